@@ -37,7 +37,12 @@ META = RuleMeta(
     id="interpreter-contention",
     kind="run",
     order=30,
-    legend=Legend("another thread held the interpreter", "#8c6d1f"),
+    legend=Legend(
+        "another thread held the interpreter",
+        "#8c6d1f",
+        "Interpreter contention",
+        "a thread of the script computes in Python, and the training thread has to wait for it",
+    ),
     needs="samples of the threads",
     changes=("move-to-process",),
 )
@@ -68,7 +73,6 @@ def find(t: Tables) -> list[Finding]:
             rule=META.id,
             title=f"The thread {held.thread.name} computes in Python and keeps the interpreter from the step",
             lost_ns=lost,
-            share=lost / t.steps.step_ns,
             count=held.thread.num,
             total_ns=int(lost * t.steps.num),
             evidence=(

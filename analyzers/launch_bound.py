@@ -24,17 +24,19 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.analyzers.common.locate import sampled_lines
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.compiled_calls import before_graphs, share_before_graphs
-from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share
+from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_compute import without_operators
 from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
+from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import duration, percent, plural
@@ -54,7 +56,9 @@ META = RuleMeta(
 
 MIN_GRAPHABLE = 0.5  # of the idle time: below that the waits between the launches are what to remove
 MIN_BEFORE_GRAPHS = 0.5  # of the idle time: then a compiled function's own work is what to look at
+MIN_CERTAIN = 0.5  # of the unrecorded step: then calling operators is what takes it, whatever recording costs
 MIN_NAMED = 0.1  # of the idle time: less is no line of the evidence
+MAX_LINES, MAX_PLACES = 12, 5  # that are looked at, and that are named
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
@@ -80,8 +84,12 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        rule = IdleRule(META.id, title, probe="middle", evidence=_calling, facts={"has_device": False, **_issuer(t)})
-        return [replace(found, where=_with_issuer(t, found.where)) for found in idle_finding(t, rule)]
+        facts = {"has_device": False, **_issuer(t)}
+        rule = IdleRule(META.id, title, probe="middle", evidence=_calling, facts=facts)
+        return [
+            replace(found, where=_with_issuer(t, found.where), unrecorded_share=_unrecorded_share(t))
+            for found in idle_finding(t, rule)
+        ]
     title = "The host launches kernels more slowly than the device finishes them"
     graphable = _graphable(t)
     if graphable < MIN_GRAPHABLE:
@@ -145,7 +153,22 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
 def _calling(t: Tables, _o: Occurrences) -> list[str]:
     num, share = tiny_share(t)
     lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    unrecorded, least = unrecorded_calling(t), _unrecorded_share(t)
+    if unrecorded is not None and least is not None:
+        lines.append(
+            f"Without recording a step takes {duration(unrecorded.step_ns)}, at least {percent(least, 0)} of it for "
+            f"{unrecorded.calls:,.0f} calls of operators, {duration(unrecorded.calling_ns / unrecorded.calls)} each: "
+            "what recording costs does not change the cause."
+        )
     return [*lines, *_by_one_function(t)]
+
+
+def _unrecorded_share(t: Tables) -> float | None:
+    """Return the share of an unrecorded step that calling operators takes at least, where that is most of it."""
+    unrecorded = unrecorded_calling(t)
+    if unrecorded is None or unrecorded.calling_ns < MIN_CERTAIN * unrecorded.step_ns:
+        return None
+    return unrecorded.calling_ns / unrecorded.step_ns
 
 
 def _by_one_function(t: Tables) -> list[str]:
@@ -153,8 +176,9 @@ def _by_one_function(t: Tables) -> list[str]:
     if issuer is None:
         return []
     reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
+    through = f"through {issuer.calls:.0f} calls of the same {issuer.module}" if issuer.module else "itself"
     return [
-        f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
+        f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step {through} "
         f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}."
     ]
 
@@ -173,12 +197,24 @@ def _issuer(t: Tables) -> dict[str, object]:
 
 def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Put the lines of the function that issues most before all others; its first line where none was sampled."""
+    if t.device_id < 0:
+        where = _lines_to_edit(t, where)
     issuer = _looping(t)
     if issuer is None:
         return where
-    mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file)
+    mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file and not issuer.module)
     first = mine or (Where(issuer.file, issuer.line, issuer.function),)
     return (*first, *(w for w in where if w not in mine))
+
+
+def _lines_to_edit(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Return the places with lines that call operators themselves first: a backward pass repeats what these called."""
+    rows = t.causes.of(META.id)
+    sampled = sampled_lines(t, Intervals(t.causes.start[rows], t.causes.end[rows]), MAX_LINES)
+    lines = dict.fromkeys(w for w in (*(line for line, _ in sampled), *where) if w.file)
+    calling = [w for w in lines if not PASSES_ON.search(w.code or "")]
+    passing = [w for w in lines if PASSES_ON.search(w.code or "")]
+    return (*calling, *passing, *(w for w in where if not w.file))[:MAX_PLACES]
 
 
 def _launching(t: Tables, _o: Occurrences) -> list[str]:

@@ -9,7 +9,9 @@ Why it costs
     Python runs while nothing is queued.
 
 What to do
-    Do it in the DataLoader's workers, in a thread or process of its own, less often, or vectorised on the device.
+    Do it in the DataLoader's workers, in a thread or process of its own, less often, or vectorised on the device. What
+    lies within a model's forward, the loss or the backward is wanted at once: vectorise it, or compute once what stays
+    the same; no thread and no process takes it over.
 
 How sure
     High where the sampler or recorded frames name the line; medium where marks surround it or it comes back; low where
@@ -38,6 +40,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
+from diagnose.tables.passes import share_in_passes
 from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
@@ -117,16 +120,19 @@ def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:
 
 
 def _facts(t: Tables) -> Facts:
-    """Return the share of the samples there that found the thread waiting, and of the time what follows a read.
+    """Return the share of the samples there that found the thread waiting, and shares of the time.
 
-    The share of samples is None where there are too few.
+    These are of what follows a read, and of what lies between the forward and the backward of an operator. The share of
+    samples is None where there are too few.
     """
     rows = t.causes.of(META.id)
-    seen, waiting = waiting_share(t, Intervals(t.causes.start[rows], t.causes.end[rows]))
+    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    seen, waiting = waiting_share(t, pieces)
     num = int(seen.sum())
     return {
         "waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None,
-        "after_read": _share_after_reads(t, Intervals(t.causes.start[rows], t.causes.end[rows])),
+        "after_read": _share_after_reads(t, pieces),
+        "in_pass": share_in_passes(t, pieces),
     }
 
 

@@ -300,7 +300,8 @@ def _pill(d: Diagnosis, why: str) -> tuple[str, str, Tone]:
         return "Run stalls", "the usual step is not what takes the run's time", "bad"
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
-    return pill, meaning, tone
+    legend = d.legends.get(d.dominant)
+    return (legend.heading, legend.meaning, "bad") if legend and legend.heading else (pill, meaning, tone)
 
 
 def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:

@@ -27,6 +27,9 @@ def record_again(d: Diagnosis) -> str:
         if first is not None and first.rule == d.prescriptions[0].rule:
             return _sentence(first.title.partition(":")[0])
         return tr("Too little of the device's work is in this recording.")
+    answer = next((f for f in d.findings if f.rule == d.dominant), None)
+    if answer is not None and answer.unrecorded_share is not None:
+        return ""
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
         return tr(
             "Recording made the step {factor} × as long: it shows the profiler's own cost.",

@@ -4,6 +4,9 @@ What it does
     Puts work for each sample into the dataset, which workers run ahead of the step, and files and logs into a
     background thread.
 
+    What a module's forward, the loss or the backward waits for stays: operators in the place of its loops, and once
+    what is the same in every step.
+
 What to watch
     Work that reads what the step changes needs a copy of it. At least as much is gone as came true of the predicted
     saving in the two published pairs of recordings without and with workers: 86 and 87 % (docs/savings.md).
@@ -14,8 +17,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_the_model, own_place, script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place, script_of
+from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
 from diagnose.changes.common.loading import HIDDEN
 from diagnose.changes.common.places import LOADS, SAVES, calls
 
@@ -44,6 +47,8 @@ from concurrent.futures import ProcessPoolExecutor
 pool = ProcessPoolExecutor(1)
 pending = pool.submit(preprocess, next_inputs)   # one step ahead; arguments and result are pickled
 inputs = pending.result()"""
+MIN_IN_PASS = 0.5  # of the time
+LEAST_VECTORISED, MOST_VECTORISED = 0.25, 0.95  # what loops over rows leave to operators is little, others may be half
 MIN_WAITING = 0.5  # of the samples there: what waits for files or sockets gives the interpreter free
 _OWN_CALL = re.compile(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
 _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
@@ -55,12 +60,15 @@ inputs = pending.result()                              # ready by now"""
 _NOT_RECORDED = """diagnose trace {script}   # samples what runs between operators, and names its line
 # with torch.profiler: profile(with_stack=True)
 # then: work for each sample into the dataset, files and logs into a background thread"""
-_IN_THE_MODEL = """# a module calls it: a hook, or the model's own forward
+_IN_A_HOOK = """# only in the steps that need it
 if step % 100 == 0:
-    handle = model.register_forward_hook(hook)   # only in the steps that need it
+    handle = model.register_forward_hook(hook)
 ...
-handle.remove()
-# in a forward: tensor operators in place of Python loops, and nothing computed anew that stays the same"""
+handle.remove()"""
+_IN_THE_PASS = """# operators in place of the loop; what stays the same is computed once, before the training loop
+position = torch.tensor(order)                     # once
+loss = (weights[position] * errors).sum()          # in place of a loop over rows, .tolist() and torch.tensor(...)
+# what is only logged: behind the backward, and in few steps"""
 
 
 _AFTER_A_READ = """# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
@@ -89,13 +97,23 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
     at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
-    if is_in_the_model(finding):
+    if is_of_a_hook(finding):
         return Advice(
-            title=f"Run the Python work of hooks and modules{at} in fewer steps, or leave it out",
+            title=f"Run the Python work of the hook{at} in fewer steps, or leave it out",
             before=code,
-            after=_IN_THE_MODEL,
+            after=_IN_A_HOOK,
             least=0.0,
-            needs="a hook or a check that is not wanted in every step",
+            needs="a hook that is not wanted in every step",
+        )
+    if is_in_a_module(finding) or _is_in_the_pass(finding):
+        return Advice(
+            title=f"Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
+            before=code,
+            after=_IN_THE_PASS,
+            least=LEAST_VECTORISED,
+            most=MOST_VECTORISED,
+            needs="work that tensor operators can do, or that does not change from step to step",
+            numerics=rounding("sums may be taken in another order; compare the loss of the first steps"),
         )
     if not any(w.file for w in finding.where):
         return Advice(
@@ -129,6 +147,12 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     return Advice(
         title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + other, least=HIDDEN
     )
+
+
+def _is_in_the_pass(finding: Finding) -> bool:
+    """Return whether most of it lies between the forward and the backward: the model, the loss or the backward."""
+    share = finding.facts.get("in_pass")
+    return isinstance(share, float) and share >= MIN_IN_PASS
 
 
 CHANGE = Change(

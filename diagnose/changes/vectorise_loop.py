@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MIN_READS = 8  # numbers a step that are read one by one
 # Of the loop's part of the cost: what operators over all rows need themselves is little, but not nothing.
 LEAST, MOST = 0.5, 0.95
+LEAST_OF_CELL = 0.1  # where only the part that does not depend on the state comes out of the loop
 MAX_SMALL_NS = 20_000  # of a kernel: the kernels of one row each become one
 _READS = """# one tensor for all numbers, read once after the loop
 values = torch.stack([value.detach() for value in values]).tolist()
@@ -48,6 +49,15 @@ distance = ((x[:, None] - x[None, :]) ** 2).sum(-1)
 same = labels[:, None] == labels[None, :]
 farthest = distance.masked_fill(~same, float("-inf")).amax(1)
 # where the loop advances independent copies (environments, sequences): a batch of them in each call"""
+
+
+_CELL = """# what does not depend on the state: for all time steps in one operator, before the loop
+projected = x @ self.weight_x + self.bias        # (batch, time, …); the loop adds h @ self.weight_h
+# a module of torch runs the whole loop in one operator
+self.layer = nn.LSTM(inputs, hidden, batch_first=True)   # nn.GRU, nn.RNN
+outputs, state = self.layer(x)
+# rows that do not depend on each other: one call for all of them; else compile what the loop calls
+self.cell = torch.compile(self.cell)"""
 
 
 # Arithmetic of tensors in place, and what a loop over parameters calls beside it.
@@ -86,6 +96,16 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     num, reads, share = (_number(issuer, key) for key in ("num", "reads", "share"))
     place = own_place(finding)
     at = f"{place.file}:{place.line}" if place else f"{issuer['file']}:{issuer['line']}"
+    module, calls = issuer.get("module"), _number(issuer, "calls")
+    if module:
+        return Advice(
+            title=f"Call few operators in the place of {calls:.0f} calls of {module} in the loop at {at}",
+            before=(place.code or "") if place else "",
+            after=_CELL,
+            least=LEAST_OF_CELL * share,
+            most=MOST * share,
+            needs="a module of torch that computes the same, or a part of it that does not depend on the state",
+        )
     read = reads >= MIN_READS
     what = f"read {reads:.0f} numbers in one transfer" if read else f"let few operators work on all {_what(issuer)}"
     return Advice(

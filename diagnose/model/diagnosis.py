@@ -76,6 +76,7 @@ class Finding:
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
+    unrecorded_share: float | None = None  # of a step without the profiler, at least; None where it is not most of it
 
     def share_of(self, step_ns: float) -> float:
         """Return what it costs, as a share of the recorded steps or of the run that it was found in."""

@@ -52,10 +52,12 @@ TAKES_LEAD: frozenset[Cause] = frozenset({"device-wait", "between-operators", "c
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """The colour and the label of a cause in reports."""
+    """The colour and the label of a cause in reports, and the heading of those that it answers."""
 
     label: str = ""  # a few words, as a legend has them
     colour: str = "#8b93a1"  # reads on white and on black
+    heading: str = ""  # the kind of bottleneck, where the verdict's own word does not name it
+    meaning: str = ""  # of the heading, a clause
 
 
 @dataclass(frozen=True, slots=True)

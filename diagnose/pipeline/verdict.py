@@ -56,8 +56,9 @@ def dominant(
     found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, at: Thresholds = THRESHOLDS
 ) -> Finding | None:
     """Return the finding that answers: what the whole run shows, where that costs most, else one of the step."""
-    of_step = _of_step(found, [f for f in findings if f.share is None], step_ns, num_steps, at)
-    of_all = [f for f in findings if f.share is not None and f.confidence != "low"]  # low: it came once
+    watched = [f for f in findings if META[f.rule].kind == "run"]
+    of_step = _of_step(found, [f for f in findings if f not in watched], step_ns, num_steps, at)
+    of_all = [f for f in watched if f.confidence != "low"]  # low: it came once
     of_run = max(of_all, key=lambda f: f.share_of(step_ns), default=None)
     if of_run is None or of_run.share_of(step_ns) < at.known_share:
         return of_step

@@ -2,39 +2,130 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, span, subtract, total, union
-from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_gaps, outside_operators
+from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.host import Layers, host_rows, intervals_of, layers
+from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, outside_operators, ready_share
+from diagnose.tables.run_steps import variation
 
-__all__ = ["TINY_NS", "overhead", "tiny_operators", "tiny_share"]
+__all__ = ["TINY_NS", "Unrecorded", "operator_work", "overhead", "tiny_share", "unrecorded_calling"]
 
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
 TINY_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
 MIN_OVERHEAD_SHARE = 0.3
+MAX_READY_SHARE = 0.05  # of the time: beyond it host gaps are not all the program's
+MIN_ALIKE = 3  # steps whose same call tells what it usually takes
 
 
-def tiny_operators(t: Tables) -> Intervals:
-    """Return the time of operators of the training thread that took less than TINY_NS."""
+class Unrecorded(NamedTuple):
+    """What a step that is not recorded takes, and what of it is spent on calling operators at least; times in ns."""
+
+    step_ns: float
+    calls: float  # of operators by Python and by the backward pass, nested ones left out
+    calling_ns: float
+
+
+@shared_table
+def operator_work(t: Tables) -> Intervals:
+    """Return the time in which operators work: they take TINY_NS or more themselves, the ones they call left out.
+
+    Judged by what the same call of most steps takes: a thread that loses its core in a small operator is not working.
+    """
+    events, parts = t.trace.events, []
+    usual = _usual_own_ns(t)
+    for found in _nested(t):
+        for rows, inner in _with_inner(found):
+            works = rows[usual[rows] >= TINY_NS]
+            parts.append(subtract(t.covering(works), intervals_of(t.trace, inner)) if len(works) else EMPTY)
+    return intersect(union(*parts), span(*t.steps.window)) if parts and len(events) else EMPTY
+
+
+def _nested(t: Tables) -> list[Layers]:
+    return [layers(t.trace, host_rows(t.trace, thread, Kind.OP)) for thread in t.threads]
+
+
+def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
+    """Return the operators of each layer with those that they call."""
+    return list(zip(found.rows, (*found.rows[1:], np.empty(0, np.intp)), strict=True))
+
+
+@shared_table
+def _own_ns(t: Tables) -> Floats:
+    """Return for each event what an operator takes itself, without the ones that it calls."""
     events = t.trace.events
-    rows = t.host_rows(Kind.OP)
-    small = rows[events.end[rows] - events.start[rows] < TINY_NS]
-    return t.covering(small)
+    own = np.zeros(len(events))
+    for found in _nested(t):
+        for rows, inner in _with_inner(found):
+            length = events.end[rows] - events.start[rows]
+            own[rows] = length - covered(intervals_of(t.trace, inner), events.start[rows], events.end[rows])
+    return own
+
+
+@shared_table
+def _usual_own_ns(t: Tables) -> Floats:
+    """Return for each event what an operator takes itself, as the same call of the steps does in the median."""
+    events, rows = t.trace.events, t.host_rows(Kind.OP)
+    own: Floats = _own_ns(t).copy()
+    if len(rows):
+        at = ordinals(t)[rows]
+        alike = grouped(events.name[rows].astype(np.int64) * (int(at.max()) + 1) + at).of
+        order = np.lexsort((own[rows], alike))
+        num = np.bincount(alike)
+        middle = np.cumsum(num) - num + (num - 1) // 2
+        usual = own[rows][order][middle][alike]
+        own[rows] = np.where(num[alike] >= MIN_ALIKE, usual, own[rows])
+    return own
 
 
 def overhead(t: Tables) -> Intervals:
-    """Return the time of calling operators: Python between them, and operators too small to be work.
+    """Return the time of calling operators: Python between them, and in them all that is no work.
 
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
     between = subtract(outside_operators(t), host_gaps(t))
-    calls = intersect(union(tiny_operators(t), between), window)
-    return calls if total(calls) >= MIN_OVERHEAD_SHARE * total(window) else EMPTY
+    in_operators = subtract(t.covering(t.host_rows(Kind.OP)), operator_work(t))
+    calls = intersect(union(in_operators, between), window)
+    # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
+    lost_ns = _lost_in_calls_ns(t)
+    apart_ns = total(subtract(host_gaps(t), _own_gaps(t))) + lost_ns
+    return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
+
+
+def _lost_in_calls_ns(t: Tables) -> float:
+    """Return how much longer small operators took than the same calls of most steps do, where they took TINY_NS."""
+    rows = t.in_window(t.host_rows(Kind.OP))
+    own, usual = _own_ns(t)[rows], _usual_own_ns(t)[rows]
+    return float((own - usual)[(usual < TINY_NS) & (own >= TINY_NS)].sum())
+
+
+def _own_gaps(t: Tables) -> Intervals:
+    """Return the host gaps that are the program's: where the thread had to wait for a core, those of most steps."""
+    return host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
+
+
+def unrecorded_calling(t: Tables) -> Unrecorded | None:
+    """Return what calling operators takes of a step that is not recorded; None where its length is not known.
+
+    Recording makes calls longer, and neither the operators that work nor long stretches outside of operators: what
+    these leave of the unrecorded step is calling, whatever recording costs.
+    """
+    info = t.capture.info
+    if info is None or not info.unprofiled_ms or variation(t.capture) is not None:
+        return None
+    step_ns = 1e6 * float(np.median(info.unprofiled_ms))
+    loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))
+    other_ns = total(union(operator_work(t), loading, intersect(_own_gaps(t), outside_operators(t)))) / t.steps.num
+    calls = sum(len(t.in_window(found.rows[0])) for found in _nested(t) if found.rows) / t.steps.num
+    return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0))
 
 
 def tiny_share(t: Tables) -> tuple[float, float]:

@@ -30,6 +30,7 @@ __all__ = [
     "host_gaps",
     "min_host_gap_ns",
     "operator_share",
+    "ordinals",
     "outside_operators",
     "python_gaps",
     "ready_share",
@@ -161,7 +162,7 @@ def gaps_of_every_step(t: Tables) -> Intervals:
     gaps, events = host_gaps(t), t.trace.events
     rows = np.append(t.host_rows(Kind.OP), -1)
     next_row = rows[np.searchsorted(events.start[rows[:-1]], gaps.end)]
-    at = _ordinals(t)[next_row]
+    at = ordinals(t)[next_row]
     alike = grouped(events.name[next_row] * (at.max(initial=0) + 2) + at + 1).of
     step = np.searchsorted(t.steps.start, events.start[next_row], side="right")
     once = distinct(alike * (t.steps.num + 1) + step) // (t.steps.num + 1)  # several in a step count once
@@ -170,7 +171,7 @@ def gaps_of_every_step(t: Tables) -> Intervals:
     return Intervals(gaps.start[mine], gaps.end[mine])
 
 
-def _ordinals(t: Tables) -> Ints:
+def ordinals(t: Tables) -> Ints:
     """Return for each event that is an operator of the host how many of its name came before it in its step."""
     events, rows = t.trace.events, t.host_rows(Kind.OP)
     found = np.full(len(events) + 1, -1, np.int64)  # the last one is of no event

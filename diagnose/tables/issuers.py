@@ -8,60 +8,43 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from itertools import compress
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import EMPTY, Intervals, contains, union
+from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import Layers, host_rows, outermost
-from diagnose.tables.names import FRAME, LOADER_NEXT
-from diagnose.tables.no_grad_calls import HEAVY
-from diagnose.tables.optimizer_spans import updates
+from diagnose.tables.host import Layers
+from diagnose.tables.names import FRAME
+from diagnose.tables.python_calls import Issuer, called_by_python, names_of
+from diagnose.tables.sampled_issuer import LIBRARY, MIN_PER_STEP, MIN_SHARE, NUM_NAMED, READ, sampled_issuer
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
-MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
-MIN_PER_STEP = 50
-MAX_HEAVY = 0.05  # of the operators that a function calls as samples show: products and convolutions are a model's
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
-NUM_NAMED = 3
+MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fewer
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 _MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
+_ONE_MODULE = re.compile(r"^nn\.Module: ")
+_INSTANCE = re.compile(r"_\d+$")
 _BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _OPTIMIZER = re.compile(r"(^|/)torch/optim/")
-_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
-READ = "aten::item"
-ENGINE = "autograd::engine::"
 NO_LAYERS = Layers((), (), EMPTY.end)
 
 
-@dataclass(frozen=True, slots=True)
-class Issuer:
-    """A function that calls operators itself, not through a module's layers; figures are for a step."""
-
-    frame: str  # as the profiler names it
-    file: str
-    line: int  # the function's first; of samples the one that most are at
-    function: str
-    num: float  # operators
-    share: float  # of the operators that Python calls outside the optimizer
-    reads: float  # numbers read back, each with a call of its own
-    median_ns: int  # of an operator
+class _Owner(NamedTuple):
+    frame: str  # of a function
     in_model: bool  # a module calls it
-    names: tuple[str, ...]  # of the commonest operators
-
-
-_Owner: TypeAlias = tuple[str, bool]  # the frame of a function, and whether a module calls it
+    module: str = ""  # the frame of the module through which it calls, where it calls that again and again
 
 
 @shared_table
@@ -69,7 +52,7 @@ def issuer_of(t: Tables) -> Issuer | None:
     """Return the function that issues most, where one stands out; None where neither frames nor samples show it."""
     if _has_frames(t):
         return _main_issuer(t.named)
-    sampled = _sampled(t)
+    sampled = sampled_issuer(t)
     return None if sampled is None else sampled[0]
 
 
@@ -85,13 +68,14 @@ def issued(t: Tables) -> Intervals:
         return EMPTY
     if not _has_frames(t):
         return _issued_by_samples(t)
-    known = dict(_owners_of(named, rows) for rows in _by_step(named))
+    again = _called_again(named)
+    known = dict(_owners_of(named, rows, again) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
-        owners = known.get(_names_of(t, rows))
+        owners = known.get(names_of(t, rows))
         if owners is None:
             continue
-        mine = np.array([owner is not None and owner[0] == issuer.frame for owner in owners], bool)
+        mine = np.array([owner is not None and owner.frame == issuer.frame for owner in owners], bool)
         start, end = t.trace.events.start[rows], t.trace.events.end[rows]
         starts.append(start[mine])
         ends.append(_reaching(start, end, mine)[mine])
@@ -106,12 +90,13 @@ def called_by_functions(t: Tables) -> dict[str, Rows]:
     """
     if not _has_frames(t):
         return {}
-    known = dict(_owners_of(t.named, rows) for rows in _by_step(t.named))
+    again = _called_again(t.named)
+    known = dict(_owners_of(t.named, rows, again) for rows in _by_step(t.named))
     found: dict[str, list[int]] = {}
     for rows in _by_step(t):
-        for row, owner in zip(rows.tolist(), known.get(_names_of(t, rows), ()), strict=False):
+        for row, owner in zip(rows.tolist(), known.get(names_of(t, rows), ()), strict=False):
             if owner is not None:
-                found.setdefault(owner[0], []).append(row)
+                found.setdefault(owner.frame, []).append(row)
     return {frame: np.array(rows, np.intp) for frame, rows in found.items()}
 
 
@@ -124,7 +109,7 @@ def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
 
 
 def _issued_by_samples(t: Tables) -> Intervals:
-    sampled, rows = _sampled(t), _all_called(t)
+    sampled, rows = sampled_issuer(t), called_by_python(t)
     if sampled is None:
         return EMPTY
     mine = np.isin(rows, sampled[1])
@@ -139,20 +124,33 @@ def _has_frames(t: Tables) -> bool:
 
 def _by_step(t: Tables) -> list[Rows]:
     """Return the operators of each step that Python calls, in the order of their starts."""
-    rows = _all_called(t)
+    rows = called_by_python(t)
     cuts = np.searchsorted(t.trace.events.start[rows], t.steps.start)
     return [part for part in np.split(rows, cuts)[1:] if len(part)]
 
 
-def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
+@shared_table
+def _called_again(t: Tables) -> frozenset[str]:
+    """Return the frames of the modules that a step calls again and again: the same one for each time step or row.
+
+    Beside a device what a model launches is its own: generation calls a model for each token, which no loop can spare.
+    """
+    if t.device_id >= 0:
+        return frozenset()
+    rows = t.in_window(t.calls(_ONE_MODULE, Kind.PYTHON))
+    called = Counter(t.name(row) for row in rows.tolist())
+    return frozenset(name for name, num in called.items() if num >= MIN_CALLS * t.steps.num)
+
+
+def _owners_of(t: Tables, rows: Rows, again: frozenset[str]) -> tuple[tuple[str, ...], list[_Owner | None]]:
     """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
     names, owners, found = t.trace.names, dict[bytes, "_Owner | None"](), list["_Owner | None"]()
     for stack in _stacks(t, rows):
         key = stack.tobytes()
         if key not in owners:
-            owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0])
+            owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0], again)
         found.append(owners[key])
-    return _names_of(t, rows), found
+    return names_of(t, rows), found
 
 
 def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
@@ -167,31 +165,28 @@ def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
     return found
 
 
-def _names_of(t: Tables, rows: Rows) -> tuple[str, ...]:
-    names = t.trace.names
-    return tuple([names[i] for i in t.trace.events.name[rows].tolist()])
-
-
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = _all_called(t)[:MAX_LOOKED_AT]
+    rows = called_by_python(t)[:MAX_LOOKED_AT]
     if not len(rows) or not len(t.steps.start):
         return None
-    called, owners = _owners_of(t, rows)
-    counted = Counter(owner for owner in owners if owner is not None)
+    called, owners = _owners_of(t, rows, _called_again(t))
+    counted = Counter(owner[:2] for owner in owners if owner is not None)
     if not counted:
         return None
-    owner, num = counted.most_common(1)[0]
-    match = FRAME.match(owner[0])
-    steps = t.steps.num * len(rows) / len(_all_called(t))
+    (frame, in_model), num = counted.most_common(1)[0]
+    match = FRAME.match(frame)
+    steps = t.steps.num * len(rows) / len(called_by_python(t))
     if match is None or num < MIN_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
-    if owner[1] and num < MIN_EACH_CALL * _num_calls(t, owner[0], steps):
+    if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
-    is_mine = np.array([one == owner for one in owners], bool)
+    is_mine = np.array([one is not None and one[:2] == (frame, in_model) for one in owners], bool)
+    module, through = Counter(one.module for one in compress(owners, is_mine) if one is not None).most_common(1)[0]
+    module = module if 2 * through > num else ""
     mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
     length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
     return Issuer(
-        frame=owner[0],
+        frame=frame,
         file=match["file"],
         line=int(match["line"]),
         function=match["function"],
@@ -199,8 +194,10 @@ def _main_issuer(t: Tables) -> Issuer | None:
         share=num / len(rows),
         reads=mine[READ] / steps,
         median_ns=int(np.median(length)),
-        in_model=owner[1],
+        in_model=in_model,
         names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
+        module=_INSTANCE.sub("", module.removeprefix("nn.Module: ")),
+        calls=_num_calls(t, module, steps) / steps if module else 0.0,
     )
 
 
@@ -211,75 +208,21 @@ def _num_calls(t: Tables, frame: str, steps: float) -> float:
     return int(names[t.trace.events.name[frames]].sum()) * steps / t.steps.num
 
 
-@shared_table
-def _sampled(t: Tables) -> tuple[Issuer, Rows] | None:
-    """Return the function that most operators lie in by samples, and these; None for one that does a model's work.
-
-    An operator is a function's where the sampler saw the thread in that function on both sides of it.
-    """
-    samples, rows = t.capture.samples, _all_called(t)
-    if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
-        return None
-    functions = sorted({(file, function) for file, _, function in samples.places})
-    number = {each: i for i, each in enumerate(functions)}
-    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
-    seen = of_place[samples.place]
-    after = np.searchsorted(samples.time_ns - t.trace.epoch_ns, t.trace.events.start[rows])
-    inside = (after > 0) & (after < len(seen))
-    after = np.clip(after, 1, len(seen) - 1)
-    owner = np.where(inside & (seen[after] == seen[after - 1]), seen[after], -1)
-    if not (owner >= 0).any():
-        return None
-    most = int(np.bincount(owner[owner >= 0]).argmax())
-    mine, (file, function) = rows[owner == most], functions[most]
-    called = Counter(_names_of(t, mine))
-    heavy = sum(num for name, num in called.items() if HEAVY.match(name))
-    if _LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_SHARE * len(rows):
-        return None
-    if len(mine) / t.steps.num < MIN_PER_STEP:
-        return None
-    lines = Counter(samples.places[i][1] for i in samples.place[seen == most].tolist())
-    line = lines.most_common(1)[0][0]
-    issuer = Issuer(
-        frame=f"{file}({line}): {function}",
-        file=file,
-        line=line,
-        function=function,
-        num=len(mine) / t.steps.num,
-        share=len(mine) / len(rows),
-        reads=called[READ] / t.steps.num,
-        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
-        in_model=False,
-        names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
-    )
-    return issuer, mine
-
-
-@shared_table
-def _all_called(t: Tables) -> Rows:
-    """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
-    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
-    outer = outermost(t.trace, rows)
-    is_engine = np.array([name.startswith(ENGINE) for name in t.trace.names], bool)
-    outer = outer[~is_engine[t.trace.events.name[outer]]]
-    start = t.trace.events.start[outer]
-    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
-    kept: Rows = outer[~contains(updates(t), start) & ~contains(loading, start)]
-    return kept
-
-
-def _owner(frames: list[str]) -> _Owner | None:
+def _owner(frames: list[str], again: frozenset[str]) -> _Owner | None:
     """Return the user's function that calls an operator, and whether a module calls that; innermost frame first.
 
     None where one of torch's own modules stands between, a backward pass or an optimizer of torch's: these are no calls
-    of the function's own, and a loop in them is not the user's to change.
+    of the function's own, and a loop in them is not the user's to change. A module that is called again and again is:
+    the function that calls it owns what it calls.
     """
-    for at, frame in enumerate(frames):
+    repeated = max((at for at, frame in enumerate(frames) if frame in again), default=-1)
+    module = frames[repeated] if repeated >= 0 else ""
+    for at, frame in enumerate(frames[repeated + 1 :], repeated + 1):
         kind = _kind_of(frame)
         if kind == "torch":
             return None
         if kind == "user":
-            return frame, any(_MODULE.search(above) for above in frames[at + 1 :])
+            return _Owner(frame, any(_MODULE.search(above) for above in frames[at + 1 :]), module)
     return None
 
 
@@ -289,4 +232,4 @@ def _kind_of(frame: str) -> Literal["torch", "user", "other"]:
     if _MODULE.search(frame) or _BACKWARD.search(frame) or _OPTIMIZER.search(frame):
         return "torch"
     match = FRAME.match(frame)
-    return "user" if match and not _LIBRARY.search(match["file"]) else "other"
+    return "user" if match and not LIBRARY.search(match["file"]) else "other"

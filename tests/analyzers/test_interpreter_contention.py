@@ -7,9 +7,17 @@ import pytest
 from diagnose.analyzers import interpreter_contention
 from diagnose.model.capture import OtherThread, SeenAt
 from diagnose.pipeline.find import build_tables
+from diagnose.pipeline.rank import analyze_rank
+from diagnose.reports.text import render
 
 
-def watched(recording, *, cpu_share=0.4, file="train.py", in_python=20, free=500):
+def watched(recording, **options):
+    """Return what is found in a step of 1000 µs."""
+    capture = captured(recording, **options)
+    return interpreter_contention.find(build_tables(capture, capture.trace))
+
+
+def captured(recording, *, cpu_share=0.4, file="train.py", in_python=20, free=500):
     """Return a step of 1000 µs, half of it outside of operators, and a thread that was seen 50 times."""
     r = recording(devices=())
     r.step(1, 0, 1000)
@@ -22,10 +30,9 @@ def watched(recording, *, cpu_share=0.4, file="train.py", in_python=20, free=500
         (SeenAt(file, 23, "features", 40, in_python), SeenAt(file, 40, "run", 10, 0)),
     )
     capture = r.capture()
-    capture = replace(
+    return replace(
         capture, samples=replace(capture.samples, others=(thread,), watched_ns=1_000_000_000, own_cpu_ns=600_000_000)
     )
-    return interpreter_contention.find(build_tables(capture, capture.trace))
 
 
 def test_a_thread_that_computes_in_python_is_named_with_its_line(recording):
@@ -51,3 +58,13 @@ def test_no_more_is_lost_than_the_training_thread_is_outside_of_operators(record
 )
 def test_threads_that_cost_the_step_nothing(recording, change):
     assert watched(recording, **change) == []
+
+
+def test_its_heading_names_what_it_is_and_its_cost_is_of_the_step(recording):
+    d = analyze_rank(captured(recording))
+    assert d.dominant == "interpreter-contention"
+    text = " ".join(render(d).split())
+    assert text.startswith("Interpreter contention The thread prefetch computes in Python")
+    assert "400 µs (40.0 %) of each step" in text
+    assert "Run stalls" not in text
+    assert "of the run" not in text

@@ -252,3 +252,36 @@ def test_what_happens_in_one_of_many_steps_is_no_cost_of_each(recording):
     (finding,) = (f for f in r.diagnosis().findings if f.rule == "python-stall")
     assert finding.evidence[0].startswith("1 idle gap in 1 of 6 steps: ")
     assert " of the mean step (" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(("python", "backward", "in_pass"), [(400, 900, 1.0), (900, 400, 0.0)])
+def test_python_between_forward_and_backward_is_needed_at_once(recording, python, backward, in_pass):
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    r = recording(devices=())
+    for step in range(2):
+        begin = 2000 * step
+        r.step(step + 1, begin, begin + 2000)
+        r.op("aten::linear", begin, begin + 400, sequence=step)
+        r.frame("train.py(40): weights", begin + python, begin + python + 500)
+        r.op(node, begin + backward, begin + backward + 500, sequence=step)
+        r.op("aten::mm", begin + backward + 10, begin + backward + 490, sequence=step)
+        r.op("aten::detach", begin + 900, begin + 904, sequence=step + 1)  # as the next one with a gradient
+        r.op("aten::add_", begin + 1400, begin + 2000)
+    finding = r.find("python-stall")
+    assert finding.where[0].line == 40
+    assert finding.facts["in_pass"] == pytest.approx(in_pass)
+    (p,) = r.prescribe("python-stall")
+    assert p.title.startswith("Vectorise" if in_pass else "Move")
+
+
+def test_a_line_that_samples_show_has_the_caller_that_frames_show(late, recording):
+    named = recording()
+    named.rows = list(late.rows)
+    for name, start in (("nn.Module: Net_0", 205), ("model.py(40): forward", 210)):
+        named.frame(name, start, 680)
+    late.samples_every(10, 300, 690, ("model.py", 44, "forward"), running=1)
+    answer = late.diagnosis(named)
+    finding = next(f for f in answer.findings if f.rule == "python-stall")
+    assert (finding.where[0].line, finding.where[0].caller) == (44, "module")
+    titles = [p.title for p in answer.prescriptions]
+    assert any(title.startswith("Vectorise the Python work at model.py:44") for title in titles)

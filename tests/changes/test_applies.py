@@ -1,5 +1,6 @@
 """Advice fits the program: what was once printed to those whom it did not fit."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -127,6 +128,22 @@ def test_a_hook_or_a_library_cannot_move_into_a_dataset(place):
     (p,) = advised("python-stall", TRAINING, where=(place,))
     assert "Dataset" not in p.after
     assert place.caller or place.file not in p.title
+
+
+@pytest.mark.parametrize(
+    ("place", "facts"),
+    [
+        (Where("model.py", 3, "forward", caller="module"), {}),
+        (Where("train.py", 3, "weights"), {"in_pass": 0.6, "after_read": 1.0}),
+        (Where("train.py", 3, "weights"), {"in_pass": 0.6, "waiting_share": 0.1}),
+    ],
+)
+def test_what_the_step_needs_at_once_does_not_go_to_a_thread_or_a_process(place, facts):
+    (p,) = advised("python-stall", TRAINING, where=(place,), facts=facts)
+    assert p.title.startswith(f"Vectorise the Python work at {place.file}:3, or compute once what stays the same")
+    assert not re.search("Executor|Dataset|thread", p.after)
+    (p,) = advised("python-stall", TRAINING, where=(Where("train.py", 3, "weights"),), facts={**facts, "in_pass": 0.4})
+    assert not p.title.startswith("Vectorise")
 
 
 EXCHANGE = {"has_device": True, "ddp": {"bucket_cap_mb": 500.0}}

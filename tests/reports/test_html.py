@@ -151,6 +151,14 @@ def test_a_step_twice_as_long_while_it_is_recorded_is_not_relied_on(forms):
     assert "Recording made the step 30.0 % longer" in Page(render(replace(forms["gaps"], profiler_overhead=0.3))).text
 
 
+def test_a_cause_that_recording_cannot_change_is_the_answer_however_much_it_costs(forms):
+    d = forms["gaps"]
+    certain = tuple(replace(f, unrecorded_share=0.8) if f.rule == d.dominant else f for f in d.findings)
+    text = Page(render(replace(d, findings=certain, profiler_overhead=3.8))).text
+    assert "Record again first" not in text
+    assert "Recording made the step 380 % longer" in text.replace("380.0 %", "380 %")
+
+
 def test_without_a_gpu_the_page_is_about_the_host(forms):
     page = Page(render(forms["no_gpu"]))
     assert "Where the host's time goes" in page.text

@@ -85,7 +85,8 @@ def test_every_text_of_pages_reports_and_scripts_is_translated():
 
 
 def test_every_label_of_causes_parts_and_verdicts_is_translated():
-    labels = {legend.label for legends in (LEGENDS, PARTS, PHASES) for legend in legends.values()}
+    legends = [legend for known in (LEGENDS, PARTS, PHASES) for legend in known.values()]
+    labels = {text for legend in legends for text in (legend.label, legend.heading, legend.meaning)}
     names = {*PARTS, *PHASES, *PATH, *TERMS, *TERMS.values(), *(label for label, *_ in TONES.values()), *NOTES.values()}
     pills = {text for pill in VERDICTS.values() for text in pill[:2]} | {
         pill for pill, _ in (*_PILLS.values(), *_GATES.values())

@@ -19,7 +19,7 @@ def test_a_layer_that_is_called_often_is_no_loop(recording, calls, each, stands_
     r.frame("train.py(3): main", 0, 10_000)
     for i in range(calls):
         at, took = 10 + 9_900 * i / calls, 9_900 / calls - 10
-        r.frame("nn.Module: Layer_0", at, at + took)
+        r.frame(f"nn.Module: Layer_{i}", at, at + took)
         r.frame("model.py(10): forward", at + 1, at + took - 1)
         for k in range(each):
             begin = at + 2 + (took - 4) * k / each

@@ -15,7 +15,8 @@ __all__ = [
     "at_line",
     "graphable",
     "is_in_a_library",
-    "is_in_the_model",
+    "is_in_a_module",
+    "is_of_a_hook",
     "own_place",
     "script_of",
     "to_a_model_of_the_script",
@@ -114,10 +115,19 @@ def is_in_a_library(finding: Finding) -> bool:
     return place is not None and (place.library is not None or own_place(finding) is None)
 
 
-def is_in_the_model(finding: Finding) -> bool:
-    """Return whether the place is called by a module or is a hook, which no dataset can take over."""
+def is_in_a_module(finding: Finding) -> bool:
+    """Return whether a module calls the place: it belongs to a forward, whose result the step needs at once."""
+    return _caller(finding) == "module"
+
+
+def is_of_a_hook(finding: Finding) -> bool:
+    """Return whether the place is of a hook, which no dataset can take over."""
+    return _caller(finding) == "hook"
+
+
+def _caller(finding: Finding) -> str:
     place = next((w for w in finding.where if w.file), None)
-    return place is not None and place.caller != ""
+    return place.caller if place is not None else ""
 
 
 def waits_for(finding: Finding) -> WaitsFor:

@@ -1,0 +1,41 @@
+"""When a step is between the forward and the backward of an operator: what it computes is wanted in the same step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.names import BACKWARD
+
+__all__ = ["passes", "share_in_passes"]
+
+
+@shared_table
+def passes(t: Tables) -> Intervals:
+    """Return the time from each operator whose gradient is taken to the end of its backward: of model, loss, backward.
+
+    Operators and the nodes of the backward pass share their sequence numbers.
+    """
+    events, ops = t.trace.events, t.host_rows(Kind.OP)
+    nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
+    nodes = nodes[events.sequence[nodes] >= 0]
+    ops = ops[np.isin(events.sequence[ops], events.sequence[nodes])]
+    if not len(ops):
+        return EMPTY
+    # An operator without a gradient bears the number of the next one that has one, which is the last to begin with it
+    # before the backward; what a node of that calls has the node's number as well.
+    ops = ops[np.lexsort((events.start[ops], events.sequence[ops]))]
+    width = int(events.end.max()) + 1
+    numbers = np.unique(events.sequence[nodes])
+    key = np.searchsorted(numbers, events.sequence[ops]) * width + events.start[ops]
+    wanted = np.searchsorted(numbers, events.sequence[nodes])
+    at = np.searchsorted(key, wanted * width + events.start[nodes]) - 1
+    mine = (at >= 0) & (events.sequence[ops[at]] == events.sequence[nodes])
+    return union((events.start[ops[at[mine]]], events.end[nodes[mine]]))
+
+
+def share_in_passes(t: Tables, pieces: Intervals) -> float:
+    """Return the share of the pieces that lies between an operator and its backward."""
+    return total(intersect(pieces, passes(t))) / max(total(pieces), 1)

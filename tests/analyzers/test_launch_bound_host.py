@@ -1,0 +1,76 @@
+"""launch-bound without a device: what calling operators takes of a step."""
+
+import pytest
+
+
+def recurrent(recording, *, cells=60, each=16, module="nn.Module: Cell_0"):
+    """Return a step without a device in which a loop of `forward` calls modules, each of which calls tiny operators."""
+    r = recording(devices=())
+    took = 20.0 * each
+    r.step(1, 0, took * cells)
+    for frame in ("train.py(50): <module>", "nn.Module: Tagger_0", "tagger.py(9): forward"):
+        r.frame(frame, 0, took * cells)
+    for i in range(cells):
+        at = took * i
+        r.frame(module.format(i), at, at + took - 1)
+        r.frame("tagger.py(30): forward", at, at + took - 2)
+        for k in range(each):
+            r.op("aten::mul" if k % 3 else "aten::sigmoid", at + 20 * k, at + 20 * k + 12)
+    return r
+
+
+def test_the_loop_that_calls_one_module_again_and_again_is_named(recording, presentable):
+    r = recurrent(recording)
+    finding = r.find("launch-bound")
+    assert (finding.where[0].file, finding.where[0].line) == ("tagger.py", 9)
+    assert "calls 960 of the operators of a step through 60 calls of the same Cell (100 %)" in finding.evidence[2]
+    first = r.prescribe("launch-bound")[0]
+    presentable(first)
+    assert first.id == "vectorise-loop"
+    assert first.title == "Call few operators in the place of 60 calls of Cell in the loop at tagger.py:9"
+    assert "nn.LSTM(" in first.after
+
+
+def test_a_module_for_each_layer_is_no_loop_over_one(recording):
+    r = recurrent(recording, module="nn.Module: Block_{}")
+    assert [p.id for p in r.prescribe("launch-bound")] == ["compile-model"]
+
+
+def nested(recording, *, steps=1, lost_core=None):
+    """Return steps without a device of operators of 40 µs, in each of which four others take 9 µs; a product works."""
+    r = recording(devices=())
+    for step in range(steps):
+        begin = 1000.0 * step
+        r.step(step + 1, begin, begin + 1000)
+        for i in range(10):
+            at = begin + 41 * i
+            r.op("MulBackward0", at, at + 40)
+            for k in range(4):
+                r.op("aten::mul", at + 10 * k, at + 10 * k + 9)
+        r.op("aten::mul", begin + 500, begin + (900 if step == lost_core else 509))
+        r.op("aten::mm", begin + 900, begin + 1000)
+    return r
+
+
+def test_operators_that_only_call_others_are_calls(recording):
+    assert nested(recording).booked() == {"launch-bound": 509_000, "operators": 100_000, "python-stall": 391_000}
+
+
+def test_a_small_operator_that_lost_its_core_in_one_step_does_not_work(recording):
+    booked = nested(recording, steps=5, lost_core=2).booked()
+    assert booked["operators"] == 500_000
+    assert booked["launch-bound"] == 5 * 509_000 + 391_000
+
+
+@pytest.mark.parametrize(("unprofiled_ms", "share"), [(0.9, 0.89), (0.19, None)])
+def test_what_recording_costs_does_not_change_the_cause(recording, unprofiled_ms, share):
+    r = recording(devices=())
+    r.step(1, 0, 2000)
+    for i in range(100):
+        r.op("aten::add", 19 * i, 19 * i + 12)
+    r.op("aten::mm", 1900, 2000)
+    r.told(light_ms=(2.0,) * 9, unprofiled_ms=(unprofiled_ms,) * 9)
+    finding = next(f for f in r.diagnosis().findings if f.rule == "launch-bound")
+    assert finding.unrecorded_share == (None if share is None else pytest.approx(share, abs=0.01))
+    stated = "Without recording a step takes 900 µs, at least 89 % of it for 101 calls of operators, 7.92 µs each"
+    assert any(line.startswith(stated) for line in finding.evidence) == (share is not None)
