@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.reports.format import duration, growth, percent, plural
-from diagnose.reports.glossary import WORK
+from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
 
+ABOUT_RECORDING = frozenset({"warm-up", "lost-records", "profiler-overhead"})  # rules: why not to rely on it
 MAX_WORDS = 16  # of the headline: what is read at a glance
-MOSTLY = 0.5  # of the step: what operators compute, which no rule found avoidable
+MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
 MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
@@ -24,7 +25,7 @@ def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
     if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
-        if first is not None and first.rule == d.prescriptions[0].rule:
+        if first is not None and first.rule == d.prescriptions[0].rule and first.rule in ABOUT_RECORDING:
             return _sentence(first.title.partition(":")[0])
         return tr("Too little of the device's work is in this recording.")
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:
@@ -61,6 +62,10 @@ def headline(d: Diagnosis, why: str) -> str:
             if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
                 start = tr("Little found") if d.findings else tr("Nothing found")
                 words = "{start}: operators compute {share} of the {step} step, needed or not"
+            between = d.host_by_cause.get(OUTSIDE, 0.0)
+            if between >= MOSTLY and not d.ignored:
+                computed, start = between, tr("Little found") if d.findings else tr("Nothing found")
+                words = "{start}: {share} of the {step} step lies between operators, cause not recorded"
             return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
         found_no_steps = d.source.found_steps_by == "none"
         whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)

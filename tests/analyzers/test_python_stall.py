@@ -252,3 +252,29 @@ def test_what_happens_in_one_of_many_steps_is_no_cost_of_each(recording):
     (finding,) = (f for f in r.diagnosis().findings if f.rule == "python-stall")
     assert finding.evidence[0].startswith("1 idle gap in 1 of 6 steps: ")
     assert " of the mean step (" in finding.evidence[0]
+
+
+def within_backward(recording, before, after):
+    """Return a step without a device of 1000 µs, 800 of which lie between these two operators of one thread."""
+    r = recording(devices=())
+    for i in range(2):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.annotation("## backward ##", at, at + 1000)
+        r.op(before, at, at + 50)
+        r.op("aten::fill_", at + 10, at + 40)
+        r.op(after, at + 850, at + 1000)
+    return r.booked()
+
+
+EVALUATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+@pytest.mark.parametrize("before", ["aten::ones_like", EVALUATES])
+def test_a_thread_within_backward_waits_for_autograds_other_threads(recording, before):
+    assert within_backward(recording, before, EVALUATES) == {"operators": 400_000, "outside-operators": 1_600_000}
+
+
+@pytest.mark.parametrize(("before", "after"), [("aten::mse_loss", EVALUATES), ("aten::ones_like", "aten::mm")])
+def test_python_before_backward_is_python(recording, before, after):
+    assert within_backward(recording, before, after)["python-stall"] == 1_600_000
