@@ -48,40 +48,45 @@ def headline(d: Diagnosis, why: str) -> str:
     if why:
         again = re.split("[:：]", why.rstrip(".。"), maxsplit=1)[0]
         return _fitted(tr("Record again first: {why}", why=_lower(again)), "")
-    step = duration(d.step_ns)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
-        start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
-        if d.ignored:
-            start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
-        if d.queue is None:
-            words = "{start}: no rule found avoidable time in the {step} step"
-            if d.ignored:
-                words = "{start}: no other rule found avoidable time in the {step} step"
-            computed = d.host_by_cause.get(WORK, 0.0)
-            if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
-                start = tr("Little found") if d.findings else tr("Nothing found")
-                words = "{start}: operators compute {share} of the {step} step, needed or not"
-            between = d.host_by_cause.get(OUTSIDE, 0.0)
-            if between >= MOSTLY and not d.ignored:
-                computed, start = between, tr("Little found") if d.findings else tr("Nothing found")
-                words = "{start}: {share} of the {step} step lies between operators, cause not recorded"
-            return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
-        found_no_steps = d.source.found_steps_by == "none"
-        whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
-        if d.verdict == "kernel-bound":
-            busy = percent(d.queue.busy_share)
-            return _fitted(tr("{start}: the GPU is busy {share} of {whole}", start=start, share=busy, whole=whole), "")
-        idle = percent(d.queue.idle_share)
-        words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
-        if d.ignored:
-            words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
-        return _fitted(tr(words, start=start, share=idle, whole=whole), "")
+        return _of_nothing(d)
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
         return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
     return _fitted(_sentence(finding.title).rstrip(".。"), _share(d, finding))
+
+
+def _of_nothing(d: Diagnosis) -> str:
+    """Return the answer where no finding is one: how little was found, and what the step consists of."""
+    step = duration(d.step_ns)
+    start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
+    if d.ignored:
+        start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
+    if d.queue is None:
+        words = "{start}: no rule found avoidable time in the {step} step"
+        if d.ignored:
+            words = "{start}: no other rule found avoidable time in the {step} step"
+        computed = d.host_by_cause.get(WORK, 0.0)
+        if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
+            start = tr("Little found") if d.findings else tr("Nothing found")
+            words = "{start}: operators compute {share} of the {step} step, needed or not"
+        between = d.host_by_cause.get(OUTSIDE, 0.0)
+        if between >= MOSTLY and not d.ignored:
+            computed, start = between, tr("Little found") if d.findings else tr("Nothing found")
+            words = "{start}: {share} of the {step} step lies between operators, cause not recorded"
+        return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
+    found_no_steps = d.source.found_steps_by == "none"
+    whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
+    if d.verdict == "kernel-bound":
+        busy = percent(d.queue.busy_share)
+        return _fitted(tr("{start}: the GPU is busy {share} of {whole}", start=start, share=busy, whole=whole), "")
+    idle = percent(d.queue.idle_share)
+    words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
+    if d.ignored:
+        words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+    return _fitted(tr(words, start=start, share=idle, whole=whole), "")
 
 
 def _share(d: Diagnosis, finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""Time in which a thread that called backward() waits for autograd's other threads: no Python of the loop runs there."""
+"""Time in which a thread that called backward() waits for autograd's other threads: it runs no Python then."""
 
 from __future__ import annotations
 
