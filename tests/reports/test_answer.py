@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.analyzers import META
+from diagnose.changes import CHANGES
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.reports.answer import Prediction, answer, behind, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.format import duration
-from diagnose.reports.headline import ABOUT_RECORDING, MAX_WORDS
+from diagnose.reports.headline import FOR_MORE_RECORDS, MAX_WORDS
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
@@ -222,14 +222,14 @@ def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
 def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(forms):
     d = forms["gaps"]
     first = d.findings[0]
-    again = replace(d.prescriptions[0], rule=first.rule, records_again=True, after="diagnose trace --steps 3 train.py")
+    again = replace(d.prescriptions[0], id=FOR_MORE_RECORDS, rule=first.rule, records_again=True, after="diagnose")
     assert answer(replace(d, prescriptions=(again,), waterfall=None)).headline == (
         "Record again first: too little of the device's work is in this recording"
     )
 
 
-def test_rules_about_the_recording_are_those_of_trust():
-    assert {name for name, meta in META.items() if meta.kind == "trust"} == ABOUT_RECORDING
+def test_the_change_for_more_records_is_one():
+    assert [change.id for change in CHANGES.values() if change.records == "more"] == [FOR_MORE_RECORDS]
 
 
 def test_time_between_operators_without_a_known_cause_is_not_called_unavoidable(forms):
