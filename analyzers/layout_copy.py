@@ -1,10 +1,11 @@
-"""Kernels that only move numbers into another order or another type.
+"""Tensors are only moved: into another order, into another type, or into the memory of a CUDA graph.
 
 What it looks for
     Conversions between channels-first and channels-last that the libraries put around their kernels, and copies of a
     tensor into one of the same type whose elements lie in another order (`.contiguous()`, `reshape` or `clone` of a
     transposed view): together at least 5 % of the busy time. Or, where that takes longer, casts between floating-point
-    types of what the kernel right before them writes, of one pair of kernels three times a step and more.
+    types of what the kernel right before them writes, of one pair of kernels three times a step and more; or copies
+    within the device that stand back to back with the launch of a CUDA graph, eight and more before or behind one.
 
 Why it costs
     Each reads and writes the whole tensor and computes nothing. A strided read also moves several times the bytes that
@@ -12,7 +13,8 @@ Why it costs
 
 What to do
     Keep images and convolutions in `channels_last` from end to end; leave out `.contiguous()` before operators that
-    take strides, as matrix products and attention do. Let what makes a tensor write the type that it is used in.
+    take strides, as matrix products and attention do. Let what makes a tensor write the type that it is used in. Let a
+    graph read parameters where they are, and keep what backward needs in the graph's own memory.
 
 How sure
     High that the time goes there: names and types show it. A copy that a kernel needs comes back in another place;
@@ -20,7 +22,8 @@ How sure
     the kernel before it wrote follows from their order and their times. Casts that autocast puts inside of operators do
     not count (its cache keeps those of the weights, `torch.autocast(cache_enabled=True)`), nor those in an optimizer's
     step (unfused-optimizer), in runs of pointwise operators (unfused-elementwise) and in a backward. In a CUDA graph no
-    operator shows who asked for a cast: low.
+    operator shows who asked for a cast: low. Around a graph, medium: a new batch has to be copied, parameters have not,
+    and which is which was not recorded.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.conversions import conversions, types_of_casts
+from diagnose.analyzers.common.graph_copies import graph_copies
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding
@@ -41,12 +45,13 @@ from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.op_launches import operator_inputs
+from diagnose.text.numbers import plural
 
 META = RuleMeta(
     id="layout-copy",
     kind="kernel",
     order=60,
-    changes=("channels-last", "no-contiguous", "emit-type"),
+    changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
 )
 MIN_SHARE = 0.05  # of the busy time
 _CONVERTS = re.compile(
@@ -60,14 +65,18 @@ _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
-    """Name the time of kernels that only reorder."""
+    """Name the time of tasks that only move numbers: of the kind that takes longest."""
+    around = graph_copies(t, free)
     free = free & (t.trace.events.kind[t.tasks.row] == Kind.KERNEL)
+    free[around] = False
     converts = free & t.tasks_matching(_CONVERTS)
     reorders = free & ~converts & t.tasks_matching(_COPIES)
     copies = np.flatnonzero(reorders)
     reorders[copies] = ~t.tasks_matching(_CASTS, copies) & _same_type(t, copies)
     tasks, casts = np.flatnonzero(converts | reorders), conversions(t, free & ~converts & ~reorders)
     length = t.tasks.end - t.tasks.start
+    if length[around].sum() > max(length[tasks].sum(), length[casts].sum()):
+        return _around_graphs(t, around)
     if length[casts].sum() > length[tasks].sum():
         return _casts(t, casts)
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
@@ -84,6 +93,20 @@ def _casts(t: Tables, tasks: Rows) -> list[Finding]:
     if in_graph:
         title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
     rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence)
+    return kernel_finding(t, rule, tasks)
+
+
+def _around_graphs(t: Tables, tasks: Rows) -> list[Finding]:
+    num = plural(len(distinct(t.tasks.launch[graph_nodes(t)])) / t.steps.num, "launch")
+    moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
+    evidence = [
+        f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what the "
+        "graphs read is copied into their memory, what they write is copied out.",
+        *top_kernels(t, tasks),
+    ]
+    facts: Facts = {"is_conversion": False, "around_graphs": True}
+    title = "CUDA graphs copy their inputs and outputs at each launch"
+    rule = KernelRule(META.id, title, MIN_SHARE, evidence=evidence, facts=facts, confidence="medium")
     return kernel_finding(t, rule, tasks)
 
 

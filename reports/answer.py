@@ -54,6 +54,7 @@ class Prediction:
     is_enabled: bool = False  # alone it gains nothing: it pays only behind those
     is_replayed: bool = False
     before_range_ns: tuple[float, float] | None = None  # of the step before, where earlier changes leave it open
+    has_steps: bool = True  # else the whole recording stands for one
 
     @property
     def saves_ns(self) -> float:
@@ -148,18 +149,13 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
     """
     alone = {p.id: p for p in reversed(d.prescriptions)}
     found: dict[str, Prediction] = {}
+    has_steps = d.source.found_steps_by != "none"
     for before, after in pairwise(d.waterfall.forecasts if d.waterfall else ()):
         p = alone.get(after.ids[-1])
         enabled = p is not None and bool(before.ids) and p.saves_ns[1] < MIN_GAIN_SHARE * d.step_ns
+        ends, span = (before.step_ns, after.step_ns, after.low_ns, after.high_ns), (before.low_ns, before.high_ns)
         found[after.ids[-1]] = Prediction(
-            before.step_ns,
-            after.step_ns,
-            after.low_ns,
-            after.high_ns,
-            before.ids,
-            enabled,
-            is_replayed=True,
-            before_range_ns=(before.low_ns, before.high_ns),
+            *ends, before.ids, enabled, is_replayed=True, before_range_ns=span, has_steps=has_steps
         )
     for name, p in alone.items():
         if name in found or p.mean_step_ns is not None or p.predicted_step_ns is None:
@@ -167,7 +163,8 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
         if all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
             middle = min(max(p.predicted_step_ns, low), high)
-            found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=p.basis == "replay")
+            is_replayed = p.basis == "replay"
+            found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=is_replayed, has_steps=has_steps)
     least = MIN_GAIN_SHARE * d.step_ns
     return {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
 
@@ -197,8 +194,9 @@ def keeps_numbers(p: Prescription) -> bool:
 def saving(p: Prediction) -> str:
     """Return what a change saves, in words; without a replay of it what it saves at most."""
     if not p.is_replayed and p.range_ns[0] <= 0:
-        return tr("saves up to {time} a step", time=duration(p.range_ns[1]))
-    return tr("saves {time} a step", time=duration(p.saves_ns))
+        words = "saves up to {time} a step" if p.has_steps else "saves up to {time}"
+        return tr(words, time=duration(p.range_ns[1]))
+    return tr("saves {time} a step" if p.has_steps else "saves {time}", time=duration(p.saves_ns))
 
 
 def _range(least: float, most: float) -> str:

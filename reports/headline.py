@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.reports.format import duration, growth, percent, plural
-from diagnose.reports.glossary import WORK
+from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
 
+FOR_MORE_RECORDS = "capture-complete-records"  # the change for any finding of a recording that lacks work
 MAX_WORDS = 16  # of the headline: what is read at a glance
-MOSTLY = 0.5  # of the step: what operators compute, which no rule found avoidable
+MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
 MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
@@ -24,7 +25,7 @@ def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
     if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
-        if first is not None and first.rule == d.prescriptions[0].rule:
+        if first is not None and first.rule == d.prescriptions[0].rule and d.prescriptions[0].id != FOR_MORE_RECORDS:
             return _sentence(first.title.partition(":")[0])
         return tr("Too little of the device's work is in this recording.")
     answer = next((f for f in d.findings if f.rule == d.dominant), None)
@@ -50,36 +51,45 @@ def headline(d: Diagnosis, why: str) -> str:
     if why:
         again = re.split("[:：]", why.rstrip(".。"), maxsplit=1)[0]
         return _fitted(tr("Record again first: {why}", why=_lower(again)), "")
-    step = duration(d.step_ns)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
-        start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
-        if d.ignored:
-            start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
-        if d.queue is None:
-            words = "{start}: no rule found avoidable time in the {step} step"
-            if d.ignored:
-                words = "{start}: no other rule found avoidable time in the {step} step"
-            computed = d.host_by_cause.get(WORK, 0.0)
-            if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
-                start = tr("Little found") if d.findings else tr("Nothing found")
-                words = "{start}: operators compute {share} of the {step} step, needed or not"
-            return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
-        found_no_steps = d.source.found_steps_by == "none"
-        whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
-        if d.verdict == "kernel-bound":
-            busy = percent(d.queue.busy_share)
-            return _fitted(tr("{start}: the GPU is busy {share} of {whole}", start=start, share=busy, whole=whole), "")
-        idle = percent(d.queue.idle_share)
-        words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
-        if d.ignored:
-            words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
-        return _fitted(tr(words, start=start, share=idle, whole=whole), "")
+        return _of_nothing(d)
     j = d.job
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
         return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
     return _fitted(_sentence(finding.title).rstrip(".。"), _share(d, finding))
+
+
+def _of_nothing(d: Diagnosis) -> str:
+    """Return the answer where no finding is one: how little was found, and what the step consists of."""
+    step = duration(d.step_ns)
+    start = tr("Nothing to fix") if not d.findings else tr("Little to gain")
+    if d.ignored:
+        start = tr("Nothing else to fix") if not d.findings else tr("Little else to gain")
+    if d.queue is None:
+        words = "{start}: no rule found avoidable time in the {step} step"
+        if d.ignored:
+            words = "{start}: no other rule found avoidable time in the {step} step"
+        computed = d.host_by_cause.get(WORK, 0.0)
+        if computed >= MOSTLY and not d.ignored:  # whether their results are needed no trace shows
+            start = tr("Little found") if d.findings else tr("Nothing found")
+            words = "{start}: operators compute {share} of the {step} step, needed or not"
+        between = d.host_by_cause.get(OUTSIDE, 0.0)
+        if between >= MOSTLY and not d.ignored:
+            computed, start = between, tr("Little found") if d.findings else tr("Nothing found")
+            words = "{start}: {share} of the {step} step lies between operators, cause not recorded"
+        return _fitted(tr(words, start=start, step=step, share=percent(computed, 0)), "")
+    found_no_steps = d.source.found_steps_by == "none"
+    whole = tr("the {step} recording", step=step) if found_no_steps else tr("each {step} step", step=step)
+    if d.verdict == "kernel-bound":
+        busy = percent(d.queue.busy_share)
+        return _fitted(tr("{start}: the GPU is busy {share} of {whole}", start=start, share=busy, whole=whole), "")
+    idle = percent(d.queue.idle_share)
+    words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
+    if d.ignored:
+        words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+    return _fitted(tr(words, start=start, share=idle, whole=whole), "")
 
 
 def _share(d: Diagnosis, finding: Finding) -> str:

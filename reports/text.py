@@ -106,7 +106,8 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.picture is not None and d.picture.step_ns > 0:
         ahead = tr(", as the host issued it") if d.picture.step_ns < _AHEAD * d.step_ns else ""
         yield _title(tr("Queue"), tr("step {num}", num=d.picture.step) + ahead)
-        yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width)
+        has_steps = d.source.found_steps_by != "none"
+        yield text_picture.queue(d.picture, d.queue, d.idle_by_cause, width, has_steps=has_steps)
     if d.partition is not None:
         yield _title(tr("Where the step goes"))
         yield text_picture.partition(d.partition, width)

@@ -76,6 +76,8 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
     if span[0] != span[1]:
         words = "{low} to {high}, as a replay of the recorded steps predicts"
+        if not a.after.is_replayed:
+            words = "{low} to {high}, by what the causes take of the step: it was not replayed"
         if a.is_measured:
             words = "{low} to {high}, measured by running the script"
         yield Text(" " * 17 + tr(words, low=span[0], high=span[1]), "dim")

@@ -39,7 +39,9 @@ _PARTS = {
 }
 
 
-def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, float], width: int) -> RenderableType:
+def queue(
+    picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, float], width: int, *, has_steps: bool = True
+) -> RenderableType:
     """Return the step from left to right: queue depth, device activity, and the causes of idle time."""
     columns = width - _LABEL_WIDTH - 4
     keys = _keys({gap.cause: 0.0 for gap in picture.gaps} | dict(idle_by_cause))
@@ -53,7 +55,7 @@ def queue(picture: Picture, queue: Queue | None, idle_by_cause: Mapping[str, flo
     if any(idle):
         rows.append(_cause_row(idle, keys))
     if queue is not None:
-        rows.append(Padding(Text(_depth_text(queue), style="dim"), (0, 0, 0, 2)))
+        rows.append(Padding(Text(_depth_text(queue, has_steps=has_steps), style="dim"), (0, 0, 0, 2)))
     return Group(*rows)
 
 
@@ -80,10 +82,13 @@ def _keys(idle_by_cause: Mapping[str, float]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _depth_text(queue: Queue) -> str:
-    return tr(
+def _depth_text(queue: Queue, *, has_steps: bool) -> str:
+    words = (
         "depth {median} at the median, {high} at the 90th percentile; empty {empty}; {launches} a step, {late} of "
-        "tasks launched onto an empty device",
+        "tasks launched onto an empty device"
+    )
+    return tr(
+        words if has_steps else words.replace(" a step", ""),
         median=f"{queue.depth_p50:,.0f}",
         high=f"{queue.depth_p90:,.0f}",
         empty=percent(queue.empty_share),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if finding.facts["is_conversion"] or "cast_to" in finding.facts:
+    if finding.facts["is_conversion"] or "cast_to" in finding.facts or finding.facts.get("around_graphs"):
         return None
     return Advice(
         before="y = x.transpose(1, 2).contiguous() @ w",

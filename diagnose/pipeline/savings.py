@@ -89,7 +89,7 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     path = shares(base.t, base.graph, chain)
     covered = {f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found}
     if base.why_not and not base.is_hostless:
-        return Replayed(prescribed, error=base.error, path=path, on_path=covered, why_not=base.why_not)
+        return Replayed(prescribed, why_not=base.why_not)  # nor is its path the step's, nor its error one
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]

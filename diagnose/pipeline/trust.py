@@ -21,7 +21,7 @@ from diagnose.tables.names import matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import percent, plural
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
@@ -105,8 +105,8 @@ def _of_device(t: Tables) -> Iterator[Note]:
         yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
     if is_scanty(t):
         yield Note(
-            f"The recording holds only {len(t.tasks.start)} device tasks: too few to say anything of steady steps. "
-            "Record a few whole steps."
+            f"The recording holds only {plural(len(t.tasks.start), 'device task')}: too few to say anything of steady "
+            "steps. Record a few whole steps."
         )
     if into_graph := num_captured(t):
         launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"

@@ -54,7 +54,8 @@ def _nested(t: Tables) -> list[Layers]:
 
 def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
     """Return the operators of each layer with those that they call."""
-    return list(zip(found.rows, (*found.rows[1:], np.empty(0, np.intp)), strict=True))
+    rows = [each.astype(np.intp) for each in found.rows]
+    return list(zip(rows, [*rows[1:], np.empty(0, np.intp)], strict=True))
 
 
 @shared_table
@@ -124,7 +125,7 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
     step_ns = 1e6 * float(np.median(info.unprofiled_ms))
     loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))
     other_ns = total(union(operator_work(t), loading, intersect(_own_gaps(t), outside_operators(t)))) / t.steps.num
-    calls = sum(len(t.in_window(found.rows[0])) for found in _nested(t) if found.rows) / t.steps.num
+    calls = sum(len(t.in_window(found.rows[0].astype(np.intp))) for found in _nested(t) if found.rows) / t.steps.num
     return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0))
 
 

@@ -19,6 +19,7 @@ from diagnose.model.intervals import (
     union,
 )
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.autograd_waits import autograd_waits
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
@@ -111,15 +112,15 @@ def python_gaps(t: Tables) -> Intervals:
 
     Frames and annotations around them show it, that they come back before the same operator, and that the launching
     thread's own events surround them. A capture that sampled the thread has watched it all the time. A program that
-    runs no Python has none.
+    runs no Python has none; nor has a thread within backward() that waits for autograd's other threads.
     """
     if runs_no_python(t):
         return EMPTY
     gaps = host_gaps(t)
     if t.capture.samples is not None:
-        return gaps
+        return subtract(gaps, autograd_waits(t))
     inside = intersect(gaps, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
-    return union(inside, recurring_gaps(t), gaps_between_own_operators(t))
+    return subtract(union(inside, recurring_gaps(t), gaps_between_own_operators(t)), autograd_waits(t))
 
 
 def gaps_between_own_operators(t: Tables) -> Intervals:

@@ -37,6 +37,8 @@ _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("tf32", re.compile(r"tf32|s1688|xf32", re.IGNORECASE)),
     ("float32", re.compile(r"sgemm|scudnn|simt_s|(?<![A-Za-z_])float(?![\w8])|_SB_|f32f32_f32f32_f32")),
 )
+# NCCL moves bytes where it adds nothing up, whatever the tensors' type is.
+_MOVES_BYTES = re.compile(r"nccl\w*_(SendRecv|AllGather|Broadcast)", re.IGNORECASE)
 
 
 def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, int]]:
@@ -127,5 +129,7 @@ def _first_type(text: str) -> str:
 
 
 def _dtype_of_name(name: str) -> str:
+    if _MOVES_BYTES.search(name):
+        return ""
     found = [dtype for dtype, pattern in _IN_NAMES if pattern.search(name[:NAME_PART])]
     return found[0] if len(found) == 1 else ""

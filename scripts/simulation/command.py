@@ -9,14 +9,15 @@ from pathlib import Path
 
 from simulation.cases import draw_case
 from simulation.scoring import Score, score
-from simulation.tables import report
+from simulation.tables import error_of_nine_in_ten, report
 
 __all__ = ["below_floors", "run_simulated", "scores_of"]
 
 EVERY_DIALECT = 25  # one case in so many is written in every dialect
-# What a slice of 60 cases must reach; seeds nobody had looked at lie 4 to 8 points above.
-MIN_NAMED = 0.85  # of the wasteful cases, with causes by nature
+# What a slice of 60 cases must reach; seeds nobody had looked at lie 5 to 7 points above, and at an error of 6 to 7 %.
+MIN_NAMED = 0.92  # of the wasteful cases, with causes by nature
 MAX_ALARMS = 0.05  # of all cases
+MAX_ERROR = 0.1  # of the step: of nine in ten savings of planted wastes
 MARKS = ("<!-- simulated -->", "<!-- /simulated -->")
 
 
@@ -61,6 +62,11 @@ def below_floors(scores: Sequence[Score]) -> list[str]:
         missed.append(f"The cause is named in {named:.0%} of the wasteful cases; the floor is {MIN_NAMED:.0%}.")
     if alarms > MAX_ALARMS:
         missed.append(f"{alarms:.0%} of the cases have a false alarm; at most {MAX_ALARMS:.0%} may.")
+    error = error_of_nine_in_ten(scores)
+    if error > MAX_ERROR:
+        missed.append(
+            f"One saving in ten is wrong by more than {error:.0%} of the step; at most {MAX_ERROR:.0%} may be."
+        )
     return missed
 
 

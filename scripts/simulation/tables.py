@@ -63,6 +63,11 @@ def _spread(shares: Sequence[float], digits: int) -> str:
     return f"median {middle:.{digits}f} %, 90th percentile {high:.{digits}f} %"
 
 
+def error_of_nine_in_ten(scores: Sequence[Score]) -> float:
+    """Return the share of the step by which nine in ten claims about planted wastes are wrong at most."""
+    return _percentile([abs(waste.claimed - waste.saving) for waste in compared(scores)], 90)
+
+
 def _percentile(values: Sequence[float], percent: int) -> float:
     return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else max(values, default=0.0)
 

@@ -108,3 +108,52 @@ def test_casts_within_a_graph(recording):
     finding = r.find("layout-copy")
     assert finding.title == "Tensors are converted to another type as soon as they are made, in a CUDA graph"
     assert (finding.lost_ns, finding.confidence) == (pytest.approx(300_000), "low")
+
+
+def around_a_graph(recording, num=8, *, op="aten::copy_", between="aten::fill_", name=COPY):
+    """Return a step of 1000 busy µs: copies of 20 µs, an operator, a graph of 300 µs, and as many copies again."""
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(num):
+        for first, at in ((-500, 20 * i), (-200, 20 * (num + i) + 310)):
+            host = first + 20 * i
+            r.op(op, host, host + 15, shapes=SHAPES, types='["float", "float", ""]')
+            r.kernel(name, at, at + 20, launched=(host + 5, host + 10))
+    r.op(between, -300, -290)
+    r.kernel("fill", 20 * num, 20 * num + 10, launched=(-299, -295))
+    node = r.kernel("gemm", 20 * num + 10, 20 * num + 310)
+    r.runtime("cudaGraphLaunch", -280, -270, launches=[node])
+    r.kernel("gemm", 40 * num + 310, 1000, launched=(-5, -2))
+    return r
+
+
+def test_copies_around_the_launch_of_a_graph(recording):
+    r = around_a_graph(recording)
+    finding = r.find("layout-copy")
+    assert (finding.lost_ns, finding.count, finding.confidence) == (pytest.approx(320_000), 16, "medium")
+    assert finding.title == "CUDA graphs copy their inputs and outputs at each launch"
+    assert "right before or behind 1 launch of CUDA graphs a step" in finding.evidence[1]
+    (p,) = r.prescribe("layout-copy")
+    assert (p.id, p.safety) == ("static-graph-inputs", "same numbers")
+    assert p.saves_ns == (pytest.approx(0.1 * 320_000), pytest.approx(0.95 * 320_000))
+
+
+def test_a_compiled_model_is_compiled_with_graphs_that_copy_less(recording):
+    r = around_a_graph(recording)
+    r.op("CompiledFunction", 10, 900)
+    (p,) = r.prescribe("layout-copy")
+    assert p.id == "static-graph-inputs"
+    assert 'mode="reduce-overhead"' in p.after
+
+
+def test_copies_before_another_operator_do_not_belong_to_the_graph(recording):
+    """Those behind it do: 8 of them."""
+    found = around_a_graph(recording, between="aten::mul").find("layout-copy")
+    assert found.count == 8
+
+
+@pytest.mark.parametrize("change", [{"num": 7}, {"op": "aten::add"}, {"name": CAST}])
+def test_what_is_no_copy_of_a_graphs_inputs(recording, change):
+    r = around_a_graph(recording, **change)
+    found = r.find("layout-copy")
+    assert found is None or found.title == "Tensors are copied into another order"

@@ -285,3 +285,43 @@ def test_a_line_that_samples_show_has_the_caller_that_frames_show(late, recordin
     assert (finding.where[0].line, finding.where[0].caller) == (44, "module")
     titles = [p.title for p in answer.prescriptions]
     assert any(title.startswith("Vectorise the Python work at model.py:44") for title in titles)
+
+
+EVALUATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def within_backward(recording, *operators):
+    """Return steps without a device of 1000 µs: the first operators, 800 µs of nothing, the last one."""
+    r = recording(devices=())
+    for i in range(2):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.annotation("## backward ##", at, at + 1000)
+        for j, name in enumerate(operators[:-1]):
+            r.op(name, at + 25 * j, at + 25 * j + 20)
+        r.op("aten::fill_", at + 5, at + 10)
+        r.op(operators[-1], at + 850, at + 1000)
+    return r.booked()
+
+
+@pytest.mark.parametrize("before", [("aten::ones_like",), ("aten::ones_like", EVALUATES)])
+def test_a_thread_within_backward_waits_for_autograds_other_threads(recording, before):
+    assert "python-stall" not in within_backward(recording, *before, EVALUATES)
+
+
+@pytest.mark.parametrize(
+    "operators", [("aten::mse_loss", EVALUATES), ("aten::ones_like", "aten::mm"), (EVALUATES, EVALUATES)]
+)
+def test_python_before_backward_is_python(recording, operators):
+    assert within_backward(recording, *operators)["python-stall"] > 1_600_000
+
+
+def test_between_two_passes_a_thread_of_autograds_own_waits_for_the_step(recording):
+    r = recording()
+    for i in range(3):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.op("aten::ones_like", at, at + 10)
+        r.op(EVALUATES, at + 10, at + 100, "autograd")
+        r.kernel("gemm", at + 50, at + 110, launched=(at + 40, at + 45), thread="autograd")
+    assert r.booked()["python-stall"] > 1_500_000

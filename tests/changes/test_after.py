@@ -46,7 +46,10 @@ FACTS = {
     ),
     "small-collectives": ({"one_by_one": True},),
     "launch-bound": ({"has_device": True}, {"has_device": False}),
-    "layout-copy": ({"is_conversion": True}, {"is_conversion": False}, {"is_conversion": False, "cast_to": "half"}),
+    "layout-copy": (
+        {"is_conversion": True}, {"is_conversion": False}, {"is_conversion": False, "cast_to": "half"},
+        {"is_conversion": False, "around_graphs": True},
+    ),
     "slow-kernel": ({"attention": True}, {"attention": False}),
     "misaligned-matmul": ({"size": 50257},),
     "unfused-optimizer": (
@@ -112,6 +115,7 @@ OTHER_PROGRAMS = {
     "memory-headroom": (Program(has_loader=False, batch_size=4),),
     "recompute": (Program(trains=True, heavy=frozenset({"convolution", "product"})),),
     "full-precision-matmul": (Program(),),
+    "layout-copy": (Program(is_compiled=True, has_graphs=True),),
 }
 
 
@@ -189,6 +193,7 @@ def script(monkeypatch):
         "generator": model, "discriminator": model, "noise": x, "zeros": torch.zeros(2, 4), "average": Model(),
         "decay": 0.9, "max_norm": 1.0, "n": 2, "tensor": SimpleNamespace(pin_memory=lambda: x),
         "gymnasium": SimpleNamespace(make_vec=environments), "texts": ["a b", "a"],
+        "captured_batch": torch.zeros(3, 4), "graph": SimpleNamespace(replay=int),
         "tokenizer": lambda _texts, **_: {"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]), "labels": x[0]},
     }  # fmt: skip
     yield names

@@ -50,7 +50,14 @@ def test_a_handful_of_tasks_says_nothing_of_steady_steps(recording, num, fires):
     r.step(1, 0, 1000)
     for i in range(num):
         r.kernel("add", 100 * i, 100 * i + 100, launched=(-200 + i, -199 + i))
-    assert bool(said(r, "too few to say anything")) == fires
+    assert bool(said(r, f"holds only {num} device tasks: too few to say anything")) == fires
+
+
+def test_one_task_is_one(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("add", 0, 100, launched=(-20, -10))
+    assert said(r, "holds only 1 device task: too few")
 
 
 @pytest.mark.parametrize(("other", "fires"), [("copy", False), ("fill", True)])

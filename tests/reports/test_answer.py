@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.changes import CHANGES
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.reports.answer import Prediction, answer, behind, predictions
 from diagnose.reports.colours import contrast, legible
-from diagnose.reports.headline import MAX_WORDS
+from diagnose.reports.format import duration
+from diagnose.reports.headline import FOR_MORE_RECORDS, MAX_WORDS
+from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
 from diagnose.reports.text import render as text_report
@@ -214,3 +217,31 @@ def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
     finding = Finding("python-stall", "Python", lost_ns, relief_ns=relief_ns)
     d = replace(d, findings=(finding,), source=replace(d.source, found_steps_by=found_by))
     assert f"python-stall {words}" in " ".join(text_report(d).replace("\u00a0", " ").split())
+
+
+def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(forms):
+    d = forms["gaps"]
+    first = d.findings[0]
+    again = replace(d.prescriptions[0], id=FOR_MORE_RECORDS, rule=first.rule, records_again=True, after="diagnose")
+    assert answer(replace(d, prescriptions=(again,), waterfall=None)).headline == (
+        "Record again first: too little of the device's work is in this recording"
+    )
+
+
+def test_the_change_for_more_records_is_one():
+    assert [change.id for change in CHANGES.values() if change.records == "more"] == [FOR_MORE_RECORDS]
+
+
+def test_time_between_operators_without_a_known_cause_is_not_called_unavoidable(forms):
+    d = replace(forms["no_gpu"], dominant=None, host_by_cause={"outside-operators": 0.58, "operators": 0.42})
+    share = f"58 % of the {duration(d.step_ns)} step lies between operators, cause not recorded"
+    assert answer(d).headline == f"Little found: {share}"
+
+
+@pytest.mark.parametrize(("basis", "words"), [("replay", "as a replay"), ("bound", "it was not replayed")])
+def test_what_was_not_replayed_is_not_called_so(forms, basis, words):
+    d = forms["gaps"]
+    one = replace(d.prescriptions[0], basis=basis)
+    d = replace(d, prescriptions=(one,), waterfall=None)
+    assert words in " ".join(text_report(d).split())
+    assert ("not replayed, with 1 change" in page(d)) == (basis == "bound")

@@ -125,9 +125,16 @@ def test_cases_are_scored_and_their_tables_written(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("1:0 ")
 
 
-@pytest.mark.parametrize(("named", "alarms", "missed"), [(17, 1, 0), (16, 1, 1), (17, 2, 1), (16, 2, 2)])
-def test_a_slice_has_floors(named, alarms, missed):
-    cases = [SimpleNamespace(best="barrier", right=i < named, by_nature=False, false_alarms=()) for i in range(20)]
+@pytest.mark.parametrize(
+    ("named", "alarms", "error", "missed"),
+    [(19, 1, 0.09, 0), (18, 1, 0.09, 1), (19, 2, 0.09, 1), (18, 2, 0.09, 2), (19, 1, 0.11, 1)],
+)
+def test_a_slice_has_floors(named, alarms, error, missed):
+    waste = SimpleNamespace(kind="barrier", claimed=error, saving=0.0, certain=True)
+    cases = [
+        SimpleNamespace(best="barrier", right=i < named, by_nature=False, false_alarms=(), wastes=(waste,))
+        for i in range(20)
+    ]
     for case in cases[:alarms]:
         case.false_alarms = ("launch-bound",)
     assert len(below_floors(cases)) == missed

@@ -45,6 +45,8 @@ def test_what_is_not_listed_is_one_entry_and_the_shares_sum_to_one(r):
         ("aten::index", "gather", '["long int","float"]', "float32"),
         ("Torch-Compiled Region: 0/0", "ampere_sgemm_128x64", '["long int"]', "float32"),
         ("Torch-Compiled Region: 0/0", "triton_poi_fused_add", '["long int"]', ""),
+        ("c10d::alltoall_base_", "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "", ""),  # bytes of any type
+        ("c10d::allreduce_", "ncclKernel_AllReduce_RING_LL_Sum_int8_t", "", "int8"),
     ],
 )
 def test_the_type_is_that_of_the_inputs_or_of_the_name(r, op, kernel, types, dtype):
