@@ -158,7 +158,8 @@ def recording_first(
     if is_incomplete and not again:
         change = next(change for change in CHANGES.values() if change.records == "more")
         made = _prescription(change, found[0], step_ns, program) if found else None
-        again = [made] if made else []
+        owner = next(rule for rule, meta in META.items() if change.id in meta.changes)  # not the finding's: its records
+        again = [replace(made, rule=owner)] if made else []
     if not is_incomplete and not (found and found[0].rule in {p.rule for p in again}):
         return tuple(prescribed)
     return (*again, *(p for p in prescribed if p not in again))
