@@ -139,6 +139,11 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
                 step=duration(d.step_ns),
             )
         )
+    if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound" and not why:
+        words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
+        if d.source.found_steps_by == "none":
+            words = "Recording takes the host up to {share} of its time: what the host takes is less without it."
+        found.append(tr(words, share=percent(d.recording_estimate, 0)))
     if d.source.world_size > 1 and len(d.ranks) < 2:
         found.append(
             tr("One rank of {num}: what its collectives wait for is not in this recording.", num=d.source.world_size)

@@ -86,6 +86,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
         "recording_ms": ms(d.recording_ns),
+        "recording_estimate": share(d.recording_estimate),
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),

@@ -157,6 +157,7 @@ class _Report(msgspec.Struct):
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     recording_ms: Ms = None
+    recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
     also_possible: list[_Prescription] = []
 
@@ -217,6 +218,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
         profiler_overhead=d.profiler_overhead,
         recording_removed=d.recording_removed,
         recording_ns=_ns(d.recording_ms or 0.0),
+        recording_estimate=d.recording_estimate,
     )
 
 

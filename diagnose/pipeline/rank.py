@@ -91,6 +91,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         profiler_overhead=part("profiler-overhead", overhead.overhead_share),
         recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
+        recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if told.queue else shares,

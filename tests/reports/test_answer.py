@@ -225,6 +225,16 @@ def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding
     assert answer(d).headline == "Record again first: too little of the device's work is in this recording"
 
 
+@pytest.mark.parametrize(
+    ("verdict", "share", "words"),
+    [("gaps", 0.2, "up to 20 % of the step"), ("gaps", 0.19, ""), ("kernel-bound", 0.2, "")],
+)
+def test_what_recording_may_take_of_the_host_stands_beside_an_answer_about_the_host(forms, verdict, share, words):
+    cautions = answer(replace(forms["gaps"], verdict=verdict, recording_estimate=share)).cautions
+    assert any("Recording takes the host" in caution for caution in cautions) == bool(words)
+    assert words in " ".join(cautions)
+
+
 def test_time_between_operators_without_a_known_cause_is_not_called_unavoidable(forms):
     d = replace(forms["no_gpu"], dominant=None, host_by_cause={"outside-operators": 0.58, "operators": 0.42})
     share = f"58 % of the {duration(d.step_ns)} step lies between operators, cause not recorded"
