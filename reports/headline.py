@@ -24,7 +24,7 @@ def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
     if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
-        if first is not None and first.rule == d.prescriptions[0].rule:
+        if first is not None and first.rule == d.prescriptions[0].rule and not d.prescriptions[0].records_more:
             return _sentence(first.title.partition(":")[0])
         return tr("Too little of the device's work is in this recording.")
     if d.profiler_overhead is not None and d.profiler_overhead >= MAX_OVERHEAD:

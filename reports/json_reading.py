@@ -113,6 +113,7 @@ class _Prescription(msgspec.Struct):
     edits: list[_Where] = []
     diff: str = ""
     records_again: bool = False
+    records_more: bool = False
     mean_step_ms: Ms = None
 
 
@@ -295,6 +296,7 @@ def _prescription(p: _Prescription) -> Prescription:
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
         records_again=p.records_again,
+        records_more=p.records_more,
         mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),
     )
 

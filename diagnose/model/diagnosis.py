@@ -115,6 +115,7 @@ class Prescription:
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
     records_again: bool = False  # it changes the recording, not the script
+    records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 

@@ -221,7 +221,7 @@ def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
 def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(late):
     late.op("aten::mm", 0, 10)
     d = late.diagnosis()
-    assert (d.findings[0].rule, d.prescriptions[0].rule) == ("python-stall", "lost-records")
+    assert (d.findings[0].rule, d.prescriptions[0].records_more) == ("python-stall", True)
     assert answer(d).headline == "Record again first: too little of the device's work is in this recording"
 
 

@@ -92,6 +92,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
         diff=diff_of(edits) if advice.is_whole else "",
         records_again=change.records is not None,
+        records_more=change.records == "more",
         mean_step_ns=finding.lost_ns / finding.share if finding.share and advice.most > 0 else None,
     )
 
@@ -158,8 +159,7 @@ def recording_first(
     if is_incomplete and not again:
         change = next(change for change in CHANGES.values() if change.records == "more")
         made = _prescription(change, found[0], step_ns, program) if found else None
-        owner = next(rule for rule, meta in META.items() if change.id in meta.changes)  # not the finding's: its records
-        again = [replace(made, rule=owner)] if made else []
+        again = [made] if made else []
     if not is_incomplete and not (found and found[0].rule in {p.rule for p in again}):
         return tuple(prescribed)
     return (*again, *(p for p in prescribed if p not in again))
