@@ -14,7 +14,6 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
 
-FOR_MORE_RECORDS = "capture-complete-records"  # the change for any finding of a recording that lacks work
 MAX_WORDS = 16  # of the headline: what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
@@ -25,7 +24,7 @@ def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
     if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
-        if first is not None and first.rule == d.prescriptions[0].rule and d.prescriptions[0].id != FOR_MORE_RECORDS:
+        if first is not None and first.rule == d.prescriptions[0].rule and not d.prescriptions[0].records_more:
             return _sentence(first.title.partition(":")[0])
         return tr("Too little of the device's work is in this recording.")
     answer = next((f for f in d.findings if f.rule == d.dominant), None)
@@ -143,6 +142,11 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
                 step=duration(d.step_ns),
             )
         )
+    if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound" and not why:
+        words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
+        if d.source.found_steps_by == "none":
+            words = "Recording takes the host up to {share} of its time: what the host takes is less without it."
+        found.append(tr(words, share=percent(d.recording_estimate, 0)))
     if d.source.world_size > 1 and len(d.ranks) < 2:
         found.append(
             tr("One rank of {num}: what its collectives wait for is not in this recording.", num=d.source.world_size)

@@ -86,6 +86,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
         "recording_ms": ms(d.recording_ns),
+        "recording_estimate": share(d.recording_estimate),
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),
@@ -183,6 +184,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "edits": each(_where, p.edits),
         "diff": text(p.diff),
         "records_again": p.records_again,
+        "records_more": p.records_more,
         "mean_step_ms": None if p.mean_step_ns is None else ms(p.mean_step_ns),
     }
 

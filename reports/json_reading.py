@@ -113,6 +113,7 @@ class _Prescription(msgspec.Struct):
     edits: list[_Where] = []
     diff: str = ""
     records_again: bool = False
+    records_more: bool = False
     mean_step_ms: Ms = None
 
 
@@ -157,6 +158,7 @@ class _Report(msgspec.Struct):
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     recording_ms: Ms = None
+    recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
     also_possible: list[_Prescription] = []
 
@@ -217,6 +219,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
         profiler_overhead=d.profiler_overhead,
         recording_removed=d.recording_removed,
         recording_ns=_ns(d.recording_ms or 0.0),
+        recording_estimate=d.recording_estimate,
     )
 
 
@@ -293,6 +296,7 @@ def _prescription(p: _Prescription) -> Prescription:
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
         records_again=p.records_again,
+        records_more=p.records_more,
         mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),
     )
 

@@ -146,4 +146,8 @@ def _matched(text: str, name: str) -> str | None:
     for pattern, chinese in (p for start in starts for p in _patterns(name).get(start, ())):
         if (match := pattern.fullmatch(text)) is not None:
             return _filled(chinese, match.groupdict())
-    return _matched(text[:1].upper() + text[1:], name) if text[:1].islower() else None
+    if text[:1].islower():
+        return _matched(text[:1].upper() + text[1:], name)
+    # Of a recording without steps evidence counts in all; the catalogue has what it is of each step.
+    each = _matched(text.replace(" in all", " a step"), name) if " in all" in text else None
+    return each.replace(texts["a step"], texts["in all"]) if each is not None else None

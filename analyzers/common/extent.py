@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from diagnose.tables import Tables
 
-__all__ = ["of_whole"]
+__all__ = ["of_recording", "of_whole"]
+
+_EACH = re.compile(r"(?<! of) a step\b")
 
 
 def of_whole(t: Tables) -> str:
     """Return the words that follow a time per step."""
     return "of each step" if t.steps.marked else "of the recording"
+
+
+def of_recording(evidence: tuple[str, ...]) -> tuple[str, ...]:
+    """Return evidence of a recording without steps: what it counts is of the whole."""
+    return tuple(_EACH.sub(" in all", text) for text in evidence)

@@ -116,6 +116,7 @@ class Prescription:
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
     records_again: bool = False  # it changes the recording, not the script
+    records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
 
 
@@ -255,6 +256,7 @@ class Diagnosis:
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
     recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
+    recording_estimate: float = 0.0  # share of the step that it takes the host at most, where it was not measured
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None
     roofline: Roofline | None = None  # None for an unknown device, or without shapes

@@ -20,7 +20,7 @@ from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import quantiles
 from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import unrecorded
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.run_steps import LIGHT, variation
 from diagnose.text.numbers import duration, growth, percent
@@ -29,6 +29,7 @@ __all__ = [
     "as_unrecorded",
     "cost_per_event_ns",
     "estimate_note",
+    "estimated_share",
     "overhead_share",
     "recording_ns",
     "removed_share",
@@ -145,27 +146,32 @@ def recording_ns(t: Tables) -> float:
     return each_ns * _num_recorded(t) if each_ns > 0 else 0.0  # large traces without a capture need not be counted
 
 
-def estimate_note(t: Tables) -> str:
-    """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little.
+def estimated_share(t: Tables) -> float:
+    """Return the share of the step that recording takes at most, where no unrecorded steps show it; 0 for little.
 
     An operator that does nothing but call another one takes what calling and recording it take: the quickest quarter of
     those bound the cost of an event. Frames of Python are events too.
     """
-    if t.capture.info is not None and t.capture.info.unprofiled_ms:
-        return ""
-    each_ns = _pass_through_ns(t)
-    frames = len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num
-    added_ns = each_ns * (_num_recorded(t) + frames)
-    if added_ns < MIN_ESTIMATED * t.steps.step_ns:
+    if t.steps.step_ns <= 0 or (t.capture.info is not None and t.capture.info.unprofiled_ms):
+        return 0.0
+    share = min(_pass_through_ns(t) * (_num_recorded(t) + _num_frames(t)) / t.steps.step_ns, 1.0)
+    return share if share >= MIN_ESTIMATED else 0.0
+
+
+def estimate_note(t: Tables) -> str:
+    """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little."""
+    share, frames, each_ns = estimated_share(t), _num_frames(t), _pass_through_ns(t)
+    if not share:
         return ""
     what = f"{_num_recorded(t):,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
     return (
-        f"Recording {what} takes the host up to {duration(min(added_ns, t.steps.step_ns))} {of_whole(t)} "
-        f"({percent(min(added_ns / t.steps.step_ns, 1.0), 0)}), as operators show that only call another one "
+        f"Recording {what} takes the host up to {duration(share * t.steps.step_ns)} {of_whole(t)} "
+        f"({percent(share, 0)}), as operators show that only call another one "
         f"({each_ns / 1e3:.1f} µs each): what the host takes is less without the profiler."
     )
 
 
+@shared_table
 def _pass_through_ns(t: Tables) -> float:
     """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
     events = t.trace.events
@@ -222,6 +228,10 @@ def _recorded(t: Tables) -> npt.NDArray[np.intp]:
 
 def _num_recorded(t: Tables) -> float:
     return t.cached("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
+
+
+def _num_frames(t: Tables) -> float:
+    return t.cached("num_frames", lambda: len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num)
 
 
 def _num_inside(t: Tables, rule: str, began: Ints) -> int:

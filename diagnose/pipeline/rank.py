@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from diagnose import analyzers
+from diagnose.analyzers.common.extent import of_recording
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
@@ -73,7 +74,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         queue=told.queue,
         partition=told.partition,
         idle_by_cause=told.idle_by_cause,
-        findings=tuple(overhead.with_recording(f, rank.recording) for f in told.findings),
+        findings=tuple(_shown(t, overhead.with_recording(f, rank.recording)) for f in told.findings),
         prescriptions=separated(told.prescriptions),
         also_possible=part("prescriptions", lambda t: _further(t, told, valued.instead)) or (),
         replay_error=valued.replayed.error,
@@ -91,6 +92,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         profiler_overhead=part("profiler-overhead", overhead.overhead_share),
         recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
+        recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
         host_by_cause={} if told.queue else shares,
@@ -202,6 +204,11 @@ def profile_rank(capture: Capture) -> RankProfile:
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
     answer = verdict(queue, t.partition if queue else None, _shares(t) if queue else {})
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
+
+
+def _shown(t: Tables, finding: Finding) -> Finding:
+    """Return a finding with evidence of what the numbers are of: each step, or where none was found the recording."""
+    return finding if t.steps.marked else replace(finding, evidence=of_recording(finding.evidence))
 
 
 def _picture(t: Tables, named: Tables | None, recorded: Trace, shares: Mapping[str, float]) -> Picture:

@@ -64,9 +64,7 @@ def below_floors(scores: Sequence[Score]) -> list[str]:
         missed.append(f"{alarms:.0%} of the cases have a false alarm; at most {MAX_ALARMS:.0%} may.")
     error = error_of_nine_in_ten(scores)
     if error > MAX_ERROR:
-        missed.append(
-            f"One saving in ten is wrong by more than {error:.0%} of the step; at most {MAX_ERROR:.0%} may be."
-        )
+        missed.append(f"One saving in ten is off by more than {error:.0%} of the step; the limit is {MAX_ERROR:.0%}.")
     return missed
 
 

@@ -295,3 +295,16 @@ def test_launches_without_any_device_task_are_no_cpu_training(recording):
         "The file has 1 launches but no device task although the file lists NVIDIA A100: "
         "the profiler did not record the device. Profile with ProfilerActivity.CUDA."
     )
+
+
+@pytest.mark.parametrize(("marked", "words"), [(True, "2 kernels a step: "), (False, "2 kernels in all: ")])
+def test_evidence_of_a_recording_without_steps_counts_in_all(recording, marked, words):
+    r = recording()
+    if marked:
+        r.step(1, 0, 1000)
+    for i in range(2):
+        r.kernel("cudnn::ops::nchwToNhwcKernel<float>", 200 * i, 200 * i + 200, launched=(-20 + 5 * i, -18 + 5 * i))
+    for i in range(12):
+        r.kernel("gemm", 400 + 50 * i, 450 + 50 * i, launched=(-5 + i / 4, -4.9 + i / 4))
+    found = next(f for f in r.diagnosis().findings if f.rule == "layout-copy")
+    assert found.evidence[0].startswith(words)

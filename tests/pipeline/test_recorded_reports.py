@@ -90,6 +90,7 @@ def places(d):
     """Check that costs are of each step only where steps were found, and are parts of the step."""
     if d.source.found_steps_by == "none":
         assert not any(" of each step" in line for f in d.findings for line in f.evidence[:1])
+        assert not any(re.search(r"(?<! of) a step\b", line) for f in d.findings for line in f.evidence)
         assert not re.search(r" of each step|saves [\d.,]+ \S+ a step|launch(es)? a step", forms(d).words)
     assert all(found.lost_ns <= d.step_ns * (1 + ROUNDING) for found in d.findings)
     assert sum(f.lost_ns for f in d.findings if META[f.rule].kind == "idle" and d.partition is not None) <= (

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.changes import CHANGES
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.reports.answer import Prediction, answer, behind, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.format import duration
-from diagnose.reports.headline import FOR_MORE_RECORDS, MAX_WORDS
+from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
@@ -219,17 +218,21 @@ def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
     assert f"python-stall {words}" in " ".join(text_report(d).replace("\u00a0", " ").split())
 
 
-def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(forms):
-    d = forms["gaps"]
-    first = d.findings[0]
-    again = replace(d.prescriptions[0], id=FOR_MORE_RECORDS, rule=first.rule, records_again=True, after="diagnose")
-    assert answer(replace(d, prescriptions=(again,), waterfall=None)).headline == (
-        "Record again first: too little of the device's work is in this recording"
-    )
+def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(late):
+    late.op("aten::mm", 0, 10)
+    d = late.diagnosis()
+    assert (d.findings[0].rule, d.prescriptions[0].records_more) == ("python-stall", True)
+    assert answer(d).headline == "Record again first: too little of the device's work is in this recording"
 
 
-def test_the_change_for_more_records_is_one():
-    assert [change.id for change in CHANGES.values() if change.records == "more"] == [FOR_MORE_RECORDS]
+@pytest.mark.parametrize(
+    ("verdict", "share", "words"),
+    [("gaps", 0.2, "up to 20 % of the step"), ("gaps", 0.19, ""), ("kernel-bound", 0.2, "")],
+)
+def test_what_recording_may_take_of_the_host_stands_beside_an_answer_about_the_host(forms, verdict, share, words):
+    cautions = answer(replace(forms["gaps"], verdict=verdict, recording_estimate=share)).cautions
+    assert any("Recording takes the host" in caution for caution in cautions) == bool(words)
+    assert words in " ".join(cautions)
 
 
 def test_time_between_operators_without_a_known_cause_is_not_called_unavoidable(forms):

@@ -92,6 +92,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
         diff=diff_of(edits) if advice.is_whole else "",
         records_again=change.records is not None,
+        records_more=change.records == "more",
         mean_step_ns=finding.lost_ns / finding.share if finding.share and advice.most > 0 else None,
     )
 
