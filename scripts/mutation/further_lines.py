@@ -124,14 +124,16 @@ _FOURTH: dict[str, tuple[tuple[str, str], ...]] = {
         ("    finally:\n        if recording:\n            torch.cuda.memory._record_memory_history(enabled=None)",
          "    finally:\n        pass"),
     ),
-    "test_precision.py": (
+    "test_nested_blocks.py": (
         ("        finally:\n            self._is_off = before", "        finally:\n            self._is_off = False"),
+    ),
+    "test_state.py": (
         ("[random_state(generators), *map(_saved, objects)]", "[random_state(), *map(_saved, objects)]"),
     ),
     "test_eight_bit.py": (("2 * (parameter.numel() + scales)", "2 * parameter.numel()"),),
+    "test_accumulation.py": (("                set_sync(True)\n", "                pass\n"),),
     "test_indexing.py": (("    places = torch.where(places < 0, places + len(source), places)\n", ""),),
     _RANKS: (
-        ("                set_sync(True)\n", "                pass\n"),
         ("            self.factors[m.name].copy_(_usable(mean))\n", ""),
         ("        Join.notify_join_context(self)\n", ""),
         ("                stage.train(mode)", "                stage.train()"),
