@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from diagnose.kernels._loader_bench import rebuilt
+from diagnose.kernels._loader_bench import Bench, rebuilt
 from diagnose.kernels._loader_costs import index_batches, same
 from diagnose.kernels.loader_tuning import Settings
 
@@ -69,3 +69,13 @@ def test_objects_of_a_batch_agree_where_what_they_hold_does():
     assert same([Held(one)], [Held(one.clone())])
     assert not same([Held(one)], [Held(one + 1)])
     assert same(object(), object())
+
+
+def test_a_step_that_is_measured_gets_its_batches_on_the_device():
+    seen = []
+    for device in ("cpu", "meta"):
+        bench = Bench(
+            DataLoader(range(4)), [[0], [1]], (), lambda x: seen.append(x.device.type), torch.device(device), 1
+        )
+        assert bench.run(Settings())[0].error == ""
+    assert seen == ["cpu", "cpu", "meta", "meta"]
