@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from further_lines import FOURTH, SECOND, THIRD
+from further_lines import FIFTH, FOURTH, SECOND, THIRD
 from kernel_lines import KERNELS
 
 __all__ = ["CASES", "Case"]
@@ -98,6 +98,7 @@ _LINES = {
 CASES = [Case(area, old, new, _TESTS[area]) for area, lines in _LINES.items() for old, new in lines]
 CASES += [
     Case(area, old, new, tests)
-    for area, lines in (("kernels", KERNELS), ("kernels-2", SECOND), ("kernels-3", THIRD), ("kernels-4", FOURTH))
+    for number, lines in enumerate((KERNELS, SECOND, THIRD, FOURTH, FIFTH), 1)
+    for area in [f"kernels-{number}" if number > 1 else "kernels"]
     for old, new, tests in lines
 ]

@@ -207,3 +207,27 @@ def test_a_batch_after_a_loop_is_not_the_last_of_one():
     assert accumulation.steps == 1, "the window holds one of two"
     assert accumulation.flush()
     assert accumulation.steps == 2
+
+
+class Sharded(nn.Linear):
+    """Notes whether its gradients are to be exchanged, as a model does that `fully_shard` has split."""
+
+    def __init__(self):
+        super().__init__(2, 1)
+        self.exchanges = []
+
+    def set_requires_gradient_sync(self, wanted):
+        self.exchanges.append(wanted)
+
+
+def test_a_sharded_model_exchanges_in_the_last_batch_and_outside_of_windows():
+    model = Sharded()
+    accumulation = GradientAccumulation(model, torch.optim.SGD(model.parameters(), lr=0.1), every=3)
+    for _ in range(3):
+        with accumulation.micro_batch(2) as micro:
+            micro.backward(model(torch.ones(2, 2)).mean())
+        assert model.exchanges[-1], "a backward pass outside would not be exchanged"
+    assert model.exchanges[::2] == [False, False, True]
+    with pytest.raises(ZeroDivisionError), accumulation.micro_batch(2):
+        raise ZeroDivisionError
+    assert model.exchanges[-2:] == [False, True]

@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -161,6 +162,25 @@ def test_without_a_device_there_is_no_allocator_to_read():
         pytest.skip("there is a device")
     with pytest.raises(RuntimeError, match="no CUDA device to read an allocator from"):
         usage()
+
+
+def test_the_largest_free_block_is_the_device_s_own(monkeypatch):
+    def segment(device, *blocks):
+        return {"device": device, "blocks": [{"size": size, "state": state} for size, state in blocks]}
+
+    segments = [
+        segment(0, (900, "active_allocated"), (30, "inactive"), (50, "inactive")),
+        segment(0, (70, "active_awaiting_free")),
+        segment(1, (800, "inactive")),
+    ]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_get_device_index", lambda *_args, **_options: 0)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda index: {"num_ooms": 1 + index})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=1000 + index))
+    seen = usage()
+    assert (seen.largest_free, seen.capacity, seen.out_of_memory) == (50, 1000, 1)
+    assert Usage(60, 80, 0, 0, 0).wasted == 0.25
 
 
 @pytest.mark.gpu

@@ -167,6 +167,14 @@ def test_missing_modules_initialise_themselves_when_allowed(trained, tmp_path):
         fast_load(Tied, tmp_path / "m.pt", strict=False)
 
 
+def test_ties_stay_where_neither_side_was_loaded(trained, tmp_path):
+    torch.save({k: v for k, v in tensors(trained).items() if "d.weight" not in k}, tmp_path / "m.pt")
+    model, report = fast_load(Tied, tmp_path / "m.pt", strict=False)
+    assert report.missing == ("embed.weight", "head.weight")
+    assert model.head.weight is model.embed.weight
+    assert model.head.weight.std() > 0
+
+
 def test_constructors_that_look_at_values_are_built_without_weights(tmp_path):
     model = LooksAtValues()
     torch.save(model.state_dict(), tmp_path / "m.pt")

@@ -85,10 +85,12 @@ def test_every_dtype_keeps_its_bits(tmp_path, dtype):
 def test_views_become_tensors_of_their_own(tmp_path):
     whole = torch.arange(12.0).reshape(3, 4)
     z = torch.tensor([1 + 2j])
+    square = torch.arange(9.0).reshape(3, 3)
     state = {"t": whole.t(), "row": whole[1], "wide": whole[:1].expand(5, 4), "conj": z.conj(), "z": z}
+    state |= {"square": square, "turned": square.t(), "bits": square.view(torch.int32), "later": whole[2]}
     save_files(state, tmp_path)
     read = safetensors.load_file(tmp_path / "model.safetensors")
-    assert all(torch.equal(read[name], value) for name, value in state.items())
+    assert all(torch.equal(read[name], value) and read[name].dtype == value.dtype for name, value in state.items())
 
 
 def test_large_tensors_are_written_in_pieces(tmp_path, monkeypatch):

@@ -116,3 +116,5 @@ def test_objects_that_the_script_froze_stay_frozen():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="scheduled_gc needs every >= 1"), scheduled_gc(**wrong):
         pass
+    with scheduled_gc(every=1, max_young=1, warm_up=0) as schedule:  # the least of each
+        assert schedule.step()

@@ -1,12 +1,15 @@
 """A loader that was built anew keeps what the given one was told, and draws from the generator that it drew from."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from diagnose.kernels._loader_bench import rebuilt
-from diagnose.kernels._loader_costs import index_batches, same
-from diagnose.kernels.loader_tuning import Settings
+from diagnose.kernels import loader_tuning
+from diagnose.kernels._loader_bench import Bench, rebuilt
+from diagnose.kernels._loader_costs import Costs, Room, index_batches, same
+from diagnose.kernels.loader_tuning import LoaderTrial, Settings
 
 
 def drawn_by(loader, generator):
@@ -69,3 +72,37 @@ def test_objects_of_a_batch_agree_where_what_they_hold_does():
     assert same([Held(one)], [Held(one.clone())])
     assert not same([Held(one)], [Held(one + 1)])
     assert same(object(), object())
+
+
+def test_a_step_that_is_measured_gets_its_batches_on_the_device():
+    seen = []
+    for device in ("cpu", "meta"):
+        bench = Bench(
+            DataLoader(range(4)), [[0], [1]], (), lambda x: seen.append(x.device.type), torch.device(device), 1
+        )
+        assert bench.run(Settings())[0].error == ""
+    assert seen == ["cpu", "cpu", "meta", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("step", "room", "most", "tried"),
+    [
+        (1.0, 16, None, {0, 1, 4, 16}),  # three load what a step takes, and one more keeps ahead
+        (1.0, 16, 2, {0, 1, 2}),
+        (1.0, 3, None, {0, 1, 3}),
+        (0.0, 16, None, {0, 1, 16}),  # nothing to load beside
+        (1.0, 16, 0, {0}),
+    ],
+)
+def test_as_many_workers_are_tried_as_the_costs_ask_for(monkeypatch, step, room, most, tried):
+    seen = set()
+
+    def run(settings):
+        seen.add(settings.num_workers)
+        return LoaderTrial(settings, 1.0), 0
+
+    bench = SimpleNamespace(loader=DataLoader(range(8)), run=run, pin=False)
+    monkeypatch.setattr(loader_tuning, "room_for_workers", lambda **_: Room(room, "room"))
+    costs = Costs(samples=2.5, collate=0.5, transfer=0.0, step=step, batch_bytes=8)
+    loader_tuning._tried(bench, Settings(), costs, {}, most, threads=1, any_order=False)
+    assert seen == tried

@@ -69,6 +69,7 @@ def test_choice_of_the_script_is_kept():
     assert flags(best_optimizer(torch.optim.AdamW, net.parameters(), foreach=True)) == (None, True)
     assert flags(best_optimizer(torch.optim.AdamW, net.parameters(), fused=False, foreach=False)) == (False, False)
     assert best_optimizer(torch.optim.AdamW, net.parameters(), differentiable=True).defaults["fused"] is None
+    assert flags(best_optimizer(torch.optim.AdamW, net.parameters(), fused=None, foreach=None)) == (None, None)
 
 
 def test_what_rules_the_fused_kernel_out_is_noticed():

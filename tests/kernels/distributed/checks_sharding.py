@@ -273,7 +273,9 @@ def check_a_pipeline_evaluates_and_keeps_its_state():
 
         fresh = Pipeline(list(with_norms()), nn.functional.mse_loss, num_micro_batches=2)
         fresh.load_state_dict(everyones[0])
+        fresh.stages[dist.get_rank()].eval()
         again = fresh.predict(x)
+        assert not fresh.stages[dist.get_rank()].training, "it was evaluating before"
         if fresh.is_last:
             torch.testing.assert_close(again, alone(x))
         fresh.load_state_dict(fresh.state_dict())

@@ -46,6 +46,17 @@ def test_more_ranks_than_devices(monkeypatch):
         rank_from_environment(GOOD)
 
 
+def test_two_batches_have_one_digest_only_where_every_element_agrees():
+    large = torch.zeros(2000)  # printed in part
+    other = large.clone()
+    other[1000] = 1
+    for make in (lambda x: x, lambda x: [x], lambda x: {"x": (x, "text")}):
+        assert launch._digest(make(large)) == launch._digest(make(large.clone()))
+        assert launch._digest(make(large)) != launch._digest(make(other))
+    assert launch._digest({"x": "one"}) != launch._digest({"x": "other"})
+    assert launch._digest(torch.ones(0))
+
+
 def test_alone_it_is_a_group_of_one_which_ends(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)

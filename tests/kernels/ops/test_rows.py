@@ -169,3 +169,11 @@ def test_scalars_have_no_rows():
     with pytest.raises(ValueError, match="dim within"):
         ops.softmax(torch.tensor(1.0))
     assert ops.gelu(torch.tensor(0.0)).shape == ()
+
+
+def test_positions_may_be_counted_from_the_front():
+    x, (cos, sin) = torch.randn(2, 3, 5, 4), ops.angles(5, 4)
+    assert torch.equal(ops.rotary(x, cos, sin, seq_dim=2), ops.rotary(x, cos, sin, seq_dim=-2))
+    for last in (-1, 3):
+        with pytest.raises(ValueError, match="before its last"):
+            ops.rotary(x, cos, sin, seq_dim=last)
