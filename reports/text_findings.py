@@ -95,6 +95,7 @@ def _finding(
         parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
         parts.extend(_fix(fix, gained, width))
+        parts.extend(_alternative(fix, d))
     if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
         shown_ids = ", ".join(others[:_MAX_ALSO])
         if len(others) > _MAX_ALSO:
@@ -105,6 +106,17 @@ def _finding(
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"  {number}", style="bold"), Group(*parts))
     return grid
+
+
+def _alternative(fix: Prescription, d: Diagnosis) -> Iterator[Text]:
+    """Yield the other way that saves most by itself, where a rule has several."""
+    each = predictions(d)
+    same = [p for p in d.prescriptions if p.rule == fix.rule and p.id != fix.id and p.id in each]
+    others = [p for p in same if not each[p.id].behind]
+    if others:
+        best = max(others, key=lambda p: each[p.id].saves_ns)
+        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=gain(best, each))
+        yield Text(words, style="dim")
 
 
 def _example(example: Example) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from diagnose.analyzers.common.locate import is_own_file, is_user_file
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
+from diagnose.model.intervals import Intervals, contains
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
@@ -20,6 +22,10 @@ from diagnose.text.numbers import duration, percent, plural
 __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
+MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line has most by chance
+MAX_LINES_APART = 2  # of one loop
+MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
+_OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
 MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
 _FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
@@ -55,7 +61,37 @@ def loading_facts(t: Tables) -> Facts:
         "waiting_share": share,
         "ready_share": ready_share(t),
         **_dataset(t),
+        **(_slow_line(t, t.covering(rows)) if single else {}),
     }
+
+
+def _slow_line(t: Tables, during: Intervals) -> Facts:
+    """Return the line of the user's that most samples within loading are at, with those beside it, and that computes.
+
+    A loop goes over a few lines; a line that waits is made no cheaper by computing less. Samples of steps that were not
+    recorded count too, where they show a call of the dataset.
+    """
+    samples, run = t.capture.samples, t.capture.run
+    seen: Counter[tuple[str, int]] = Counter()
+    still: Counter[tuple[str, int]] = Counter()
+    if samples is not None and t.trace.epoch_ns and len(during.start):
+        inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
+        at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
+        seen.update(at)
+        still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
+    if run is not None and seen:
+        paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
+        seen.update(path[0][:2] for path in paths if any(function in _OF_A_DATASET for _, _, function in path))
+    num = sum(seen.values())
+    if num < MIN_LINE_SAMPLES:
+        return {}
+    (file, line), _ = seen.most_common(1)[0]
+    near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
+    share = sum(seen[at] for at in near) / num
+    waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
+    if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(file):
+        return {}
+    return {"slow_line": {"file": file, "line": line, "share": share}}
 
 
 def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:
@@ -103,6 +139,9 @@ def loading_evidence(facts: Facts) -> list[str]:
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
         spends = f" The workers compute {percent(busy, 0)} of their time."
+    slow = facts.get("slow_line")
+    if isinstance(slow, Mapping):
+        spends += f" {slow['file'].rpartition('/')[2]}:{slow['line']} takes {percent(slow['share'], 0)} of it."
     said = [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])

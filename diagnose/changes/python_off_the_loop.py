@@ -66,8 +66,8 @@ if step % 100 == 0:
 ...
 handle.remove()"""
 _IN_THE_PASS = """# operators in place of the loop; what stays the same is computed once, before the training loop
-position = torch.tensor(order)                     # once
-loss = (weights[position] * errors).sum()          # in place of a loop over rows, .tolist() and torch.tensor(...)
+scale = torch.linspace(0.1, 1.0, x.shape[-1])      # once
+loss = (scale * x).sum()                           # in place of a loop over rows, .tolist() and torch.tensor(…)
 # what is only logged: behind the backward, and in few steps"""
 
 

@@ -51,13 +51,13 @@ farthest = distance.masked_fill(~same, float("-inf")).amax(1)
 # where the loop advances independent copies (environments, sequences): a batch of them in each call"""
 
 
-_CELL = """# what does not depend on the state: for all time steps in one operator, before the loop
-projected = x @ self.weight_x + self.bias        # (batch, time, …); the loop adds h @ self.weight_h
-# a module of torch runs the whole loop in one operator
-self.layer = nn.LSTM(inputs, hidden, batch_first=True)   # nn.GRU, nn.RNN
-outputs, state = self.layer(x)
+_CELL = """# a module of torch runs the whole loop in one operator
+layer = nn.LSTM(x.shape[-1], width, batch_first=True)   # nn.GRU, nn.RNN
+outputs, state = layer(x)
+# else what does not depend on the state: for all time steps in one operator, before the loop
+projected = block(x)                                    # the loop adds what depends on the state
 # rows that do not depend on each other: one call for all of them; else compile what the loop calls
-self.cell = torch.compile(self.cell)"""
+cell = torch.compile(model)"""
 
 
 # Arithmetic of tensors in place, and what a loop over parameters calls beside it.

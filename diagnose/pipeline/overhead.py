@@ -19,7 +19,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import quantiles
 from diagnose.replay.base import replay_base
-from diagnose.replay.unrecorded import unrecorded
+from diagnose.replay.unrecorded import unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.run_steps import LIGHT, variation
@@ -75,17 +75,22 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
     """
     times, info = _times(t), t.capture.info
-    alone = info is not None and info.world_size == 1 and t.device_id >= 0
+    alone = info is not None and info.world_size == 1
     if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
         return t.capture, []
     assert info is not None
-    found = unrecorded(t, times[1], _undisturbed_ns(info)) if replay_base(t).is_reliable else None
+    found = None
+    if t.device_id < 0:
+        found = unrecorded_host(t, times[1], _undisturbed_ns(info))
+    elif replay_base(t).is_reliable:
+        found = unrecorded(t, times[1], _undisturbed_ns(info))
     if found is None:
         return t.capture, []
     text = (
         f"Recording made the step {growth(times[0] / times[1] - 1, 0)} longer, {times[0] / 1e6:,.1f} ms instead of "
         f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
-        f"times are of the step as a replay has it without them, {found.step_ns / 1e6:,.1f} ms."
+        f"times are of the step {'as a replay has it ' if t.device_id >= 0 else ''}without them, "
+        f"{found.step_ns / 1e6:,.1f} ms."
     )
     if found.recorded_ns - found.step_ns < MIN_REMOVED * (times[0] - times[1]):
         text += " The rest is not the profiler's: something else slowed recorded steps down. Record on an idle machine."
@@ -122,7 +127,9 @@ def _times(t: Tables) -> tuple[float, float] | None:
         return None
     varies = variation(t.capture)
     if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
-        return t.steps.step_ns, 1e6 * float(np.median(info.unprofiled_ms))
+        # Without a device the cost was found by the median step: of a few steps one may have waited for a core.
+        step_ns = t.steps.step_ns if t.device_id >= 0 else float(np.median(t.steps.end - t.steps.start))
+        return step_ns, 1e6 * float(np.median(info.unprofiled_ms))
     if varies is None:
         return 1e6 * float(np.median(info.light_ms)), 1e6 * float(np.median(info.unprofiled_ms))
     if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():

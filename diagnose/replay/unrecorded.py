@@ -8,6 +8,7 @@ every event is then moved to where the replay without that cost has it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.capture import Capture, Samples
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import distinct, union
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Times
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.tables import Tables
+from diagnose.tables.host import host_rows
 
 __all__ = ["Unrecorded", "unrecorded", "without_events"]
 
@@ -60,17 +62,9 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
         return period_ns(graph, simulate(_cheaper(graph, number, cost_ns)), owner)
 
     recorded_ns = step(0.0)
-    low, high = 0.0, MAX_EVENT_COST_NS
-    if unprofiled_ns >= recorded_ns:
+    high = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
+    if high is None:
         return None
-    shortest, wanted_ns = step(high), unprofiled_ns
-    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
-        wanted_ns = recorded_ns - undisturbed_ns
-        if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
-            return None
-    while shortest <= wanted_ns and high - low > PRECISION_NS:
-        middle = (low + high) / 2
-        low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
     changed = _cheaper(graph, number, high)
     times = simulate(changed)
     moved = _Moved(t, changed, times)
@@ -83,6 +77,65 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
         unmoved_samples=samples,
     )
     return Unrecorded(capture, high, recorded_ns, period_ns(changed, times, owner))
+
+
+def _cost_ns(
+    step: Callable[[float], float], recorded_ns: float, unprofiled_ns: float, undisturbed_ns: float
+) -> float | None:
+    """Return what an event costs for steps to be as long as unrecorded ones, None where no such cost explains them."""
+    low, high = 0.0, MAX_EVENT_COST_NS
+    if unprofiled_ns >= recorded_ns:
+        return None
+    shortest, wanted_ns = step(high), unprofiled_ns
+    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+        wanted_ns = recorded_ns - undisturbed_ns
+        if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
+            return None
+    while shortest <= wanted_ns and high - low > PRECISION_NS:
+        middle = (low + high) / 2
+        low, high = (middle, high) if step(middle) > wanted_ns else (low, middle)
+    return high
+
+
+def unrecorded_host(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> Unrecorded | None:
+    """Return the same of a capture without a device: operators are shorter by what recording them and theirs costs.
+
+    What lies apart from operators, such as Python between them, stays as long as it was.
+    """
+    events, rows = t.trace.events, host_rows(t.trace, t.main, Kind.OP)
+    if not len(rows):
+        return None
+    outer = union((events.start[rows], events.end[rows]))
+    edges = np.column_stack([outer.start, outer.end]).ravel()  # operators and what lies between them, in turns
+    num = np.diff(np.searchsorted(events.start[rows], edges))[::2]
+    length = np.diff(edges).astype(np.float64)
+
+    def knots(cost_ns: float) -> tuple[Ints, Floats]:
+        left = length.copy()
+        left[::2] = np.maximum(length[::2] - num * cost_ns, MIN_LEFT * length[::2])
+        # What an operator's record costs lies before its start and after its end too.
+        beside = (num * cost_ns - (length - left)[::2])[: len(length[1::2])]
+        left[1::2] = np.maximum(length[1::2] - beside, MIN_LEFT * length[1::2])
+        return edges, edges[0] + np.append(0.0, np.cumsum(left))
+
+    def step(cost_ns: float) -> float:
+        moved = knots(cost_ns)
+        return float(np.median(_warped(moved, t.steps.end) - _warped(moved, t.steps.start)))
+
+    recorded_ns = step(0.0)
+    cost_ns = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
+    if cost_ns is None:
+        return None
+    moved, samples = knots(cost_ns), t.capture.samples
+    begin, end = _warped(moved, events.start), _warped(moved, events.end)
+    capture = replace(
+        t.capture,
+        trace=replace(t.trace, events=_sorted(replace(events, start=begin, end=np.maximum(begin, end)))),
+        samples=_moved_samples(samples, t.trace.epoch_ns, moved),
+        event_cost_ns=cost_ns,
+        unmoved_samples=samples,
+    )
+    return Unrecorded(capture, cost_ns, recorded_ns, step(cost_ns))
 
 
 def without_events(t: Tables, graph: Graph, cost_ns: float) -> Graph:
@@ -147,19 +200,7 @@ class _Moved:
 
     def samples(self, samples: Samples | None) -> Samples | None:
         """Return the sampler's rows at the times of the work that they were taken of."""
-        if samples is None:
-            return None
-        base = self._t.trace.epoch_ns
-
-        def warped(times: Ints) -> Ints:
-            return _warped(self._main, times - base) + base
-
-        runs = warped(np.array(samples.gc_runs, np.int64).reshape(-1, 2))
-        return replace(
-            samples,
-            time_ns=warped(samples.time_ns),
-            gc_runs=tuple((int(begin), int(end)) for begin, end in runs.tolist()),
-        )
+        return _moved_samples(samples, self._t.trace.epoch_ns, self._main)
 
     @property
     def _main(self) -> tuple[Ints, Floats]:
@@ -175,6 +216,21 @@ class _Moved:
         old, new = old[order], np.maximum.accumulate(new[order])
         first = np.append(True, old[1:] != old[:-1])
         return old[first], new[first]
+
+
+def _moved_samples(samples: Samples | None, base: int, knots: tuple[Ints, Floats]) -> Samples | None:
+    if samples is None:
+        return None
+
+    def warped(times: Ints) -> Ints:
+        return _warped(knots, times - base) + base
+
+    runs = warped(np.array(samples.gc_runs, np.int64).reshape(-1, 2))
+    return replace(
+        samples,
+        time_ns=warped(samples.time_ns),
+        gc_runs=tuple((int(begin), int(end)) for begin, end in runs.tolist()),
+    )
 
 
 def _warped(knots: tuple[Ints, Floats], times: Ints) -> Ints:

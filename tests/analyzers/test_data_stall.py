@@ -104,7 +104,7 @@ def test_loading_that_waits_needs_no_core_of_its_own(recording, running, least, 
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
     finding = r.find("data-stall")
     assert finding.evidence[1].endswith("Loading waits off the CPU most of that time.") is said
-    prescribed = r.prescribe("data-stall")
+    prescribed = [p for p in r.prescribe("data-stall") if p.id != "cheaper-sample"]
     assert [p.id for p in prescribed] == ["load-in-workers", "concurrent-samples"] * said
     assert [p.saves_ns for p in prescribed[:1]] == [(pytest.approx(least * 790_000, rel=0.001), 790_000)] * said
 
@@ -119,7 +119,7 @@ def test_workers_that_compute_are_fewer_than_cores(recording, running, workers):
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
     r.samples_every(50, 110, 880, ("data.py", 7, "__getitem__"), running)
-    p = r.prescribe("data-stall")[0]
+    p = next(p for p in r.prescribe("data-stall") if p.id == "load-in-workers")
     assert p.arguments["workers"] == workers
     assert p.needs.startswith("1 CPU core beside" if running else "little CPU")
     assert p.needs.endswith(f"memory for {'a copy' if running else '6 copies'} of what the dataset holds")

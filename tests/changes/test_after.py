@@ -34,6 +34,7 @@ FACTS = {
         {"single_process": False},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
+        {"single_process": True, "slow_line": {"file": "data.py", "line": 31, "share": 0.8}},
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),
@@ -55,7 +56,7 @@ FACTS = {
     "unfused-optimizer": (
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
     ),
-    "python-stall": ({}, {"waiting_share": 0.1}),
+    "python-stall": ({}, {"waiting_share": 0.1}, {"in_pass": 1.0}),
     "periodic-stall": (
         {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "loading", "num_workers": 1},
     ),
@@ -73,6 +74,7 @@ FACTS["launch-bound"] = (
     {"has_device": True, "before_graphs": 0.5},
     {"has_device": False, "issuer": ISSUER | {"reads": 160.0}},
     {"has_device": False, "issuer": ISSUER | {"reads": 0.0}},
+    {"has_device": False, "issuer": ISSUER | {"reads": 0.0, "module": "Cell", "calls": 60.0}},
     {"has_device": True, "issuer": ISSUER | {"reads": 160.0, "names": ("aten::linalg_vector_norm",)}},
     {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "names": ("aten::mul", "aten::copy_")}},
 )

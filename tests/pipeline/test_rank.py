@@ -243,6 +243,21 @@ def test_without_such_measurements_the_overhead_is_unknown(late):
     assert (answer.profiler_overhead, answer.recording_ns) == (None, 0.0)
 
 
+def test_without_a_device_shares_are_of_a_step_that_is_not_recorded(recording):
+    r = recording(devices=())
+    for step in range(3):
+        begin = 3000 * step
+        r.step(step + 1, begin, begin + 3000)
+        r.frame("train.py(40): rank", begin, begin + 1000)
+        for i in range(500):  # of 4 µs, of which recording takes 2
+            r.op("aten::add", begin + 1000 + 4 * i, begin + 1003 + 4 * i)
+    answer = inflate(r, light=3.0, unprofiled=2.0)
+    assert answer.step_ns == pytest.approx(2_000_000, rel=0.02)
+    (finding,) = (f for f in answer.findings if f.rule == "python-stall")
+    assert finding.lost_ns == pytest.approx(1_000_000, rel=0.02)
+    assert any("Recording made the step 50 % longer" in note.text for note in answer.trust)
+
+
 def test_the_source_says_where_steps_came_from(late, recording):
     assert late.diagnosis().source.found_steps_by == "profiler marks"
     unmarked = recording()

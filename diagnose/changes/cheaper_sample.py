@@ -1,0 +1,70 @@
+"""Make the line of a sample cheaper that most of the loading is spent on.
+
+What it does
+    Computes once, before the training, what depends on the sample alone, and in one call of NumPy or of tensors what
+    a loop computes value by value.
+
+What to watch
+    What is kept takes memory, in each worker too. Random augmentation stays behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.model.places import Where
+from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+# Of what the line takes: computed once it is gone, in one call hardly anything is left of a loop in Python; what is
+# done in C already is halved at best by doing less of it.
+LEAST, MOST = 0.5, 1.0
+_AFTER = """# what depends on the sample alone: once, in the dataset's __init__, and looked up in __getitem__
+prepared = [preprocess(each) for each in inputs]
+# else one call in the place of a loop over values: NumPy, tensors, str.translate, a compiled pattern; a table's columns
+# as arrays, once (table[name].to_numpy()), in the place of table.iloc[i] for each sample"""
+
+
+def _applies(_program: Program, finding: Finding) -> str:
+    if not finding.facts.get("single_process"):
+        return "workers load, whose lines are not sampled"
+    return "" if _line(finding) else "no line of the script takes most of the loading"
+
+
+def _line(finding: Finding) -> Mapping[str, object]:
+    found = finding.facts.get("slow_line")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    line = _line(finding)
+    share, number = float(str(line["share"])), int(str(line["line"]))
+    place = Where(str(line["file"]), number)
+    known = own_place(finding)
+    code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None
+    return Advice(
+        title=f"Make the sample cheaper at {at_line(place)}, which takes {percent(share, 0)} of loading",
+        before=code or "",
+        after=_AFTER,
+        least=LEAST * share,
+        most=MOST * share,
+        needs="memory for what is computed once",
+    )
+
+
+CHANGE = Change(
+    id="cheaper-sample",
+    title="Make the line of a sample cheaper that takes most of the loading",
+    numerics=identical("where the sample stays the same"),
+    patch=ByHand("what the line computes only the dataset's author knows"),
+    edit=ByHand("what the line computes only the dataset's author knows"),
+    advice=_advice,
+    applies=_applies,
+    without_remedy="a line of the dataset's own Python",
+)

@@ -1,0 +1,52 @@
+"""cheaper-sample: one line computes for most of the loading. Times in µs."""
+
+import pytest
+
+from diagnose.reports.text import render
+
+SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="data.py"):
+    """Return a step of 1000 µs without a device, 800 of them loading, in which samples see these lines in turn."""
+    r = recording(devices=())
+    r.told(flags={"cores": cores, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
+    r.step(1, 0, 1000)
+    r.annotation(SINGLE, 0, 800)
+    r.op("aten::mm", 800, 1000)
+    for i in range(16):
+        line = lines[i % len(lines)]
+        r.sample(20 + 48 * i, (file, line, "<genexpr>" if line == 32 else "__getitem__"), running=running)
+    return r
+
+
+def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presentable):
+    finding = computing(recording).find("data-stall")
+    assert finding.facts["slow_line"] == {"file": "data.py", "line": 31, "share": 1.0}
+    assert finding.evidence[1].endswith("data.py:31 takes 100 % of it.")
+    prescribed = computing(recording).diagnosis().prescriptions
+    first = prescribed[0]
+    presentable(first)
+    # of two cores the operators keep two: a worker would take turns with them, and each saving is stated
+    assert [p.id for p in prescribed] == ["cheaper-sample", "load-in-workers"]
+    text = " ".join(render(computing(recording).diagnosis()).split())
+    assert "or Load batches in 1 worker process, ahead of the step saves" in text
+    assert first.title == "Make the sample cheaper at data.py:31, which takes 100 % of loading"
+    assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.1))
+
+
+def test_where_workers_hide_more_they_come_first(recording):
+    some = computing(recording, lines=(31, 31, 50, 70, 31), cores=16)
+    assert [p.id for p in some.diagnosis().prescriptions][:2] == ["load-in-workers", "cheaper-sample"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"running": 0},  # it waits
+        {"lines": (10, 20, 30, 40)},  # nothing stands out
+        {"file": "/usr/lib/python3.11/site-packages/pandas/core/indexing.py"},
+    ],
+)
+def test_no_line_to_make_cheaper(recording, change):
+    assert "cheaper-sample" not in [p.id for p in computing(recording, **change).prescribe("data-stall")]
