@@ -2,7 +2,9 @@
 
 What it looks for
     Idle while the launching thread was inside operators or short Python between them, with no long call: the time
-    the framework needs to prepare the next launch, and the launch itself while the queue is empty.
+    the framework needs to prepare the next launch, and the launch itself while the queue is empty. Without a device:
+    operators that take less than 15 µs themselves, those of the backward pass too, and short Python between them, from
+    30 % of the step on.
 
 Why it costs
     A small kernel takes 2 to 10 µs on the device, and 10 to 50 µs of Python and dispatch to launch.
@@ -14,7 +16,8 @@ What to do
     waits first: no graph holds them, and savings of graphs are those of longer stretches alone.
 
 How sure
-    High that the host was preparing; how much fusing or graphs gain depends on the model.
+    High that the host was preparing; how much fusing or graphs gain depends on the model. Without a device, what the
+    operators that work leave of an unrecorded step is calling, whatever recording costs.
 """
 
 from __future__ import annotations
