@@ -7,7 +7,7 @@ What it does
 What to watch
     The number of rows then depends on the data: on a device the mask's index waits for it, once a step; compiled models
     want `dynamic=True`, and a CUDA graph holds one number: there gather a fixed number of rows, filled up with ignored
-    ones (`torch.topk` of the mask). What reads the logits of all positions, as a metric, gets those of the labelled ones.
+    ones (`torch.topk` of the mask). What reads the logits of all positions, as a metric, gets the labelled ones alone.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     if found is not None and found.readers:
         yield Note(
             f"At {found.file}:{found.line} {percent(found.share, 0)} of the targets are ignored, but "
-            f"{', '.join(found.readers[:3])} is given the logits of all of them too: where the labelled ones are enough "
-            "for that, gather their rows before the projection."
+            f"{', '.join(found.readers[:3])} is given the logits of all of them too: where the labelled ones are "
+            "enough for that, gather their rows before the projection."
         )
     if t.device_id < 0:
         yield from _without_device(t)

@@ -27,14 +27,15 @@ MIN_IGNORED = 0.5  # of the targets: to gather the others costs a copy
 MAX_SHIFT = 2.0  # rows of logits for each target: the last ones of a sequence may predict nothing
 
 _WEIGHTS_AT = {"aten::linear": 1, "aten::matmul": 1, "aten::mm": 1, "aten::addmm": 2, "aten::einsum": 1}
-_VIEWS = frozenset(
-    f"aten::{name}"
-    for name in "view reshape _unsafe_view view_as transpose permute t mT flatten unflatten slice narrow select squeeze "
-    "unsqueeze expand detach alias as_strided".split()
-)
+_VIEWS = frozenset({
+    "aten::view", "aten::reshape", "aten::_unsafe_view", "aten::view_as", "aten::transpose", "aten::permute", "aten::t",
+    "aten::mT", "aten::flatten", "aten::unflatten", "aten::slice", "aten::narrow", "aten::select", "aten::squeeze",
+    "aten::unsqueeze", "aten::expand", "aten::detach", "aten::alias", "aten::as_strided",
+})  # fmt: skip
 _BETWEEN = _VIEWS | {
-    f"aten::{name}" for name in "to _to_copy copy_ clone contiguous add add_ mul mul_ div div_ tanh tanh_".split()
-}
+    "aten::to", "aten::_to_copy", "aten::copy_", "aten::clone", "aten::contiguous", "aten::add", "aten::add_",
+    "aten::mul", "aten::mul_", "aten::div", "aten::div_", "aten::tanh", "aten::tanh_",
+}  # fmt: skip
 _LOG_SOFTMAX, _LOSS_OF_LOGITS = "aten::log_softmax", "aten::cross_entropy_loss"
 
 
@@ -113,7 +114,7 @@ def _find(named: Tables, step: MatchedStep, loss: list[int], classes: int, targe
         if weights is not None:
             readers += _readers(named, step, range(loss[-1] + 1, len(rows)), weights, (classes, targets))
             return _Call(at, others, readers)
-        if any(_are_logits(shape, classes, targets) for shape in shapes[:1]):
+        if any(_are_logits(shape, classes, targets) for shape in shapes):
             if name in between:
                 others.append(at)
             else:
@@ -121,9 +122,7 @@ def _find(named: Tables, step: MatchedStep, loss: list[int], classes: int, targe
     return None
 
 
-def _readers(
-    named: Tables, step: MatchedStep, places: range, weights: Shape, size: tuple[int, int]
-) -> Iterator[str]:
+def _readers(named: Tables, step: MatchedStep, places: range, weights: Shape, size: tuple[int, int]) -> Iterator[str]:
     """Yield the operators behind the loss, those of the backward pass left out, that are given all logits."""
     for at in places:
         row = int(step.named[at])
@@ -138,7 +137,7 @@ def _readers(
 def _weights(name: str, shapes: tuple[Shape, ...], classes: int, targets: int) -> Shape | None:
     """Return the shape of the weights of a product that makes the logits, None of any other operator."""
     at = _WEIGHTS_AT.get(name)
-    if at is None or len(shapes) <= at or len(shapes[at]) != 2 or not shapes[at - 1]:  # noqa: PLR2004  # a matrix
+    if at is None or len(shapes) <= at or len(shapes[at]) != 2 or not shapes[at - 1]:
         return None
     weights, given = shapes[at], shapes[at - 1]
     outer, inner = weights if name == "aten::linear" else weights[::-1]

@@ -26,6 +26,7 @@ __all__ = ["IgnoredTargets"]
 MAX_CALLS = 500  # in a window: more are not looked at
 MAX_NUMBERS = 1 << 22  # targets of all calls together: 32 MB
 MAX_FRAMES = 60  # between a call and the user's line
+IGNORE_INDEX_AT = 4  # among the arguments of both functions
 
 _Place = tuple[str, int]
 _Count = Callable[[], int]
@@ -54,8 +55,8 @@ class IgnoredTargets:
 
         self.stop()
         self._thread, self._numbers, self._calls = threading.get_ident(), 0, []
-        for name, at in (("cross_entropy_loss", 4), ("nll_loss_nd", 4)):
-            self._undo.append(_replace(torch._C._nn, name, lambda call, at=at: self._watched(call, at)))
+        for name in ("cross_entropy_loss", "nll_loss_nd"):
+            self._undo.append(_replace(torch._C._nn, name, self._watched))
 
     def stop(self) -> None:
         """End watching."""
@@ -81,13 +82,18 @@ class IgnoredTargets:
             if any(ignored_of):
                 records.append(
                     TargetRecord(
-                        file=file, line=line, classes=classes, began_ns=began_ns, ended_ns=ended_ns,
-                        targets=targets, ignored=ignored_of,
-                    )  # fmt: skip
+                        file=file,
+                        line=line,
+                        classes=classes,
+                        began_ns=began_ns,
+                        ended_ns=ended_ns,
+                        targets=targets,
+                        ignored=ignored_of,
+                    )
                 )
         return tuple(records)
 
-    def _watched(self, call: Any, at: int) -> Callable[..., Any]:
+    def _watched(self, call: Any) -> Callable[..., Any]:
         import torch
 
         def watched_call(*args: Any, **kwargs: Any) -> Any:
@@ -95,16 +101,16 @@ class IgnoredTargets:
                 return call(*args, **kwargs)
             began = time.time_ns()
             result = call(*args, **kwargs)
-            self._note(args, at, began, time.time_ns())
+            self._note(args, began, time.time_ns())
             return result
 
         return watched_call
 
-    def _note(self, args: tuple[Any, ...], at: int, began_ns: int, ended_ns: int) -> None:
+    def _note(self, args: tuple[Any, ...], began_ns: int, ended_ns: int) -> None:
         try:
-            if len(self._calls) >= MAX_CALLS or not _is_plain(args, at):
+            if len(self._calls) >= MAX_CALLS or not _is_plain(args):
                 return
-            logits, target, ignore = args[0], args[1], args[at]
+            logits, target, ignore = args[0], args[1], args[IGNORE_INDEX_AT]
             num = int(target.numel())
             if self._numbers + num > MAX_NUMBERS or num < 1:
                 return
@@ -134,11 +140,13 @@ def _replace(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -
     return undo_both
 
 
-def _is_plain(args: tuple[Any, ...], at: int) -> bool:
+def _is_plain(args: tuple[Any, ...]) -> bool:
     """Return whether a call has logits of rows and classes, and one class for each row."""
     import torch
 
-    if len(args) <= at or type(args[at]) is not int or torch._C._get_tracing_state() is not None:
+    if len(args) <= IGNORE_INDEX_AT or type(args[IGNORE_INDEX_AT]) is not int:
+        return False
+    if torch._C._get_tracing_state() is not None:
         return False
     logits, target = args[:2]
     if type(logits) is not torch.Tensor or type(target) is not torch.Tensor or logits.dim() < 2:
@@ -171,7 +179,10 @@ def _in_place(target: Any) -> npt.NDArray[np.integer]:
     span = 1 + sum((length - 1) * stride for length, stride in zip(target.shape, strides, strict=True))
     memory = (ctypes.c_char * (span * size)).from_address(target.data_ptr())
     dtype = np.dtype(str(target.dtype).removeprefix("torch."))
-    return np.ndarray(tuple(target.shape), dtype, memory, strides=tuple(stride * size for stride in strides))
+    found: npt.NDArray[np.integer] = np.ndarray(
+        tuple(target.shape), dtype, memory, strides=tuple(stride * size for stride in strides)
+    )
+    return found
 
 
 def _place() -> _Place:
