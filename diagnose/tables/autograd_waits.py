@@ -20,7 +20,7 @@ _ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which back
 
 @shared_table
 def autograd_waits(t: Tables) -> Intervals:
-    """Return the time from the root's gradient to what the engine evaluates first on that thread, and so on to the last.
+    """Return the time from the gradient of the root to what the engine evaluates first on that thread, and so on.
 
     Where another thread's operators are in the file they lie in that time; where that thread was not recorded, the time
     looks like Python between operators. A thread of autograd's own never makes the root: between what it evaluates lies
