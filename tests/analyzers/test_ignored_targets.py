@@ -11,7 +11,7 @@ from diagnose.pipeline.trust import trust_notes
 from diagnose.tables.program import program_of
 
 EPOCH_US = 1_700_000_000_000_000
-HIDDEN, LOGITS, FLAT, WEIGHTS = [4, 25, 8], [4, 25, 50], [100, 50], [50, 8]
+LOGITS, FLAT, WEIGHTS = [4, 25, 50], [100, 50], [50, 8]
 
 
 def shapes(*each):
@@ -19,7 +19,7 @@ def shapes(*each):
 
 
 def tables(
-    recording, *, ignored=(80, 80), targets=(100, 100), devices=(), weights=WEIGHTS, before=(), after=(),
+    recording, *, ignored=(80, 80), targets=(100, 100), devices=(), weights=WEIGHTS, width=8, before=(), after=(),
     loss="aten::cross_entropy_loss",
 ):  # fmt: skip
     """Return two steps of 1000 µs: a projection of 100 µs, a loss of 50, and backward functions of 50 and 200."""
@@ -29,7 +29,7 @@ def tables(
         at, number = 1000 * step, 10 * step
         r.step(step + 1, at, at + 1000)
         r.op("aten::embedding", at, at + 50, sequence=number, shapes=shapes([50, 8], [4, 25]))
-        r.op("aten::linear", at + 100, at + 200, sequence=number + 1, shapes=shapes(HIDDEN, weights, [50]))
+        r.op("aten::linear", at + 100, at + 200, sequence=number + 1, shapes=shapes([4, 25, width], weights, [50]))
         for name, given in before:
             r.op(name, at + 201, at + 205, sequence=number + 2, shapes=shapes(given))
         r.op("aten::view", at + 206, at + 210, sequence=number + 2, shapes=shapes(LOGITS, []))
@@ -41,7 +41,7 @@ def tables(
         r.op("NllLossBackward0", at + 400, at + 450, sequence=number + 3)
         r.op("autograd::engine::evaluate_function: AddmmBackward0", at + 500, at + 700)
         r.op("AddmmBackward0", at + 500, at + 700, sequence=number + 1)
-        r.op("aten::_fused_adam_", at + 800, at + 900, shapes=shapes([[50, 8], [50]], [[50, 8], [50]]))
+        r.op("aten::_fused_adam_", at + 800, at + 900, shapes=shapes([weights, [50]], [weights, [50]]))
         if devices != ():
             r.kernel("embed", at + 10, at + 80, launched=(at + 11, at + 12))
             r.kernel("gemm", at + 110, at + 210, launched=(at + 101, at + 105))
@@ -98,6 +98,10 @@ def test_where_most_targets_count_or_no_projection_fits_nothing_is_found(recordi
     assert ignored_targets.find(tables(recording, **change)) == []
 
 
+def test_weights_with_as_many_numbers_as_the_logits_are_no_reader(recording):
+    assert len(ignored_targets.find(tables(recording, weights=[50, 120], width=120))) == 1
+
+
 def test_a_small_part_of_the_step_is_no_finding(recording, monkeypatch):
     monkeypatch.setattr(ignored_targets, "MIN_SHARE", 0.33)
     assert ignored_targets.find(tables(recording)) == []
@@ -118,6 +122,7 @@ def test_a_small_part_of_the_step_is_no_finding(recording, monkeypatch):
 def test_logits_that_something_else_reads_are_named_and_not_found(recording, reader):
     t = tables(recording, **reader)
     assert ignored_targets.find(t) == []
+    assert "ignored-targets" not in t.causes.totals()
     (((name, _),),) = reader.values()
     (note,) = [note.text for note in trust_notes(t) if "ignored" in note.text]
     assert note == (
