@@ -26,7 +26,6 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
@@ -62,7 +61,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the loss and the projection, and how many of the targets are ignored."""
+    """Name the loss, and how many of the targets are ignored."""
     found = ignored_targets(t)
     if found is None or found.readers:
         return []
@@ -73,16 +72,15 @@ def find(t: Tables) -> list[Finding]:
     )
     if t.device_id < 0:
         rule = IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts)
-        return [_placed(t, found, each) for each in idle_finding(t, rule)]
+        return [_placed(found, each) for each in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
     waste = KernelRule(META.id, TITLE, MIN_SHARE, kept, [text], facts=facts)
-    return [_placed(t, found, each) for each in kernel_finding(t, waste, tasks)]
+    return [_placed(found, each) for each in kernel_finding(t, waste, tasks)]
 
 
-def _placed(t: Tables, found: IgnoredTargets, finding: Finding) -> Finding:
-    """Name the line of the loss, and the one of the projection where stacks were recorded."""
+def _placed(found: IgnoredTargets, finding: Finding) -> Finding:
+    """Name the line of the loss before all others."""
     loss = Where(found.file or None, found.line or None, op="aten::cross_entropy_loss")
-    head = replace(locate_one(t.named, t.named.main, found.head_at), stack=())
-    others = [w for w in finding.where if (w.file, w.op) not in {(loss.file, loss.op), (head.file, head.op)}]
-    return replace(finding, where=tuple(dict.fromkeys([loss, head, *others]))[:3])
+    others = [w for w in finding.where if (w.file, w.line) != (loss.file, loss.line)]
+    return replace(finding, where=(loss, *others)[:3])

@@ -48,7 +48,6 @@ class IgnoredTargets(NamedTuple):
     targets: float
     ignored: float
     host: Intervals  # of projection and loss, and of their functions in the backward pass
-    head_at: int  # time in the attribution window at which the projection is called
     readers: tuple[str, ...]  # further operators that are given the logits of all targets
 
     @property
@@ -82,7 +81,7 @@ def _of_record(t: Tables, record: TargetRecord) -> IgnoredTargets | None:
         return None
     events, epoch_ns = t.named.trace.events, t.named.trace.epoch_ns
     begins, ends = (np.array(column, np.int64) - epoch_ns for column in (record.began_ns, record.ended_ns))
-    parts, readers, head_at = [EMPTY], dict[str, None](), -1
+    parts, readers = [EMPTY], dict[str, None]()
     for step in matched_steps(t):
         of = call_of(begins, ends, (events.start[step.named] + events.end[step.named]) // 2)
         for i in distinct(of[of >= 0]).tolist():
@@ -91,14 +90,11 @@ def _of_record(t: Tables, record: TargetRecord) -> IgnoredTargets | None:
                 continue
             parts += [extent(t, step.rows[[at]])[0] for at in (call.head, *call.others)]
             readers |= dict.fromkeys(call.readers)
-            head_at = int(events.start[step.named[call.head]])
     host = union(*parts)
     if not len(host.start):
         return None
     num = len(record.targets)
-    return IgnoredTargets(
-        record.file, record.line, record.classes, targets / num, ignored / num, host, head_at, tuple(readers)
-    )
+    return IgnoredTargets(record.file, record.line, record.classes, targets / num, ignored / num, host, tuple(readers))
 
 
 def _find(named: Tables, step: MatchedStep, loss: list[int], classes: int, targets: int) -> _Call | None:
