@@ -3,6 +3,7 @@
 import gc
 import inspect
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from diagnose.capture.record import ignored_targets
 from diagnose.capture.record.ignored_targets import IgnoredTargets
+from diagnose.pipeline.run import analyze_paths
 
 LOGITS = torch.randn(4, 8)
 TARGETS = torch.tensor([1, -100, -100, 7])
@@ -143,6 +145,15 @@ def test_nothing_is_kept_and_the_functions_are_put_back():
     gc.collect()
     assert gone() is None
     assert watch.records() == ()
+
+
+def test_a_capture_has_them_and_an_examination_finds_them(capturing):
+    run = capturing("steps.py", "masked", steps=6)
+    (record,) = run.info.targets
+    assert (record.classes, set(record.targets), set(record.ignored)) == (4000, {128}, {96})
+    assert Path(record.file).name == "steps.py"
+    answer = analyze_paths([run.folder])
+    assert "ignored-targets" in [finding.rule for finding in answer.findings]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
