@@ -43,6 +43,7 @@ from diagnose.model.records import (
     RepeatRecord,
     SamplerRecord,
     SubnormalRecord,
+    TargetRecord,
 )
 
 __all__ = [
@@ -98,6 +99,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     repeats: tuple[RepeatRecord, ...] = ()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     padding: tuple[PaddingRecord, ...] = ()
+    targets: tuple[TargetRecord, ...] = ()  # of cross entropies that ignore some
     subnormals: tuple[SubnormalRecord, ...] = ()  # after the attribution window
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed

@@ -32,6 +32,7 @@ __all__ = [
     "RepeatRecord",
     "SamplerRecord",
     "SubnormalRecord",
+    "TargetRecord",
     "Time",
     "as_facts",
     "fitting",
@@ -249,6 +250,18 @@ class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ended_ns: tuple[Time, ...]
     positions: tuple[Count, ...]  # columns of the input
     used: tuple[Count, ...]  # of them, before those that hold one number in every row
+
+
+class TargetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Cross entropies of one line, in the attribution window, with targets that are ignored; columns are parallel."""
+
+    file: str = ""  # of the user's line that calls it
+    line: Count = 0
+    classes: Count
+    began_ns: tuple[Time, ...]  # in time order
+    ended_ns: tuple[Time, ...]
+    targets: tuple[Count, ...]
+    ignored: tuple[Count, ...]  # of them, those that are ignore_index
 
 
 class SubnormalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -69,6 +69,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
         repeats=measured.repeats,
         padding=measured.padding,
+        targets=measured.targets,
         stack_ns=measured.stack_ns,
         subnormals=measured.subnormals,
         notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),

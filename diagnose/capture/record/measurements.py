@@ -9,7 +9,7 @@ from pathlib import Path
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
-from diagnose.model.records import PaddingRecord, RepeatRecord, SubnormalRecord
+from diagnose.model.records import PaddingRecord, RepeatRecord, SubnormalRecord, TargetRecord
 
 __all__ = ["Measurements", "PlanHooks"]
 
@@ -32,6 +32,7 @@ class Measurements:
     repeats: tuple[RepeatRecord, ...] = ()  # in the attribution window
     stack_ns: int = 0
     padding: tuple[PaddingRecord, ...] = ()
+    targets: tuple[TargetRecord, ...] = ()
     subnormals: tuple[SubnormalRecord, ...] = ()
     notes: list[str] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
+from diagnose.capture.record.ignored_targets import IgnoredTargets
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.repeated_calls import RepeatedCalls
 from diagnose.capture.record.run_log import StepState
@@ -47,6 +48,7 @@ class Recorder:
         self._expected: dict[WindowKind, StepSize] = {}
         self._marking = False
         self._calls = RepeatedCalls()
+        self._losses = IgnoredTargets()
         self._first = 0  # number of the first step with a mark
         self._disturbed = False
         self._cut = False
@@ -179,6 +181,7 @@ class Recorder:
             self._marking = True
             if kind == "attribution" and not self._hooks.compiled():  # what is compiled calls no module
                 self._calls.start()
+                self._losses.start()
             while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
                 times.append((yield))
                 if self._together or len(times) == num_steps:
@@ -188,6 +191,7 @@ class Recorder:
         finally:
             self._hooks.sampling(False)
             modules = self._calls.stop()
+            self._losses.stop()
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
@@ -247,6 +251,7 @@ class Recorder:
             measured.attribution = times[: window.num_steps]
             measured.repeats = self._calls.repeats()
             measured.padding, measured.stack_ns = self._calls.padded.records(), self._calls.stack_ns
+            measured.targets = self._losses.records()
             measured.subnormals = subnormal_tensors(modules)
         self._hooks.wrote()
         return mb

@@ -117,6 +117,19 @@ def teacher():
         optimizer.zero_grad()
 
 
+def masked():
+    """A loss that ignores three of four targets."""
+    model, head = torch.nn.Linear(32, 32), torch.nn.Linear(32, 4000)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.01)
+    targets = torch.full((4, 32), -100)
+    targets[:, ::4] = 7
+    for _ in range(NUM_STEPS):
+        logits = head(model(torch.randn(4, 32, 32)))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def marker():
     import diagnose
 
@@ -159,7 +172,8 @@ def profiled(*, always):
 
 
 KINDS = {
-    f.__name__: f for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher)
+    f.__name__: f
+    for f in (gan, in_backward, lbfgs, scaler, inference, compiled, marker, cuda, never, phases, teacher, masked)
 }
 if sys.argv[1].startswith("profiled"):
     profiled(always=sys.argv[1] == "profiled_always")
