@@ -21,6 +21,7 @@ from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, ZERO_GRAD, matching
+from diagnose.tables.python_calls import called_by_python
 
 __all__ = ["DiscardedGradients", "discarded_gradients"]
 
@@ -122,8 +123,14 @@ def _is_cleared(t: Tables, before: _Pass, after: _Pass) -> bool:
 
 
 def _passes(t: Tables) -> list[list[_Pass]]:
-    """Return each step's backward passes that an optimizer's call follows."""
+    """Return each step's backward passes that an optimizer's call follows.
+
+    Of several that add up, as of parts of a batch, the last counts: a forward pass lies between them, of operators with
+    numbers of autograd's that Python calls.
+    """
     events = t.trace.events
+    calls = called_by_python(t)
+    forward = events.start[calls[events.sequence[calls] >= 0]]
     gradients = t.in_window(matching(t.trace, (Kind.OP, Kind.ANNOTATION), _ACCUMULATE))
     updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     updates = updates[np.argsort(events.start[updates], kind="stable")]
@@ -135,7 +142,8 @@ def _passes(t: Tables) -> list[list[_Pass]]:
     found: list[list[_Pass]] = [[] for _ in range(t.steps.num)]
     for update in distinct(behind[behind < len(updates)]).tolist():
         mine = gradients[behind == update]
-        found[int(step[behind == update][0])].append(_Pass(mine, int(updates[update])))
+        part = np.searchsorted(forward, events.start[mine])
+        found[int(step[behind == update][0])].append(_Pass(mine[part == part[-1]], int(updates[update])))
     return [passes for passes in found if passes]
 
 

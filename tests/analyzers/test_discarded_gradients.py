@@ -71,3 +71,17 @@ def test_layers_that_no_optimizer_has_are_frozen(recording, updated, found):
     if found:
         assert finding.title == "A backward pass goes on through layers that no optimizer updates"
         assert r.prescribe("discarded-gradients")[0].title.startswith("Freeze the layers")
+
+
+@pytest.mark.parametrize(("forward", "found"), [(True, False), (False, True)])
+def test_parts_of_a_batch_add_their_gradients_up(recording, forward, found):
+    r = recording(devices=())
+    for step in range(3):
+        at = 1000 * step
+        r.step(step, at, at + 1000)
+        for part in range(2):
+            if forward:
+                r.op("aten::linear", at + 300 * part + 10, at + 300 * part + 80, sequence=10 * step + part)
+            gradients(r, at + 300 * part + 100, [4, 8], ())
+        updates(r, at + 700, [4, 8])
+    assert (r.find("discarded-gradients") is not None) is found
