@@ -69,15 +69,18 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     """Return the line of the user's that most samples within loading are at, with those beside it, and that computes.
 
     A loop goes over a few lines; a line that waits is made no cheaper by computing less. Samples of steps that were not
-    recorded count too, where they show a call of the dataset.
+    recorded count too, where they show a call of the dataset; which line of several beside each other it is, those of
+    recorded steps show, which are taken more exactly.
     """
     samples, run = t.capture.samples, t.capture.run
     seen: Counter[tuple[str, int]] = Counter()
+    recorded: Counter[tuple[str, int]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
     if samples is not None and t.trace.epoch_ns and len(during.start):
         inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
         at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
         seen.update(at)
+        recorded.update(at)
         still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
     if run is not None and seen:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
@@ -85,7 +88,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     num = sum(seen.values())
     if num < MIN_LINE_SAMPLES:
         return {}
-    (file, line), _ = seen.most_common(1)[0]
+    (file, line), _ = (recorded or seen).most_common(1)[0]
     near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)

@@ -80,6 +80,21 @@ def test_short_stretches_of_python_are_sampled_where_no_other_thread_wants_the_i
     assert (meanwhile, sys.getswitchinterval()) == (pytest.approx(switch_s), before)
 
 
+@needs_proc
+def test_only_the_sampler_s_own_timed_waits_end_on_time():
+    def slack_ns(native_id):
+        return int(Path(f"/proc/{native_id}/timerslack_ns").read_text())
+
+    mine = threading.get_native_id()
+    before, sampler = slack_ns(mine), Sampler(threading.get_ident(), mine, 2.0)
+    sampler.start()
+    until(lambda: count(sampler) > 0)
+    during = slack_ns(sampler._thread.native_id), slack_ns(mine)
+    sampler.stop()
+    assert during == (1, before)
+    assert before > 1
+
+
 def test_samplers_in_turn_leave_the_interpreter_as_they_found_it():
     before, samplers = sys.getswitchinterval(), Samplers(2.0, wanted=True)
     samplers.sample_window(on=True)

@@ -30,8 +30,10 @@ UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the call of torch or NumPy that comes
 # after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
-# 68 %). Where other threads compute in Python too they would take the interpreter from each other as often.
+# 68 %). So short a wait has to end on time, or it ends with that call. Where other threads compute in Python too they
+# would take the interpreter from each other as often.
 SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
+PR_SET_TIMERSLACK = 29  # linux/prctl.h; in ns, of the calling thread alone
 MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
 MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
 
@@ -128,6 +130,7 @@ class Sampler:
         }
 
     def _run(self) -> None:
+        _wake_on_time()
         began, used = time.perf_counter_ns(), time.thread_time_ns()
         ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
@@ -212,6 +215,20 @@ def _ready_ns(native_id: int) -> int | None:
     except OSError:  # no such file, or the thread has ended
         return None
     return int(fields[1]) if len(fields) > 1 else None
+
+
+def _wake_on_time() -> None:
+    """Let timed waits of this thread end when they should: Linux lets them last 50 µs longer, twice what SWITCH_S is.
+
+    Of samples of a dataset that computes 0.11 ms in Python and 0.03 ms in torch.tensor, 71 to 75 % lie in the first
+    then, and 28 to 33 % otherwise.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(
+            PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0
+        )  # no error matters: samples lie as before
 
 
 @contextmanager
