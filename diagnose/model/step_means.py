@@ -2,7 +2,8 @@
 
 A median has no part of a cost that falls on every tenth step. A mean has, if it is taken over whole periods: over 25
 steps it has two or three of those costs. Single long steps that recur at no distance are the machine's and are cut down
-to the next longest, so that a few stalls do not decide about a run.
+to the next longest, so that a few stalls do not decide about a run. Those that are at the same place of all equal runs
+are the program's, such as collections of garbage, which come as objects grow in number.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that come
 ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
 STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
 STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
+LONG = 3  # times the median step: what a run of the program does now and then, and no slower spell of the machine
 
 
 def mean_step(steps: Sequence[float]) -> float:
@@ -55,7 +57,29 @@ def whole_periods(runs: Sequence[Sequence[float]]) -> list[Floats]:
     """
     periods = [period_of(run) for run in runs]
     period = int(np.bincount(periods).argmax()) if periods else 1
-    return [_rows(_without_stalls(np.asarray(run, np.float64)), period) for run in runs]
+    each = [np.asarray(run, np.float64) for run in runs]
+    if period > 1:
+        return [_rows(_without_stalls(run), period) for run in each]
+    return [_rows(_without_stalls(run), period) + shared for run, shared in map(_apart, each, _long_in_all(each))]
+
+
+def _long_in_all(runs: Sequence[Floats]) -> list[Rows]:
+    """Return, for each run, its long steps that are long in all runs, the first left out: it may be cold in all."""
+    if len(runs) < 2 or not all(len(run) for run in runs):
+        return [np.empty(0, np.intp)] * len(runs)
+    num = min(map(len, runs))
+    found = np.flatnonzero(np.logical_and.reduce([run[:num] >= LONG * np.median(run) for run in runs]))
+    return [found[found > 0]] * len(runs)
+
+
+def _apart(steps: Floats, long: Rows) -> tuple[Floats, float]:
+    """Return the steps with the long ones as long as the median, and what these add to the mean step."""
+    if not len(long):
+        return steps, 0.0
+    middle, steps = float(np.median(steps)), steps.copy()
+    shared = float((steps[long] - middle).sum()) / len(steps)
+    steps[long] = middle
+    return steps, shared
 
 
 def _rows(steps: Floats, period: int) -> Floats:

@@ -1,8 +1,12 @@
 """The mean step of a run, where some steps recur that take longer and some are the machine's."""
 
+import numpy as np
 import pytest
 
 from diagnose.model.step_means import mean_step, period_of, whole_periods
+
+
+NOISE = np.random.default_rng(3).random(100)
 
 
 def recurring(num, every, cost, first=0):
@@ -33,3 +37,20 @@ def test_the_period_of_most_runs_is_that_of_all():
 
 def test_the_longest_step_that_a_file_can_hold_has_a_mean():
     assert mean_step([1e300, 2e300] * 4) == pytest.approx(1.5e300)
+
+
+def test_long_steps_at_the_same_place_of_all_runs_are_the_programs():
+    collected = [100.0 if i in {49, 70} else 10.0 + noise for i, noise in enumerate(NOISE)]
+    runs = [[step + 0.1 * run for step in collected] for run in range(3)]
+    means = [float(rows.mean()) for rows in whole_periods(runs)]
+    assert means == pytest.approx([sum(run) / 100 for run in runs], rel=1e-3)
+    assert whole_periods(runs)[0].max() < 15  # spread over all steps: drawing from them does not draw a long one twice
+
+
+def test_long_steps_of_one_run_alone_and_first_ones_are_the_machines():
+    even = [10.0 + noise for noise in NOISE]
+    stalled = [100.0 if i in {49, 70} else step for i, step in enumerate(even)]
+    cold = [500.0 if i == 0 else step for i, step in enumerate(even)]
+    for runs in ([stalled, even, even], [cold, cold, cold]):
+        assert max(rows.max() for rows in whole_periods(runs)) < 12
+        assert max(rows.mean() for rows in whole_periods(runs)) < 11

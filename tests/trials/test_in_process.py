@@ -105,7 +105,7 @@ def timed_as(monkeypatch):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 def test_it_diagnoses_applies_measures_and_diagnoses_again(capsys, timed_as):
     timed_as(lambda ids: 5e6 if "load-in-workers" in ids else 13e6)
-    diagnosis = diagnose.prove(loading(0.001, 0.0), apply="load-in-workers, sham", budget="1h")
+    diagnosis = diagnose.prove(loading(0.002, 0.01), apply="load-in-workers, sham", budget="1h")
     workers, sham = diagnosis.trials
     assert "data-stall" in {finding.rule for finding in diagnosis.findings}
     assert workers.failure == ""
