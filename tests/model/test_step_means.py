@@ -5,7 +5,6 @@ import pytest
 
 from diagnose.model.step_means import mean_step, period_of, whole_periods
 
-
 NOISE = np.random.default_rng(3).random(100)
 
 
