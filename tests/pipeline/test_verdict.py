@@ -170,3 +170,16 @@ def test_beside_a_full_device_copies_that_save_less_give_way_to_a_wait(saved, wa
 )
 def test_what_lies_where_the_verdict_points(found, rule, expected):
     assert matches_verdict(found, META[rule]) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdict_", "share", "expected"),
+    [
+        ("no-gpu", 0.39, "unfused-optimizer"),  # calls operators one by one, before all calls that are left
+        ("no-gpu", 0.2, "launch-bound"),
+        ("cpu-bound", 0.39, "launch-bound"),
+    ],
+)
+def test_without_a_device_the_more_exact_of_two_alike_answers(verdict_, share, expected):
+    answer = dominant(verdict_, [found("launch-bound", 0.4), found("unfused-optimizer", share)], 1e6, 10)
+    assert answer.rule == expected
