@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def _nested(t: Tables) -> list[Layers]:
 def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
     """Return the operators of each layer with those that they call."""
     rows = [each.astype(np.intp) for each in found.rows]
-    return list(zip(rows, [*rows[1:], np.empty(0, np.intp)], strict=True))
+    return list(pairwise([*rows, np.empty(0, np.intp)]))
 
 
 @shared_table

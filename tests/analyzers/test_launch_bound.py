@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.tables.dispatch import operator_work
+
 
 def test_operators_before_the_late_launch(late):
     late.op("aten::layer_norm", 200, 690)
@@ -81,6 +83,14 @@ def test_a_compiled_call_costs_more_than_few_small_operators(recording):
     r = tiny(recording, took=10, num=16)
     assert r.booked() == {"launch-bound": 320_000}
     assert not r.prescribe("launch-bound")
+
+
+def test_without_a_device_and_without_operators_there_are_no_calls(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.annotation("epoch", 10, 900)
+    assert not len(operator_work(r.tables()).start)
+    assert "launch-bound" not in r.booked()
 
 
 @pytest.mark.parametrize(("took", "booked"), [(14.9, 1_000_000), (15, 0)])
