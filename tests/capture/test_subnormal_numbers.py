@@ -1,12 +1,19 @@
 """Tensors that hold subnormal numbers."""
 
 import numpy as np  # looked for among the imported modules
+import pytest
 import torch
 from torch import nn
 
 from diagnose.capture.record.subnormal_numbers import subnormal_tensors
 
 assert np.float32
+
+
+@pytest.fixture(autouse=True)
+def keep_subnormals():
+    """Keep what the tests make, whatever ran before in this process: a setting of the thread may take it for zero."""
+    torch.set_flush_denormal(False)
 
 
 def test_what_fades_below_the_smallest_normal_number_is_named_with_its_share():
