@@ -49,6 +49,7 @@ def operator_work(t: Tables) -> Intervals:
     return intersect(union(*parts), span(*t.steps.window)) if parts and len(events) else EMPTY
 
 
+@shared_table
 def _nested(t: Tables) -> list[Layers]:
     return [layers(t.trace, host_rows(t.trace, thread, Kind.OP)) for thread in t.threads]
 
