@@ -31,7 +31,7 @@ from diagnose.model.intervals import Intervals, total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dense_embeddings import dense_updates, in_embedding_backward
-from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.tables.kernel_classes import tasks_of
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -63,7 +63,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     length = t.tasks.end - t.tasks.start
     if not len(fills) or length[fills].sum() < MIN_FILLED * max(float(length.sum()), 1.0):
         return []
-    updates = np.flatnonzero(free & (kernel_classes(t.trace, t.tasks.row) == "optimizer"))
+    updates = np.flatnonzero(free & tasks_of(t, "optimizer"))
     tasks = np.sort(np.concatenate([fills, updates]))
     rule = KernelRule(META.id, TITLE, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
     return kernel_finding(t, rule, tasks)

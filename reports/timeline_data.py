@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 from diagnose.model.charts import Gap, Picture, Span, SpanTable
+from diagnose.model.intervals import among, distinct
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
@@ -54,7 +55,7 @@ def timeline_data(
     place[order], place[-1] = np.arange(len(order)), -1
     row, start = row[order], table.start[order] // unit
     names = _Names()
-    of_device = set(np.unique(table.name[np.isin(table.category, _device_categories(table))]).tolist())
+    of_device = set(distinct(table.name[among(table.category, _device_categories(table))]).tolist())
     ids = np.array([names.id(n, is_kernel=i in of_device) for i, n in enumerate(table.names)] or [0], np.int64)
     causes = list(dict.fromkeys(gap.cause for gap in _by_length(picture.gaps)))
     gaps = _gap_columns(picture.gaps, causes, names, unit)
@@ -143,8 +144,8 @@ def _lanes(table: SpanTable, titles: Mapping[str, str]) -> tuple[list[Data], Int
     """Return the lanes, devices before the host, and for each lane of the table its row from the top."""
     bases = [_NESTED.sub("", lane) for lane in table.lanes]
     depths = [int(m[1][:6]) if (m := _NESTED.search(lane)) else 0 for lane in table.lanes]
-    on_device = np.isin(table.category, _device_categories(table))
-    devices = {bases[i] for i in np.unique(table.lane[on_device]).tolist()}
+    on_device = among(table.category, _device_categories(table))
+    devices = {bases[i] for i in distinct(table.lane[on_device]).tolist()}
     lanes: list[Data] = []
     first: dict[str, int] = {}
     used = 0

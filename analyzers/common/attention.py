@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.intervals import distinct, grouped
+from diagnose.model.intervals import among, distinct, grouped
 from diagnose.perf_model.op_inputs import Shape, inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
@@ -79,7 +79,7 @@ def _search(t: Tables) -> list[WrittenOut]:
         order = np.argsort(first, kind="stable")
         leading = tasks[first[order]]
         listed = _Stream(inputs_of, tasks, ops[tasks], rows[order].tolist(), leading.tolist())
-        for i in np.flatnonzero(np.isin(inputs_of.name[leading], softmaxes)).tolist():
+        for i in np.flatnonzero(among(inputs_of.name[leading], softmaxes)).tolist():
             attention = _around(listed, i)
             found += [attention] if attention else []
     return found
@@ -98,8 +98,8 @@ def _around(s: _Stream, i: int) -> WrittenOut | None:
         if scores == 0 or not made == prod(s.factors(after)[0]) == scores:
             return None
     return WrittenOut(
-        products=s.tasks[np.isin(s.ops, (s.rows[before], s.rows[after]))],
-        between=s.tasks[np.isin(s.ops, s.rows[before + 1 : after])],
+        products=s.tasks[among(s.ops, (s.rows[before], s.rows[after]))],
+        between=s.tasks[among(s.ops, s.rows[before + 1 : after])],
         scores=scores,
         softmax=s.rows[i],
     )

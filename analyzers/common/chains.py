@@ -17,7 +17,7 @@ from diagnose.model.intervals import covered, distinct, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
-from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.tables.kernel_classes import tasks_of
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
 
@@ -59,7 +59,7 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
     if not nodes.any():
         return []
     mine = nodes & t.tasks_matching(_OF_TORCH) & ~graphed_updates(t)
-    mine &= np.isin(kernel_classes(t.trace, t.tasks.row), ("elementwise", "copy"))
+    mine &= tasks_of(t, "elementwise", "copy")
     grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
     for stream in distinct(t.tasks.stream[mine]).tolist():
         tasks = np.flatnonzero(t.tasks.stream == stream)
@@ -117,15 +117,14 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     keys = zip(inputs_of.shapes[asked[first]].tolist(), inputs_of.types[asked[first]].tolist(), strict=True)
     sizes = [output_size(inputs_of.texts[shape], inputs_of.texts[kind]) for shape, kind in keys]
     size[asked] = np.array(sizes, np.int64)[inverse]
-    sized = np.flatnonzero(size)
-    size[sized[~np.isin(kernel_classes(t.trace, t.tasks.row[sized]), ("elementwise", "copy"))]] = 0
+    size[~tasks_of(t, "elementwise", "copy")] = 0
     return size
 
 
 def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return a number for each task that neighbours on a stream share which take about the same time, 0 for others."""
     group = np.zeros(len(pointwise), np.int64)
-    mine = pointwise & np.isin(kernel_classes(t.trace, t.tasks.row), ("elementwise", "copy"))
+    mine = pointwise & tasks_of(t, "elementwise", "copy")
     length = np.maximum(t.tasks.end - t.tasks.start, 1)
     mine &= length >= MIN_SIZED_NS
     for stream in distinct(t.tasks.stream).tolist():

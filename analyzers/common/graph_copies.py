@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.op_launches import operators
@@ -32,7 +32,7 @@ def graph_copies(t: Tables, free: Mask) -> Rows:
     nodes = graph_nodes(t)
     if not nodes.any():
         return np.zeros(0, np.intp)
-    launches, first = np.unique(t.tasks.launch, return_index=True)
+    launches, first, _ = grouped(t.tasks.launch)
     launches, first = launches[launches >= 0], first[launches >= 0]
     names = [t.trace.names[n] if n >= 0 else "" for n in _operator_names(t)[first].tolist()]
     is_graph, is_copy = nodes[first], (free & _within_device(t))[first]
@@ -48,7 +48,7 @@ def graph_copies(t: Tables, free: Mask) -> Rows:
         runs = is_copy[mine][begin] & (beside[begin] | beside[end + 1]) & (end - begin >= MIN_COPIES)
         found += [launches[mine[a:b]] for a, b in zip(begin[runs].tolist(), end[runs].tolist(), strict=True)]
     copies = np.concatenate(found) if found else launches[:0]
-    return np.flatnonzero(np.isin(t.tasks.launch, copies) & free)
+    return np.flatnonzero(among(t.tasks.launch, copies) & free)
 
 
 def _operator_names(t: Tables) -> Rows:

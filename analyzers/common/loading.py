@@ -12,7 +12,7 @@ from diagnose.analyzers.common.locate import is_own_file, is_user_file
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, contains
+from diagnose.model.intervals import Intervals, among, contains
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
@@ -107,7 +107,7 @@ def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:
         return None
     num = max(round(len(lengths) / (num_batches + 1)), 1)
     longest = np.sort(np.argsort(-lengths, kind="stable")[:num])
-    if not np.isin(np.diff(longest), (num_batches, num_batches + 1)).all():
+    if not among(np.diff(longest), (num_batches, num_batches + 1)).all():
         return None
     return float(lengths[longest].sum() / max(int(lengths.sum()), 1))
 

@@ -19,7 +19,7 @@ from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, distinct
+from diagnose.model.intervals import Intervals, among, covered, distinct
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
@@ -240,7 +240,7 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
     events = t.trace.events
     found = np.zeros(len(time), bool)
     copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
-    launch = t.tasks.launch[np.isin(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
+    launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
     called = np.sort(events.start[launch])
     for thread, layers in t.work_layers.items() if len(called) else ():
         mine = np.flatnonzero(events.thread[rows] == thread)

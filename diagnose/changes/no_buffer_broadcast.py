@@ -28,7 +28,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of a forward that sends no buffers: its calls go, with all that they launch."""
     import numpy as np
 
-    from diagnose.model.intervals import covered
+    from diagnose.model.intervals import covered, distinct
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.collectives import buffer_updates
 
@@ -37,7 +37,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return None
     called = t.trace.events.start[t.tasks.launch]
     launched = np.flatnonzero((t.tasks.launch >= 0) & (covered(updates, called, called + 1) > 0))
-    tasks = np.union1d(launched, finding.tasks)
+    tasks = distinct(launched, finding.tasks)
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     return effect_of_tasks(
         t,

@@ -27,13 +27,14 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of shorter tasks, and at most of the launches that dense tables need in their optimizer."""
     import numpy as np
 
+    from diagnose.model.intervals import distinct
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import operators
 
     if t.device_id < 0 or not len(finding.tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    called = np.unique(operators(t)[finding.tasks])
+    called = distinct(operators(t)[finding.tasks])
     return effect_of_tasks(
         t,
         finding,

@@ -59,6 +59,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of copies that are no longer made, nor called for."""
     import numpy as np
 
+    from diagnose.model.intervals import distinct
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import operators
     from diagnose.tables.program import program_of
@@ -67,7 +68,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return None
     least, most = COMPILED if program_of(t).is_compiled else BY_HAND
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    rows = np.unique(operators(t)[finding.tasks])
+    rows = distinct(operators(t)[finding.tasks])
     return effect_of_tasks(
         t,
         finding,

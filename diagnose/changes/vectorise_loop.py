@@ -169,10 +169,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
 def _with_backward(t: Tables, own: Intervals) -> Intervals:
     """Return the times of a loop's calls with those of the backward of what it called: the same sequence numbers."""
-    import numpy as np
-
     from diagnose.model.events import Kind
-    from diagnose.model.intervals import contains, union
+    from diagnose.model.intervals import among, contains, union
     from diagnose.tables.names import BACKWARD
 
     events = t.trace.events
@@ -180,7 +178,7 @@ def _with_backward(t: Tables, own: Intervals) -> Intervals:
     called = rows[contains(own, events.start[rows])]
     nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
     numbers = events.sequence[called]
-    mine = nodes[np.isin(events.sequence[nodes], numbers[numbers >= 0])]
+    mine = nodes[among(events.sequence[nodes], numbers[numbers >= 0])]
     return union(own, t.covering(mine))
 
 

@@ -6,6 +6,7 @@ few vectorised passes over edges: O(n log n) for ``union``, O(n + m) up to the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -177,11 +178,11 @@ def contains(a: Intervals, times: Ints) -> Mask:
     return found
 
 
-def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt]) -> Mask:
+def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[int]) -> Mask:
     """Return which values are among the others; unlike ``np.isin`` it loads no masked arrays (14 ms)."""
     if not len(others):
         return np.zeros(len(values), bool)
-    ordered = np.sort(others)
+    ordered = np.sort(np.asarray(others))
     found: Mask = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.intervals import quantiles
 from diagnose.model.step_means import whole_periods
 
 __all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up"]
@@ -96,7 +97,7 @@ def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[flo
     ratios = _middle_ratios(_resampled(before, rng), _resampled(after, rng))
     (ratio,) = _middle_ratios(_means(before), _means(after))
     tail = (1 - COVERAGE) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
+    low, high = quantiles(ratios, tail, 1 - tail)
     noise *= (USUAL_RUNS / min(len(baseline), len(variant))) ** 0.5
     return SpeedUp(float(ratio), float(min(low, ratio) / (1 + noise)), float(max(high, ratio) * (1 + noise)))
 

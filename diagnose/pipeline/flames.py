@@ -17,7 +17,7 @@ from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, subtract
+from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
@@ -163,7 +163,7 @@ def _shown_rows(t: Tables, thread: int) -> Rows:
     rows = host_rows(t.trace, thread, *_KINDS)
     names = t.trace.events.name[rows]
     hidden = np.zeros(len(t.trace.names), bool)
-    for name in np.unique(names).tolist():
+    for name in distinct(names).tolist():
         text = t.trace.names[name]
         hidden[name] = bool(STEP_MARK.match(text) or _WRAPPERS.search(text[:NAME_PART]))
     shown: Rows = rows[~hidden[names]]

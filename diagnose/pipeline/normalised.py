@@ -17,7 +17,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered
+from diagnose.model.intervals import Intervals, among, covered
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
@@ -114,7 +114,7 @@ def _steps(t: Tables) -> Iterator[dict[str, object]]:
 
 def _host_rows(t: Tables) -> Rows:
     events = t.trace.events
-    wanted = np.isin(events.kind, (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)) & (events.thread >= 0)
+    wanted = among(events.kind, (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)) & (events.thread >= 0)
     inside = (events.start >= t.steps.start[0]) & (events.start < t.steps.window_end)
     return np.flatnonzero(wanted & inside)
 

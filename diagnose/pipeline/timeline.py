@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import distinct, grouped
+from diagnose.model.intervals import among, distinct, grouped
 from diagnose.pipeline.device_time import by_module, by_operator, every_kernel
 from diagnose.pipeline.flames import flames
 from diagnose.pipeline.readings import readings
@@ -158,7 +158,7 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     names, _, name = grouped(events.name[rows])
     of_row = np.full(len(events) + 1, -1, np.int64)
     of_row[rows] = np.arange(len(rows))
-    is_task = np.isin(category, [categories.index(c) for c in _TASKS if c in categories])
+    is_task = among(category, [categories.index(c) for c in _TASKS if c in categories])
     cause = np.where(is_task, events.cause[rows], -1) if len(rows) else np.zeros(0, np.int64)
     return SpanTable(
         lanes,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.intervals import distinct
 from diagnose.model.job import CollectiveSummary, SlowGroup
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import Group, RankProfile
@@ -43,7 +44,7 @@ def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Wait
     found = []
     for (name, purpose, use, size, _, dtype), rows in looks.items():
         parts = np.concatenate([np.arange(matches.first[i], until[i]) for i in rows])
-        rank_steps = sum(ranks[i].num_steps for i in np.unique(matches.rank[parts]).tolist())
+        rank_steps = sum(ranks[i].num_steps for i in distinct(matches.rank[parts]).tolist())
         sizes = [matches.kinds[i].num_bytes for i in rows if matches.kinds[i].num_bytes >= 0]
         num_bytes = int(np.median(sizes)) if sizes else -1
         moved = [_moved(matches, i) for i in rows]

@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import distinct
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
 
@@ -55,7 +56,7 @@ def replay_steps(
     ``own`` is [rank, step]. ``faster`` has for each rank what goes of its own time in each step, and whether all of its
     work shrinks (a slower device) or what comes first in the step (a batch that is waited for).
     """
-    steps = np.unique(np.concatenate([p.step_number for p in ranks]))
+    steps = distinct(*(p.step_number for p in ranks))
     transfer = matches.least(matches.column(ranks, "length")).astype(np.float64)
     in_step = _by_step(ranks, matches)
     measured, unchanged, after = [], [], []

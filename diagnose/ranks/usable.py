@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
+
+from diagnose.model.intervals import among
 
 __all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
 
@@ -93,7 +93,7 @@ def _same_steps(ranks: list[RankProfile], notes: list[str]) -> list[RankProfile]
     counts = Counter(n for p in ranks for n in set(p.step_number.tolist()))
     common = max(counts.values(), default=0)
     steps = [n for n, count in counts.items() if count == common]
-    other = [p for p in ranks if not np.isin(p.step_number, steps).any()]
+    other = [p for p in ranks if not among(p.step_number, steps).any()]
     for p in other:
         first, last = (int(p.step_number[0]), int(p.step_number[-1])) if p.num_steps else (0, 0)
         notes.append(

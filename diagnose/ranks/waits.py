@@ -9,6 +9,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import distinct, grouped
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
@@ -57,7 +58,7 @@ class Waits:
 
 def times_of(ranks: Sequence[RankProfile]) -> Times:
     """Lay the own times of all ranks onto the steps that were recorded."""
-    steps = np.unique(np.concatenate([p.step_number for p in ranks])) if ranks else np.zeros(0, np.int64)
+    steps = distinct(*(p.step_number for p in ranks)) if ranks else np.zeros(0, np.int64)
     causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
     spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
     first = steps[0] if len(steps) else 0
@@ -122,7 +123,7 @@ def _blame(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tu
     if not matches.num:
         return np.zeros(0, np.intp), np.zeros(num_ranks)
     is_last = np.flatnonzero(waits == 0)
-    _, at = np.unique(matches.match[is_last], return_index=True)
+    at = grouped(matches.match[is_last]).first
     last = matches.rank[is_last[at]]
     blame: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(np.float64)
     return last, blame

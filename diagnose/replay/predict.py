@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import grouped
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Times, Transform
@@ -99,8 +100,8 @@ def _device_ns(base: ReplayBase, graph: Graph) -> float:
     tasks = graph.is_task
     if not tasks.any():
         return 0.0
-    _, stream = np.unique(graph.lane[tasks], return_inverse=True)
-    return float(np.bincount(stream.ravel(), graph.duration[tasks]).max()) / base.t.steps.num
+    stream = grouped(graph.lane[tasks]).of
+    return float(np.bincount(stream, graph.duration[tasks]).max()) / base.t.steps.num
 
 
 def _behind_recording(t: Tables, before: Graph, after: Graph) -> float:

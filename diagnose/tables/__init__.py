@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import Intervals, among, contains, distinct, span
+from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
@@ -153,7 +153,8 @@ class Tables:
         """
         ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
-        for name in distinct(ids).tolist() if len(ids) else []:
+        found[ids] = True
+        for name in np.flatnonzero(found).tolist():
             found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
         mask: Mask = found[ids]
         return mask

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables.names import rows_of
 
 __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread", "outermost"]
@@ -128,7 +128,7 @@ def main_thread(trace: Trace, marked: int, launch_threads: tuple[int, ...]) -> i
     rows = rows_of(trace, Kind.OP, Kind.ANNOTATION)
     threads = trace.events.thread[rows]
     if launch_threads:
-        mine = np.isin(threads, launch_threads)
+        mine = among(threads, launch_threads)
         rows, threads = rows[mine], threads[mine]
     if not len(rows):
         return launch_threads[0] if launch_threads else -1

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
 from diagnose.tables.names import FRAME
@@ -112,7 +112,7 @@ def _issued_by_samples(t: Tables) -> Intervals:
     sampled, rows = sampled_issuer(t), called_by_python(t)
     if sampled is None:
         return EMPTY
-    mine = np.isin(rows, sampled[1])
+    mine = among(rows, sampled[1])
     start, end = t.trace.events.start[rows], t.trace.events.end[rows]
     return union((start[mine], _reaching(start, end, mine)[mine]))
 

@@ -12,12 +12,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.model.intervals import grouped
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
-__all__ = ["CLASSES", "OTHER", "classify", "kernel_classes"]
+__all__ = ["CLASSES", "OTHER", "classify", "kernel_classes", "tasks_of"]
 
 OTHER = "other"
 
@@ -110,7 +110,7 @@ _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("softmax", re.compile(r"softmax")),
     ("embedding", re.compile(r"embedding")),
 )
-CLASSES = tuple(dict.fromkeys(name for name, _ in _BY_NAME))
+CLASSES = (*dict.fromkeys(name for name, _ in _BY_NAME), OTHER)
 
 
 @lru_cache(maxsize=4096)  # several rules ask for the same kernels
@@ -126,12 +126,28 @@ def classify(name: str, op: str = "") -> str:
     return OTHER
 
 
-def kernel_classes(trace: Trace, rows: Rows) -> npt.NDArray[np.str_]:
-    """Return the class of each device task; each distinct name is looked at once."""
+def kernel_classes(trace: Trace, rows: Rows) -> npt.NDArray[np.int8]:
+    """Return the class of each device task, an index into ``CLASSES``; each distinct name is looked at once."""
     events: Events = trace.events
-    names, _, inverse = grouped(events.name[rows])
-    found = np.array([classify(trace.names[n]) for n in names.tolist()] or [OTHER], "U16")
-    classes = found[inverse] if len(rows) else np.zeros(0, "U16")
-    classes[events.kind[rows] == Kind.MEMCPY] = "memcpy"
-    classes[events.kind[rows] == Kind.MEMSET] = "memset"
+    names = events.name[rows]
+    by_name = np.full(len(trace.names) + 1, -1, np.int8)
+    by_name[names] = 0
+    for name in np.flatnonzero(by_name == 0).tolist():
+        by_name[name] = CLASSES.index(classify(trace.names[name]))
+    classes = by_name[names]
+    classes[events.kind[rows] == Kind.MEMCPY] = CLASSES.index("memcpy")
+    classes[events.kind[rows] == Kind.MEMSET] = CLASSES.index("memset")
     return classes
+
+
+def tasks_of(t: Tables, *classes: str) -> Mask:
+    """Return which device tasks are of one of these classes."""
+    chosen = np.zeros(len(CLASSES), bool)
+    chosen[[CLASSES.index(name) for name in classes]] = True
+    found: Mask = chosen[_classes(t)]
+    return found
+
+
+@shared_table
+def _classes(t: Tables) -> npt.NDArray[np.int8]:
+    return kernel_classes(t.trace, t.tasks.row)

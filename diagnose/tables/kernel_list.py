@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.charts import KernelTime
-from diagnose.model.intervals import distinct, grouped
+from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.kernel_classes import kernel_classes
+from diagnose.tables.kernel_classes import CLASSES, kernel_classes
 from diagnose.tables.names import NAME_PART
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs
 from diagnose.tables.roofline import groups
@@ -56,7 +56,7 @@ def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, i
     order = np.argsort(-cost, kind="stable")
     listed = order if len(order) <= most + 1 else order[:most]
     found = [_row(t, np.flatnonzero(inverse == i), whole) for i in listed.tolist()]
-    rest = np.flatnonzero(~np.isin(inverse, listed))
+    rest = np.flatnonzero(~among(inverse, listed))
     if len(rest):
         num = len(order) - len(listed)
         time = float(length[rest].sum())
@@ -74,7 +74,7 @@ def _row(t: Tables, tasks: Rows, whole: float) -> tuple[KernelTime, int]:
     time = float(length[tasks].sum())
     row = KernelTime(
         name=name,
-        family=str(kernel_classes(t.trace, t.tasks.row[longest : longest + 1])[0]),
+        family=CLASSES[kernel_classes(t.trace, t.tasks.row[longest : longest + 1])[0]],
         calls_per_step=len(tasks) / t.steps.num,
         time_ns=time / t.steps.num,
         share=time / whole,

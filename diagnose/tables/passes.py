@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, intersect, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD
 
@@ -21,14 +21,14 @@ def passes(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
     nodes = nodes[events.sequence[nodes] >= 0]
-    ops = ops[np.isin(events.sequence[ops], events.sequence[nodes])]
+    ops = ops[among(events.sequence[ops], events.sequence[nodes])]
     if not len(ops):
         return EMPTY
     # An operator without a gradient bears the number of the next one that has one, which is the last to begin with it
     # before the backward; what a node of that calls has the node's number as well.
     ops = ops[np.lexsort((events.start[ops], events.sequence[ops]))]
     width = int(events.end.max()) + 1
-    numbers = np.unique(events.sequence[nodes])
+    numbers = distinct(events.sequence[nodes])
     key = np.searchsorted(numbers, events.sequence[ops]) * width + events.start[ops]
     wanted = np.searchsorted(numbers, events.sequence[nodes])
     at = np.searchsorted(key, wanted * width + events.start[nodes]) - 1

@@ -228,7 +228,7 @@ def _period(rows: Rows, usable: Mask) -> int:
             continue
         expected = np.arange(rows[0] % period, len(usable), period)
         expected = expected[usable[expected]]
-        if len(expected) and np.isin(expected, rows).mean() >= MIN_REGULAR:
+        if len(expected) and among(expected, rows).mean() >= MIN_REGULAR:
             return int(period)
     return 0
 

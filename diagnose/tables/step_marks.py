@@ -16,7 +16,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import among, distinct
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 from diagnose.tables.step_kernels import repeated_kernels
 
@@ -89,7 +89,7 @@ def _own_annotations(trace: Trace) -> Rows:
     rows = rows_of(trace, Kind.ANNOTATION)
     events = trace.events
     names = {n for n in distinct(events.name[rows]).tolist() if not _OF_LIBRARIES.search(trace.names[n])}
-    rows = rows[np.isin(events.name[rows], list(names))] if names else rows[:0]
+    rows = rows[among(events.name[rows], list(names))]
     outer = np.zeros(len(rows), bool)
     for thread in distinct(events.thread[rows]).tolist():
         mine = np.flatnonzero(events.thread[rows] == thread)

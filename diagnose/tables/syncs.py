@@ -47,7 +47,7 @@ def blocking_calls(t: Tables) -> Rows:
     copies = copies[events.cause[copies] >= 0]
     call = events.cause[copies]
     waited = events.end[call] >= events.end[copies] - AGREE_NS - late_by(t)
-    waited &= np.isin(events.thread[call], t.threads)
+    waited &= among(events.thread[call], t.threads)
     queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
     waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)

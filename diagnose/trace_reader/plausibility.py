@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import among, distinct
 from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.schema import DEVICE_KINDS
 from diagnose.trace_reader.times import UNKNOWN_NS
@@ -204,7 +204,7 @@ def _broken(trace: Trace) -> Iterator[str]:
         and all(_in_range(getattr(e, c), trace.names) for c in _TEXT_COLUMNS),
         "devices and streams are ids": int(e.device.min()) >= -1 and int(e.stream.min()) >= -1,
         "causes are calls": bool((calls < num).all()) and bool((e.kind[calls] == Kind.RUNTIME).all()),
-        "causes are of tasks": bool(np.isin(e.kind[tasks], DEVICE_KINDS).all()),
+        "causes are of tasks": bool(among(e.kind[tasks], DEVICE_KINDS).all()),
         "causes share the id": bool((e.correlation[calls] == e.correlation[tasks]).all()),
         "sizes are bounded": int(e.size.min()) >= -MAX_BYTES and int(e.size.max()) <= MAX_BYTES,
         "step marks are steps": marks is None and not unfit,

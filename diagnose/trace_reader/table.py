@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Events, Kind, Note
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import among, grouped
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.plausibility import (
     bound_sizes,
@@ -123,7 +124,7 @@ def _sizes(columns: _Columns) -> Ints:
     size, kind, cause = columns["size"], columns["kind"], columns["cause"]
     if size.strides == (0,):
         return size
-    copies = np.flatnonzero(np.isin(kind, (Kind.MEMCPY, Kind.MEMSET)) & (size < 0) & (cause >= 0))
+    copies = np.flatnonzero(among(kind, (Kind.MEMCPY, Kind.MEMSET)) & (size < 0) & (cause >= 0))
     size[copies] = size[cause[copies]]
     size[kind == Kind.RUNTIME] = -1
     return size
@@ -190,13 +191,13 @@ def _take_external_ids(columns: _Columns, names: Sequence[str]) -> None:
     """
     external, kind = columns.pop("external"), columns["kind"]
     calls = np.flatnonzero((kind == Kind.RUNTIME) & (external > 0))
-    tasks = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (external > 0))
+    tasks = np.flatnonzero(among(kind, DEVICE_KINDS) & (external > 0))
     if not len(calls) or not len(tasks) or (columns["correlation"][kind == Kind.RUNTIME] > 0).any():
         return
     launching = np.fromiter(map(is_launch, names), np.bool_, len(names))[columns["name"][calls]]
-    ids, num = np.unique(external[calls[launching]], return_counts=True)
+    ids, _, of = grouped(external[calls[launching]])
     rows = np.concatenate([calls[launching], tasks])
-    rows = rows[np.isin(external[rows], ids[num == 1])]
+    rows = rows[among(external[rows], ids[np.bincount(of) == 1])]
     columns["correlation"] = columns["correlation"].copy()  # where nothing was recorded it cannot be written to
     columns["correlation"][rows] = external[rows]
 
@@ -212,7 +213,7 @@ def _find_causes(
     causes = np.full(len(kind), -1, np.int32)
     known = correlation > 0
     calls = np.flatnonzero((kind == Kind.RUNTIME) & known)
-    tasks = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & known)
+    tasks = np.flatnonzero(among(kind, DEVICE_KINDS) & known)
     if not len(calls) or not len(tasks):
         return causes
     calls = _one_call_an_id(calls, correlation, name, names)
