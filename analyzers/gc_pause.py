@@ -23,6 +23,7 @@ from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import collections
+from diagnose.tables.run_steps import COLLECTION, stalls
 
 META = RuleMeta(
     id="gc-pause",
@@ -41,6 +42,11 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time of garbage collections."""
+    """Name the idle time of garbage collections, but of those that come in one step of many: `periodic-stall` does.
+
+    Of them a dozen recorded steps hold too many or none; the whole run shows how often they come.
+    """
+    if any(stall.phase == COLLECTION for stall in stalls(t)):
+        return []
     title = f"Python's garbage collector stops the {thread_of(t)}"
     return idle_finding(t, IdleRule(META.id, title, cause=META.cause))

@@ -3,9 +3,10 @@
 What it looks for
     Steps of at least three times the median, over all steps of the run and not only the recorded ones, that recur at a
     regular distance (three times at least), or that do what other steps do not: an evaluation, a checkpoint, a rollout,
-    waiting for a loader that starts its next epoch. Where the first three take half as long as the median step, the
-    step is a long one whatever else it took. They must cost 1 % of the run's time; evaluations a quarter of it: until
-    then they are a phase of the run, which the shares of its time name, and no stall.
+    waiting for a loader that starts its next epoch, three times a run of Python's garbage collector. Where one of these
+    but a loader takes half as long as the median step, the step is a long one whatever else it took. They must cost 1 %
+    of the run's time; evaluations a quarter of it: until then they are a phase of the run, which the shares of its time
+    name, and no stall.
 
 Why it costs
     Most steps look fast, and so does a profile of a few of them. Spread over all steps the long ones may cost more than
@@ -26,7 +27,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import LIGHT, Stall, stalls
+from diagnose.tables.run_steps import COLLECTION, LIGHT, Stall, stalls
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -35,18 +36,20 @@ META = RuleMeta(
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
     needs="steps of the whole run",
-    changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers"),
+    changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")
+PARTS = {COLLECTION: "the collector's"}  # of a long step; phases are called by their names
 WHAT = {
     "evaluation": "it evaluates the model",
     "checkpoint": "it saves a checkpoint",
     "rollout": "it collects data with the model",
     "inference": "it runs the model without gradients",
     "loading": "it waits for a loader that starts its next epoch",
+    COLLECTION: "Python's garbage collector runs",
     "other": "it works between the update and the next batch",
 }
 
@@ -106,7 +109,8 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
         "",
     ]
     if stall.phase:
-        evidence.append(f"{percent(stall.phase_share, 0)} of what they take longer is {stall.phase}.")
+        part = PARTS.get(stall.phase, stall.phase)
+        evidence.append(f"{percent(stall.phase_share, 0)} of what they take longer is {part}.")
     if stall.place:
         evidence.append(f"{percent(stall.place_share, 0)} of the samples in it were at this line or in what it calls.")
     if num == 1:

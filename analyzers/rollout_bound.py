@@ -31,7 +31,8 @@ from diagnose.tables import Tables
 from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.no_grad_calls import no_grad_calls
 from diagnose.tables.repeated_calls import repeated_calls
-from diagnose.tables.run_steps import lines_in, phase_shares
+from diagnose.tables.run_lines import lines_in
+from diagnose.tables.run_steps import phase_shares
 from diagnose.text.numbers import percent
 
 META = RuleMeta(

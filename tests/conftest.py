@@ -75,6 +75,7 @@ class Recording:
         self.world_size = 1
         self.epoch_ns = EPOCH_NS
         self.sampled: list[tuple[float, tuple[str, int, str], int]] = []
+        self.collections: list[tuple[float, float]] = []  # that the capture noted, in the window or not
         self.lines: dict[tuple[str, int], str] = {}  # source text by file and line
         self.info: CaptureInfo | None = None
         self.run: RunSteps | None = None
@@ -207,7 +208,7 @@ class Recording:
 
     @property
     def samples(self) -> Samples | None:
-        if not self.sampled:
+        if not self.sampled and not self.collections:
             return None
         places = list(dict.fromkeys(place for _, place, _ in self.sampled))
         return Samples(
@@ -215,6 +216,10 @@ class Recording:
             place=np.array([places.index(place) for _, place, _ in self.sampled], np.int32),
             running=np.array([running for _, _, running in self.sampled], np.int8),
             places=tuple(places),
+            gc_runs=tuple(
+                (self.epoch_ns + round(start * 1000), self.epoch_ns + round(end * 1000))
+                for start, end in self.collections
+            ),
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:

@@ -10,8 +10,35 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import memory
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+
+ADVICE = Advice(
+    before="for batch in loader:\n    run_step(batch)",
+    after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
+    "# What exists is frozen, and automatic runs are switched off.\n"
+    "with scheduled_gc() as collect:\n"
+    "    for batch in loader:\n"
+    "        run_step(batch)\n"
+    "        collect.step()  # collects every so many steps",
+    least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
+    needs="memory for the cycles that wait for the next collection",
+)
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    """Return the advice; of long steps, those in which the collector runs."""
+    if finding.rule == "periodic-stall" and finding.facts.get("phase") != "collection":
+        return None
+    return ADVICE
+
 
 CHANGE = Change(
     id="schedule-gc",
@@ -19,15 +46,6 @@ CHANGE = Change(
     numerics=identical(),
     patch=Patch(memory.schedule_gc),
     edit=ByHand("which loop trains only the script's author knows"),
-    advice=Advice(
-        before="for batch in loader:\n    run_step(batch)",
-        after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
-        "with scheduled_gc() as collect:          # freezes what exists, switches automatic runs off\n"
-        "    for batch in loader:\n"
-        "        run_step(batch)\n"
-        "        collect.step()                   # collects every so many steps, where it hurts least",
-        least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
-        needs="memory for the cycles that wait for the next collection",
-    ),
+    advice=_advice,
     remedy="diagnose.kernels.gc_schedule",
 )

@@ -6,7 +6,6 @@ those recorded in the same way; steps in which a profiler was started or had jus
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -14,13 +13,27 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
-from diagnose.model.intervals import among, quantiles
+from diagnose.model.intervals import among, covered, quantiles, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.run_lines import place_of
 
-__all__ = ["LIGHT", "PHASES", "Stall", "Variation", "lines_in", "phase_shares", "phase_steps", "stalls", "variation"]
+__all__ = [
+    "COLLECTION",
+    "LIGHT",
+    "PHASES",
+    "Stall",
+    "Variation",
+    "phase_shares",
+    "phase_steps",
+    "stalls",
+    "variation",
+]
 
 PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
 """What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
+
+COLLECTION = "collection"
+"""What explains a long step in which Python's garbage collector ran: no phase, it runs inside of any of them."""
 
 EDGE = 3  # rows of capture.record.run_log.STATES
 ATTRIBUTION = 2
@@ -29,13 +42,11 @@ PLAIN = 0
 MIN_STEPS = 8  # of a run that is judged
 MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
-SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint")  # by events, and no part of every step
+SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
 MIN_PHASE_RATIO = 0.5  # of the median: a step with so much of one of these is a long one, whatever the machine does
 MIN_LABEL_SHARE = 0.5  # of what a long step takes longer, for a phase to explain it
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
 MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
-MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
-MIN_SAMPLES = 5
 MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
 WORKERS = 16  # a loader with so many workers may be late at every 16th batch: that is the loader's own rule
 VARYING = 0.5  # quartiles of the step times apart, over the median: equal steps on a busy machine lie at 0.1 to 0.3
@@ -79,6 +90,7 @@ class _Judged(NamedTuple):
     capture: Capture
     usable: Mask  # steps that count
     base: Floats  # the median of the steps that were recorded in the same way
+    within: Mapping[str, Ints]  # ns of each step by phase, and by the collector, which runs inside of phases
 
 
 def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
@@ -92,6 +104,14 @@ def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
     if trains:
         return {"training": rest, **parts}
     return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
+
+
+def _within_steps(run: RunSteps, capture: Capture) -> dict[str, Ints]:
+    """Return ns per step and phase, and of the collector's runs; the latter lie inside of the phases."""
+    samples = capture.run_samples
+    noted = np.array(samples.gc_runs if samples is not None else (), np.int64).reshape(-1, 2)
+    collected = covered(union((noted[:, 0], noted[:, 1])), run.began_ns, run.began_ns + run.took_ns)
+    return {COLLECTION: collected, **phase_steps(run)}
 
 
 def phase_shares(capture: Capture) -> dict[str, float]:
@@ -162,11 +182,11 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
     usable &= ratio > 0
     if int(usable.sum()) < MIN_STEPS:
         return
-    long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(run, usable, base))
+    judged = _Judged(run, capture, usable, base, _within_steps(run, capture))
+    long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(judged))
     if not long.any() or 2 * long.sum() > usable.sum():
         return
-    judged = _Judged(run, capture, usable, base)
-    labels = _labels(run, np.flatnonzero(long), np.flatnonzero(usable & ~long), base)
+    labels = _labels(judged, np.flatnonzero(long), np.flatnonzero(usable & ~long))
     for label in dict.fromkeys(labels):
         rows = np.array([row for row, own in zip(np.flatnonzero(long), labels, strict=True) if own == label], np.intp)
         groups = [rows] if label else _by_size(rows, ratio, usable)
@@ -176,10 +196,11 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
                 yield _stall(judged, group, label, period)
 
 
-def _in_a_phase(run: RunSteps, usable: Mask, base: Floats) -> Mask:
+def _in_a_phase(steps: _Judged) -> Mask:
     """Return which steps hold much of a phase that usual steps do not have; no load of the machine changes that."""
-    found = np.zeros(run.num, bool)
-    for name, ns in phase_steps(run).items():
+    usable, base = steps.usable, steps.base
+    found = np.zeros(steps.run.num, bool)
+    for name, ns in steps.within.items():
         if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
             found |= ns >= MIN_PHASE_RATIO * base
     return found
@@ -189,12 +210,18 @@ def _is_kept(label: str, rows: Rows, period: int) -> bool:
     """Return whether long steps are a finding: they recur regularly, or what they do is known."""
     if label == "loading":
         return period > WORKERS
+    if label == COLLECTION:  # the first ones of a program come late and once
+        return len(rows) >= MIN_COUNT
     return bool(label) or (period > 0 and len(rows) >= MIN_COUNT)
 
 
-def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
-    """Return the phase that explains each long step, "" where none does: one that usual steps hardly have."""
-    phases = {name: ns for name, ns in phase_steps(run).items() if name != "training"}
+def _labels(steps: _Judged, long: Rows, usual: Rows) -> list[str]:
+    """Return the phase that explains each long step, "" where none does: one that usual steps hardly have.
+
+    Where the collector ran for as long, it explains the phase in which it did.
+    """
+    run, base = steps.run, steps.base
+    phases = {name: ns for name, ns in steps.within.items() if name != "training"}
     usual_ns = {name: float(np.median(ns[usual])) if len(usual) else 0.0 for name, ns in phases.items()}
     found = []
     for row in long.tolist():
@@ -203,8 +230,9 @@ def _labels(run: RunSteps, long: Rows, usual: Rows, base: Floats) -> list[str]:
             for name, ns in phases.items()
             if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
         }
-        name = max(more, key=lambda each: more[each], default="")
         excess = float(run.step_ns[row]) - base[row]
+        collects = more.get(COLLECTION, 0.0) >= MIN_LABEL_SHARE * max(excess, 1.0)
+        name = COLLECTION if collects else max(more, key=lambda each: more[each], default="")
         found.append(name if name and more[name] >= MIN_LABEL_SHARE * excess else "")
     return found
 
@@ -239,11 +267,11 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     plain = base[np.flatnonzero(usable & (run.state == PLAIN))]
     base_ns = float(plain[0] if len(plain) else base[rows[0]])
     scale = base_ns / base  # what recording made longer
-    phase = phase_steps(run)[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
+    phase = steps.within[label][rows].astype(np.float64) * scale[rows] if label else np.zeros(len(rows))
     excess = np.maximum((times[rows] - base[rows]) * scale[rows], phase)
     judged = np.flatnonzero(usable)
     lost = float(excess.sum()) / len(judged)
-    place, place_share = _place(run, steps.capture, rows, judged[~among(judged, rows)])
+    place, place_share = place_of(run, steps.capture, rows, judged[~among(judged, rows)])
     return Stall(
         rows=rows,
         period=period,
@@ -257,60 +285,3 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         place=place,
         place_share=place_share,
     )
-
-
-def _place(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[tuple[tuple[str, int, str], ...], float]:
-    """Return the innermost line that most samples share which long steps have more than usual ones."""
-    paths, seen_ns, row = run.paths, run.sampled_ns, run.path
-    in_long = _inside(run, long, seen_ns)
-    samples = capture.run_samples
-    if in_long.sum() < MIN_SAMPLES and samples is not None:  # they came while a window was open
-        paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
-        in_long = _inside(run, long, seen_ns) & (row >= 0)
-    if in_long.sum() < MIN_SAMPLES:
-        return (), 0.0
-    in_usual = _inside(run, usual, seen_ns) & (row >= 0)
-    usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
-    per_step = usual_time / max(len(usual), 1) * len(long)
-    weight = per_step / usual_time if usual_time else 0.0
-    more: dict[tuple[str, int, str], float] = {}
-    depth: dict[tuple[str, int, str], int] = {}
-    counted = [(1.0, np.bincount(row[in_long], minlength=len(paths)))]
-    counted.append((-weight, np.bincount(row[in_usual], minlength=len(paths))))
-    for factor, counts in counted:
-        for i in np.flatnonzero(counts).tolist():
-            for level, place in enumerate(dict.fromkeys(paths[i])):
-                more[place] = more.get(place, 0.0) + factor * int(counts[i])
-                depth[place] = max(depth.get(place, 0), len(paths[i]) - level)
-    whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    shared = [place for place in more if whole > 0 and more[place] >= MIN_LINE_SHARE * whole]
-    if not shared:
-        return (), 0.0
-    place = max(shared, key=lambda each: depth[each])
-    path = next(path for path in paths if place in path)
-    return path[path.index(place) :], min(1.0, more[place] / whole)
-
-
-def lines_in(capture: Capture, start: Ints, length: Ints) -> list[tuple[str, int, str]]:
-    """Return the innermost lines of the samples in these stretches of time, those with most samples first."""
-    counted: Counter[tuple[str, int, str]] = Counter()
-    run, samples = capture.run, capture.run_samples
-    if run is not None:
-        counted.update(run.paths[row][0] for row in run.path[_within(start, length, run.sampled_ns)].tolist())
-    if samples is not None:
-        seen = samples.place[_within(start, length, samples.time_ns) & (samples.place >= 0)]
-        counted.update(samples.places[row] for row in seen.tolist())
-    return [place for place, _ in counted.most_common()]
-
-
-def _inside(run: RunSteps, rows: Rows, times: Ints) -> Mask:
-    """Return which times lie within one of these steps."""
-    return _within(run.began_ns[rows], run.took_ns[rows], times)
-
-
-def _within(start: Ints, length: Ints, times: Ints) -> Mask:
-    if not len(start) or not len(times):
-        return np.zeros(len(times), bool)
-    i = np.searchsorted(start, times, side="right") - 1
-    inside: Mask = (i >= 0) & (times < (start + length)[np.maximum(i, 0)])
-    return inside

@@ -1,5 +1,7 @@
 """periodic-stall: one step in many takes several times as long. Times in ms."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.reports.answer import gain, predictions
@@ -85,3 +87,40 @@ def test_rollouts_of_one_step_in_many_are_collected_in_larger_batches(ran):
     took = one_in_16()
     d = ran(took, rollout=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
     assert d.prescriptions[0].id == "batch-rollouts"
+
+
+def collecting(ran, long_at, num=200, usual=10.0, pause=100.0):
+    """Return a run of which some steps hold a collection that begins 2 ms after they do."""
+    took = [pause + usual if i in long_at else usual for i in range(num)]
+    r = ran(took, backwards=[1] * num, loading=[max(t - 5.0, 0.0) for t in took])
+    r.run = replace(r.run, began_ns=r.run.began_ns + r.epoch_ns)
+    r.collections = [(1000 * (sum(took[:i]) + 2), 1000 * (sum(took[:i]) + 2 + pause)) for i in long_at]
+    return r
+
+
+def test_collections_in_one_step_of_many_are_named_by_what_they_cost_in_the_whole_run(ran):
+    r = collecting(ran, (20, 71, 115, 190))
+    finding = r.find("periodic-stall")
+    assert finding.title == "1 step in about 50 takes 11 times as long: Python's garbage collector runs"
+    assert finding.lost_ns == pytest.approx(4 * 100e6 / 198)
+    assert "100 % of what they take longer is the collector's." in finding.evidence
+    (p,) = r.prescribe("periodic-stall")
+    assert (p.id, p.saves_ns) == ("schedule-gc", (pytest.approx(0.95 * 4 * 100e6 / 198), finding.lost_ns))
+
+
+def test_one_or_two_collections_may_be_those_of_the_start(ran):
+    assert "periodic-stall" not in [f.rule for f in collecting(ran, (20, 190)).diagnosis().findings]
+
+
+def test_a_long_load_in_which_nothing_was_collected_is_the_loaders(ran):
+    r = collecting(ran, tuple(range(19, 200, 20)))
+    r.collections = []
+    assert "starts its next epoch" in r.find("periodic-stall").title
+
+
+def test_recorded_collections_of_such_steps_are_no_finding_of_their_own(ran):
+    r = collecting(ran, (0, 20, 71, 115, 190), usual=1.0, pause=8.0)
+    assert r.booked()["gc-pause"] == 8_000_000  # of the recorded step, the first of the run
+    assert [f.rule for f in r.diagnosis().findings if f.rule in ("gc-pause", "periodic-stall")] == ["periodic-stall"]
+    r.run = None
+    assert [f.rule for f in r.diagnosis().findings if f.rule in ("gc-pause", "periodic-stall")] == ["gc-pause"]

@@ -3,6 +3,7 @@
 What a test waits for is a number of samples, never a time; what only a live machine can show is marked ``timing``.
 """
 
+import gc
 import os
 import statistics
 import subprocess
@@ -104,6 +105,20 @@ def test_samplers_in_turn_leave_the_interpreter_as_they_found_it():
     samplers.stop()
     assert inside < before
     assert (between, sys.getswitchinterval()) == (before, before)
+
+
+def test_collections_are_noted_in_windows_and_between_them(monkeypatch):
+    monkeypatch.setattr("diagnose.capture.record.gc_watch.MIN_PAUSE_NS", 0)
+    samplers, noted = Samplers(2.0, wanted=True), []
+    samplers.sample_run(on=True)
+    for on in (False, True, False):
+        samplers.sample_window(on=on)
+        gc.collect()
+        noted.append(len(samplers.gc_runs))
+    samplers.stop()
+    gc.collect()
+    assert noted[0] >= 1
+    assert noted[0] < noted[1] < noted[2] == len(samplers.gc_runs)
 
 
 def test_library_frames_are_seen_through():

@@ -14,6 +14,7 @@ __all__ = ["GcWatch"]
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
 MIN_PAUSE_NS = 100_000
+MAX_RUNS = 50_000  # that are kept: a run that is watched to its end may take days
 
 
 class GcWatch:
@@ -41,6 +42,6 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= MIN_PAUSE_NS:
+        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < MAX_RUNS:
             self.runs.append((self._began, now))
             self._began = 0

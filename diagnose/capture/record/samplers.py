@@ -1,4 +1,4 @@
-"""What samples the training thread: densely in timing windows, a few times a second between them."""
+"""What samples the training thread, densely in timing windows, else a few times a second, and notes its collections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Samplers:
     def __init__(self, period_ms: float, *, wanted: bool) -> None:
         self.in_windows: Sampler | None = None
         self.of_run: Sampler | None = None  # while no window is open
-        self._gc_watch = GcWatch(0)
+        self._gc_watch: GcWatch | None = None
         self._period_ms, self._wanted = period_ms, wanted
 
     def sample_window(self, *, on: bool) -> None:
@@ -33,14 +33,11 @@ class Samplers:
         if self.in_windows is None:
             thread = threading.current_thread()
             self.in_windows = Sampler(thread.ident or 0, thread.native_id or 0, self._period_ms)
-            self._gc_watch = GcWatch(thread.ident or 0)
         self.sample_run(on=not on)
         if on:
             self.in_windows.start()
-            self._gc_watch.start()
         else:
             self.in_windows.stop()
-            self._gc_watch.stop()
 
     def sample_run(self, *, on: bool) -> None:
         """Sample what the thread does where no timing window is open, from now on or no longer."""
@@ -49,6 +46,8 @@ class Samplers:
         if self.of_run is None:
             thread = threading.current_thread()
             self.of_run = Sampler(thread.ident or 0, thread.native_id or 0, RUN_SAMPLER_MS, depth=RUN_DEPTH)
+            self._gc_watch = GcWatch(thread.ident or 0)
+            self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen
         if on:
             self.of_run.start()
         else:
@@ -59,12 +58,13 @@ class Samplers:
         for sampler in (self.in_windows, self.of_run):
             if sampler is not None:
                 sampler.stop()
-        self._gc_watch.stop()
+        if self._gc_watch is not None:
+            self._gc_watch.stop()
 
     @property
     def gc_runs(self) -> Sequence[object]:
-        """Return the collector's runs inside timing windows."""
-        return self._gc_watch.runs
+        """Return the collector's runs, recorded or not."""
+        return self._gc_watch.runs if self._gc_watch is not None else ()
 
     @property
     def summary(self) -> Mapping[str, object]:
