@@ -18,6 +18,7 @@ __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "m
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
 MAX_DEPTH = 64  # a report shows no deeper nesting
+_BLOCK = 4096  # events at a time
 
 
 class Layers(NamedTuple):
@@ -101,11 +102,13 @@ def _one_after_the_other(start: Ints, end: Ints) -> Mask:
     An optimizer's mark that ends a moment after its step would otherwise put the next step below this one, and each
     further step deeper.
     """
-    following = np.searchsorted(start, end, side="left").tolist()
+    following = np.searchsorted(start, end, side="left")
     outer, i = np.zeros(len(start), bool), 0
     while i < len(start):
-        outer[i] = True
-        i = max(following[i], i + 1)
+        first, block = i, following[i : i + _BLOCK].tolist()  # a list of all would take six times the memory
+        while i - first < len(block):
+            outer[i] = True
+            i = max(block[i - first], i + 1)
     return outer
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.arrays import Mask, Rows
-from diagnose.model.events import Kind
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.events import Events, Kind
 from diagnose.model.intervals import (
     EMPTY,
     Intervals,
@@ -203,15 +203,20 @@ def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
 
 
 def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    events = t.trace.events
-    rows = host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
-    edges = np.sort(np.concatenate([events.start[rows], events.end[rows]]), kind="stable")  # in runs already
-    long = np.flatnonzero(np.diff(edges) >= MIN_SILENCE_NS)
-    middle = (edges[long] + edges[long + 1]) // 2
-    inner = [open_rows[-1] if open_rows else -1 for open_rows in t.work_layers[thread].at_each(middle)]
+    events, layers = t.trace.events, t.work_layers[thread]
+    begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
+    inner = [open_rows[-1] if open_rows else -1 for open_rows in layers.at_each((begin + end) // 2)]
     operator = np.array(inner, np.intp)
     is_op = (operator >= 0) & (events.kind[operator] == Kind.OP)
-    return Intervals(edges[long][is_op], edges[long + 1][is_op]), operator[is_op]
+    return Intervals(begin[is_op], end[is_op]), operator[is_op]
+
+
+def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
+    """Return the long stretches in which none of the events begins or ends."""
+    edges = np.concatenate([events.start[rows], events.end[rows]])
+    edges.sort(kind="stable")  # in runs already
+    long = np.flatnonzero(np.diff(edges) >= MIN_SILENCE_NS)
+    return edges[long], edges[long + 1]
 
 
 def _ends_in_first_launch(t: Tables) -> Mask:
