@@ -20,24 +20,9 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-ADVICE = Advice(
-    before="for batch in loader:\n    run_step(batch)",
-    after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
-    "# What exists is frozen, and automatic runs are switched off.\n"
-    "with scheduled_gc() as collect:\n"
-    "    for batch in loader:\n"
-    "        run_step(batch)\n"
-    "        collect.step()  # collects every so many steps",
-    least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
-    needs="memory for the cycles that wait for the next collection",
-)
-
-
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    """Return the advice; of long steps, those in which the collector runs."""
-    if finding.rule == "periodic-stall" and finding.facts.get("phase") != "collection":
-        return None
-    return ADVICE
+def _applies(_program: Program, finding: Finding) -> str:
+    collects = finding.rule != "periodic-stall" or finding.facts.get("phase") == "collection"
+    return "" if collects else "the long steps collect no garbage"
 
 
 CHANGE = Change(
@@ -46,6 +31,17 @@ CHANGE = Change(
     numerics=identical(),
     patch=Patch(memory.schedule_gc),
     edit=ByHand("which loop trains only the script's author knows"),
-    advice=_advice,
+    advice=Advice(
+        before="for batch in loader:\n    run_step(batch)",
+        after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
+        "# What exists is frozen, and automatic runs are switched off.\n"
+        "with scheduled_gc() as collect:\n"
+        "    for batch in loader:\n"
+        "        run_step(batch)\n"
+        "        collect.step()  # collects every so many steps",
+        least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
+        needs="memory for the cycles that wait for the next collection",
+    ),
+    applies=_applies,
     remedy="diagnose.kernels.gc_schedule",
 )
