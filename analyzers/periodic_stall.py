@@ -47,7 +47,7 @@ WHAT = {
     "evaluation": "it evaluates the model",
     "checkpoint": "it saves a checkpoint",
     "rollout": "it collects data with the model",
-    "inference": "it runs the model without gradients",
+    "inference": "it computes without gradients",
     "loading": "it waits for a loader that starts its next epoch",
     COLLECTION: "Python's garbage collector runs",
     "other": "it works between the update and the next batch",
@@ -112,7 +112,8 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
         part = PARTS.get(stall.phase, stall.phase)
         evidence.append(f"{percent(stall.phase_share, 0)} of what they take longer is {part}.")
     if stall.place:
-        evidence.append(f"{percent(stall.place_share, 0)} of the samples in it were at this line or in what it calls.")
+        there = f"in {stall.place[0][2]}" if stall.in_function else "at this line or in what it calls"
+        evidence.append(f"{percent(stall.place_share, 0)} of the samples in it were {there}.")
     if num == 1:
         evidence.append("It came once, so how often it recurs is not known: --keep-going watches the whole run.")
     else:

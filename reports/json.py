@@ -85,6 +85,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
+        "cpu_wait": share(d.cpu_wait),
         "recording_ms": ms(d.recording_ns),
         "recording_estimate": share(d.recording_estimate),
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],

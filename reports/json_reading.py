@@ -157,6 +157,7 @@ class _Report(msgspec.Struct):
     host_by_cause: dict[Rule, Share | None] | None = None
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    cpu_wait: Annotated[float, Meta(ge=0, le=1)] = 0.0
     recording_ms: Ms = None
     recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
@@ -218,6 +219,7 @@ def _diagnosis(d: _Report) -> Diagnosis:
         host_by_cause=_shares(d.host_by_cause or {}),
         profiler_overhead=d.profiler_overhead,
         recording_removed=d.recording_removed,
+        cpu_wait=d.cpu_wait,
         recording_ns=_ns(d.recording_ms or 0.0),
         recording_estimate=d.recording_estimate,
     )

@@ -264,7 +264,7 @@ class Recording:
 
 VERB = re.compile(
     "(Accumulate|Allow|Call|Capture|Check|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Evaluate|Exchange|Find|Freeze|Fuse|Give|Keep"
-    "|Leave|Let|List|Lo(ad|ok)|M(ake|ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|elect|end|hard|hare|plit)"
+    "|Leave|Let|List|Lo(ad|g|ok)|M(ake|ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|elect|end|hard|hare|plit)"
     "|St(art|ep|op)|Take|Use|Vectorise|Wait|Write) "
 )
 

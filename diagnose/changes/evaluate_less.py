@@ -1,4 +1,4 @@
-"""Evaluate less often, in larger batches, or beside the training.
+"""Evaluate less often, in larger batches, or beside the training; what else needs no gradients less often or cheaper.
 
 What it does
     Halves how often the model is evaluated, keeps no graph, and takes larger batches, which memory without gradients
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place
+from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -28,6 +28,17 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         return None
     place, period = own_place(finding), finding.facts.get("period")
     often = f"step % {2 * period} == 0" if isinstance(period, int) and period > 1 else "step % (2 * every) == 0"
+    if finding.facts["phase"] == "inference":
+        return Advice(
+            title=f"Compute it less often, or make it cheaper{f' ({at_line(place)})' if place else ''}",
+            before=(place.code or "") if place else "",
+            after=f"if {often}:   # half as often: half of the cost\n"
+            "    ...\n"
+            "# or cheaper: fewer samples or steps of it; what stays the same from one pass to the next is kept",
+            least=0.5,
+            most=0.9,
+            needs="no decision of each of these steps that rests on the result",
+        )
     size = f"batch_size={4 * program.batch_size}" if program.batch_size else "a larger batch_size"
     return Advice(
         before=(place.code or "") if place else "",

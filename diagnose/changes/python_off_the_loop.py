@@ -23,7 +23,7 @@ from diagnose.changes.common.loading import HIDDEN
 from diagnose.changes.common.places import LOADS, SAVES, calls
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Finding
+    from diagnose.model.diagnosis import Finding, Where
     from diagnose.tables.program import Program
 
 
@@ -71,6 +71,12 @@ loss = (scale * x).sum()                           # in place of a loop over row
 # what is only logged: behind the backward, and in few steps"""
 
 
+_LOGS = re.compile(r"^_?(?:log|logs|logging|print|report|plot|visuali[sz]e|summar\w*|debug)(?:_|$)", re.IGNORECASE)
+_LOG_CALLS = re.compile(
+    r"\b(?:print|np\.histogram|log(?:ger|ging)?\.\w+|wandb\.\w+|mlflow\.\w+|add_(?:scalars?|histogram|images?|figure|text)|savefig)\("
+)
+_IN_FEWER_STEPS = """if step % 50 == 0:   # read now and then: only then
+    ..."""
 _AFTER_A_READ = """# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
 order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
 # or another process, while the next step runs
@@ -97,14 +103,9 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
     at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
-    if is_of_a_hook(finding):
-        return Advice(
-            title=f"Run the Python work of the hook{at} in fewer steps, or leave it out",
-            before=code,
-            after=_IN_A_HOOK,
-            least=0.0,
-            needs="a hook that is not wanted in every step",
-        )
+    special = _of_a_hook(finding, code, at) or _of_a_log(place, code, at)
+    if special is not None:
+        return special
     if is_in_a_module(finding) or _is_in_the_pass(finding):
         return Advice(
             title=f"Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
@@ -146,6 +147,35 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     thread = "thread that runs the model" if program.trains is False else "training thread"
     return Advice(
         title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + other, least=HIDDEN
+    )
+
+
+def _of_a_hook(finding: Finding, code: str, at: str) -> Advice | None:
+    if not is_of_a_hook(finding):
+        return None
+    return Advice(
+        title=f"Run the Python work of the hook{at} in fewer steps, or leave it out",
+        before=code,
+        after=_IN_A_HOOK,
+        least=0.0,
+        needs="a hook that is not wanted in every step",
+    )
+
+
+def _of_a_log(place: Where | None, code: str, at: str) -> Advice | None:
+    """Return the advice for what writes or counts for people to look at, as the line or its function's name says."""
+    if place is None:
+        return None
+    if not (_LOG_CALLS.search(code) or _LOGS.search(place.function or "")):
+        return None
+    return Advice(
+        title=f"Log in fewer steps{at}",
+        before=code,
+        after=_IN_FEWER_STEPS,
+        least=0.9,
+        most=0.98,
+        needs="a log that is not wanted of every step",
+        numerics=identical("of training; fewer steps are logged"),
     )
 
 

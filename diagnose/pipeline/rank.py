@@ -27,6 +27,7 @@ from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, missing_records
 from diagnose.pipeline.verdict import dominant, verdict
 from diagnose.tables import Tables
+from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.program import program_of
@@ -90,6 +91,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         checked=tuple(rule.META.id for rule in applied_rules(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead.overhead_share),
+        cpu_wait=ready_share(t),
         recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
         recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,

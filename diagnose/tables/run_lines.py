@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 
-__all__ = ["lines_in", "place_of"]
+__all__ = ["Shared", "lines_in", "place_of"]
 
 MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
+MIN_MOST_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
 MIN_SAMPLES = 5
 
 
 _Place = tuple[str, int, str]  # file, line, function
+_ALL_LINES = 0  # in the place of a line: the function
 
 
-def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[tuple[_Place, ...], float]:
+class Shared(NamedTuple):
+    """What most samples of long steps share that usual steps do not have."""
+
+    path: tuple[_Place, ...] = ()  # the line and its callers; innermost first
+    share: float = 0.0  # of the samples, at the line and in what it calls; or in the function
+    in_function: bool = False  # the samples counted are those of the line's function, of which it has most
+
+
+def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared:
     """Return the innermost line that most samples share which long steps have more than usual ones."""
     paths, seen_ns, row = run.paths, run.sampled_ns, run.path
     in_long = _inside(run, long, seen_ns)
@@ -27,27 +38,43 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> tuple[
         paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
         in_long = _inside(run, long, seen_ns) & (row >= 0)
     if in_long.sum() < MIN_SAMPLES:
-        return (), 0.0
+        return Shared()
     in_usual = _inside(run, usual, seen_ns) & (row >= 0)
     usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
     per_step = usual_time / max(len(usual), 1) * len(long)
     weight = per_step / usual_time if usual_time else 0.0
-    more: dict[_Place, float] = {}
-    depth: dict[_Place, int] = {}
+    more: defaultdict[_Place, float] = defaultdict(float)
+    depth: defaultdict[_Place, int] = defaultdict(int)
     counted = [(1.0, np.bincount(row[in_long], minlength=len(paths)))]
     counted.append((-weight, np.bincount(row[in_usual], minlength=len(paths))))
     for factor, counts in counted:
         for i in np.flatnonzero(counts).tolist():
-            for level, place in enumerate(dict.fromkeys(paths[i])):
-                more[place] = more.get(place, 0.0) + factor * int(counts[i])
-                depth[place] = max(depth.get(place, 0), len(paths[i]) - level)
+            innermost: dict[_Place, int] = {}
+            for level, line in enumerate(paths[i]):
+                innermost.setdefault(line, level)
+                innermost.setdefault(_function_of(line), level)
+            for place, level in innermost.items():
+                more[place] += factor * int(counts[i])
+                depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    shared = [place for place in more if whole > 0 and more[place] >= MIN_LINE_SHARE * whole]
+    least = MIN_LINE_SHARE * whole
+
+    def is_shared(line: _Place) -> bool:
+        return more[line] >= least or (more[line] >= MIN_MOST_SHARE * whole and more[_function_of(line)] >= least)
+
+    shared = [place for place in depth if place[1] != _ALL_LINES and is_shared(place)] if whole > 0 else []
     if not shared:
-        return (), 0.0
-    place = max(shared, key=lambda each: depth[each])
-    path = next(path for path in paths if place in path)
-    return path[path.index(place) :], min(1.0, more[place] / whole)
+        return Shared()
+    line = max(shared, key=lambda place: depth[place])
+    path = next(path for path in paths if line in path)
+    in_function = more[line] < least
+    share = min(1.0, more[_function_of(line) if in_function else line] / whole)
+    return Shared(path[path.index(line) :], share, in_function)
+
+
+def _function_of(place: _Place) -> _Place:
+    file, _, function = place
+    return file, _ALL_LINES, function
 
 
 def lines_in(capture: Capture, start: Ints, length: Ints) -> list[_Place]:

@@ -67,6 +67,7 @@ class Stall(NamedTuple):
     phase_share: float  # of what they take longer
     place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
     place_share: float  # of the samples that they have more than other steps
+    in_function: bool  # those of the place's function; else of its line
 
     @property
     def every(self) -> int:
@@ -271,7 +272,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
     excess = np.maximum((times[rows] - base[rows]) * scale[rows], phase)
     judged = np.flatnonzero(usable)
     lost = float(excess.sum()) / len(judged)
-    place, place_share = place_of(run, steps.capture, rows, judged[~among(judged, rows)])
+    shared = place_of(run, steps.capture, rows, judged[~among(judged, rows)])
     return Stall(
         rows=rows,
         period=period,
@@ -282,6 +283,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         share=lost * len(judged) / float((times[judged] * scale[judged]).sum()),
         phase=label,
         phase_share=min(1.0, float(phase.sum() / excess.sum())),
-        place=place,
-        place_share=place_share,
+        place=shared.path,
+        place_share=shared.share,
+        in_function=shared.in_function,
     )

@@ -124,3 +124,15 @@ def test_recorded_collections_of_such_steps_are_no_finding_of_their_own(ran):
     assert [f.rule for f in r.diagnosis().findings if f.rule in ("gc-pause", "periodic-stall")] == ["periodic-stall"]
     r.run = None
     assert [f.rule for f in r.diagnosis().findings if f.rule in ("gc-pause", "periodic-stall")] == ["gc-pause"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "title"),
+    [("evaluation", "Evaluate less often and in larger"), ("inference", "Compute it less often, or make it cheaper")],
+)
+def test_what_is_no_evaluation_is_not_called_one(ran, phase, title):
+    took = one_in_16()
+    r = ran(took, backwards=[1] * 160, **{phase: [390.0 * (t > 10) for t in took]})
+    (p,) = r.prescribe("periodic-stall")
+    assert p.id == "evaluate-less"
+    assert p.title.startswith(title)

@@ -1,5 +1,7 @@
 """What a recording cannot tell is said, once and only where it is so."""
 
+import json
+
 import pytest
 
 from diagnose.pipeline.trust import trust_notes
@@ -145,3 +147,11 @@ def test_measured_steps_need_no_estimate(recording):
     r = calling(recording, 100)
     r.told(unprofiled_ms=[0.9], light_ms=[1.0])
     assert said(r, "operators show that only call") == []
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.1, False), (0.5, True)])
+def test_a_busy_cpu_stands_beside_the_answer(late, share, warned):
+    late.told(sampler={"ready_share": share})
+    answer = late.diagnosis()
+    assert json.loads(answer.to_json())["cpu_wait"] == share
+    assert ("waited for a core 50 % of the time" in " ".join(answer.to_text().split("verdict")[0].split())) == warned

@@ -102,6 +102,21 @@ def test_the_call_in_the_loop_where_the_lines_in_it_are_many(ran):
     assert stall.place == (("train.py", 12, "main"),)
 
 
+@pytest.mark.parametrize(("at", "expected"), [([71, 71, 71, 71, 72], 71), ([71, 71, 71, 72, 72], 71), ([71, 72], 12)])
+def test_the_line_of_a_function_that_has_most_of_its_samples(ran, at, expected):
+    took = one_in(20, 100, 220)
+    begins = [sum(took[:i]) for i in range(100)]
+    inner = [[("train.py", line, "nearest"), ("train.py", 12, "main")] for line in at]
+    if expected == 12:  # half of them elsewhere in what is called
+        inner += [[("train.py", 80, "farthest"), ("train.py", 12, "main")]]
+    sampled = [
+        (begins[i] + when, inner[when // 10 % len(inner)]) for i in range(19, 100, 20) for when in range(0, 220, 10)
+    ]
+    (stall,) = stalls(ran(took, sampled=sampled).tables())
+    assert stall.place[0][1] == expected
+    assert stall.in_function == (at == [71, 71, 71, 72, 72])
+
+
 def test_shares_of_the_phases(ran):
     r = ran([10.0] * 20, rollout=[6.0] * 20, loading=[1.0] * 20, backwards=[1] * 20)
     assert phase_shares(r.capture()) == {"rollout": 0.6, "training": 0.3, "loading": 0.1}
