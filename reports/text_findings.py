@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from textwrap import wrap
 from typing import NamedTuple
@@ -28,6 +29,8 @@ _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of s
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
 _SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
+_DIFF = re.compile(r"[+-]")
+_COMMENTED = re.compile(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
@@ -201,11 +204,26 @@ def _code(fix: Prescription) -> list[str]:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """Return a line of code in parts that fit; code that is to be pasted is never cut."""
+    """Return a line of code in parts that fit; code that is to be pasted is never cut.
+
+    A comment behind code that is too long goes before it, and its further lines are comments too.
+    """
+    commented = _COMMENTED.match(line) if len(line) > width else None
+    if commented is not None and all(commented["code"].count(quote) % 2 == 0 for quote in "'\""):
+        margin = commented["margin"][: width // 2]
+        parts = wrap(commented["comment"], width, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
+        return parts + (_folded(margin + commented["code"], width) if commented["code"] else [])
     indent = " " * (len(line) - len(line.lstrip()) + 4)
-    return wrap(line, width, subsequent_indent=indent[: width // 2], break_on_hyphens=False, drop_whitespace=False) or [
-        ""
-    ]
+    parts = wrap(line, width - 2, subsequent_indent=indent[: width // 2], break_on_hyphens=False, drop_whitespace=False)
+    return [part + _continued("".join(parts[: at + 1])) for at, part in enumerate(parts[:-1])] + (parts[-1:] or [""])
+
+
+def _continued(code: str) -> str:
+    """Return what ends a part of a line: a backslash where no bracket is open and no string."""
+    is_open = any(code.count(a) != code.count(b) for a, b in ("()", "[]", "{}")) or any(
+        code.count(q) % 2 for q in "'\""
+    )
+    return "" if is_open or _DIFF.match(code) else "\\" if code.endswith(" ") else " \\"
 
 
 def operators(operators: tuple[HostOperator, ...], step_ns: float, width: int) -> Table:

@@ -229,7 +229,7 @@ SCRIPTS = (
         "tiny_items",
         "1024 rows are looked up one by one, where one index would do",
         # without diagnose too a full collection of 0.15 s comes every 0.3 s there; accepted after it was measured
-        (*LOADING, "gc-pause"),
+        (*LOADING, "gc-pause", "periodic-stall"),
         _optimizer("Adam"),
         (
             ("tiny_items.py", "return self.features[i], self.labels[i]"),

@@ -1,5 +1,6 @@
 """The terminal report: what it says, how wide it is, and that nothing in it steers a terminal."""
 
+import ast
 import html
 import re
 from dataclasses import replace
@@ -7,12 +8,15 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import Advice
 from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Prescription, Where
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, place
 from diagnose.reports.html import render as page
 from diagnose.reports.text import render
+from diagnose.reports.text_findings import _folded
 from diagnose.text.plain_text import one_line
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -56,6 +60,31 @@ def test_code_to_paste_is_folded_not_cut(forms):
     text = render(replace(forms["gaps"], prescriptions=(fix,)))
     folded = re.findall(r"│ (.*)", text)
     assert "".join(part.strip() for part in folded).replace(" ", "") == code.replace(" ", "")
+
+
+@pytest.mark.parametrize("width", [48, 68, 88])
+def test_code_is_still_code_where_it_is_folded(width):
+    """Of all changes: a comment that is too long stays one on each of its lines."""
+    asked = 0
+    for change in CHANGES.values():
+        code = change.advice.after if isinstance(change.advice, Advice) else ""
+        try:
+            meant = ast.dump(ast.parse(code))
+        except SyntaxError:  # a command, or only a part of a block
+            continue
+        folded = "\n".join(part for line in code.splitlines() for part in _folded(line, width))
+        assert ast.dump(ast.parse(folded)) == meant, change.id
+        asked += folded != code
+    assert asked > 3
+
+
+def test_a_comment_behind_long_code_goes_before_it():
+    line = '    evaluate(model, "#1")   # its DataLoader: a larger batch size and workers that persist'
+    assert _folded(line, 50) == [
+        "    # its DataLoader: a larger batch size and",
+        "    # workers that persist",
+        '    evaluate(model, "#1")',
+    ]
 
 
 def test_findings_are_ranked_with_line_and_fix(forms):
