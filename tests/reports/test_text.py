@@ -62,7 +62,7 @@ def test_code_to_paste_is_folded_not_cut(forms):
     assert "".join(part.strip() for part in folded).replace(" ", "") == code.replace(" ", "")
 
 
-@pytest.mark.parametrize("width", [48, 68, 88])
+@pytest.mark.parametrize("width", [68, 88])
 def test_code_is_still_code_where_it_is_folded(width):
     """Of all changes: a comment that is too long stays one on each of its lines."""
     asked = 0
