@@ -40,8 +40,9 @@ _FILES = """from concurrent.futures import ThreadPoolExecutor
 # files and logs: into a background thread, with copies that the next step does not change
 background = ThreadPoolExecutor(1)
 background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})"""
-# A thread would take turns with the training thread: only one of them runs Python at a time.
-_COMPUTES = """# it computes in Python: less of it (NumPy or tensor operators for loops), or another process; no thread
+_COMPUTES = """# it computes in Python: less of it, a dict in place of a search, tensor operators in place of loops,
+# what stays the same once, before the loop
+# else another process, which needs a core of its own; a thread would only take turns with the training
 from concurrent.futures import ProcessPoolExecutor
 
 pool = ProcessPoolExecutor(1)
@@ -141,12 +142,25 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             needs="no decision of this step that rests on the result",
             numerics=identical(", a step later where a process does it"),
         )
+    return _elsewhere(finding, program, code, at)
+
+
+def _elsewhere(finding: Finding, program: Program, code: str, at: str) -> Advice:
+    """Return the advice for work that the step does not need at once: less of it, or not on its thread."""
     waiting = finding.facts.get("waiting_share")
     computes = isinstance(waiting, float) and waiting < MIN_WAITING
-    other = _COMPUTES if computes else _FILES
     thread = "thread that runs the model" if program.trains is False else "training thread"
+    if computes:
+        return Advice(
+            title=f"Make the Python work{at} cheaper, or do it in another process",
+            before=code,
+            after=_COMPUTES,
+            least=LEAST_VECTORISED,
+            most=MOST_VECTORISED,
+            needs="work that can be made cheaper, or a CPU core beside the training's",
+        )
     return Advice(
-        title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + other, least=HIDDEN
+        title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + _FILES, least=HIDDEN
     )
 
 

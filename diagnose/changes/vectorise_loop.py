@@ -30,12 +30,13 @@ MIN_READS = 8  # numbers a step that are read one by one
 LEAST, MOST = 0.5, 0.95
 LEAST_OF_CELL = 0.1  # where only the part that does not depend on the state comes out of the loop
 MAX_SMALL_NS = 20_000  # of a kernel: the kernels of one row each become one
-_READS = """# one tensor for all numbers, read once after the loop
-values = torch.stack([value.detach() for value in values]).tolist()
-
-# counts of each class without a loop
+_COUNTS = """# counts of each class without a loop; they add up in a tensor, which is read when they are wanted
 seen = torch.bincount(target, minlength=num_classes)
 hits = torch.bincount(target[pred == target], minlength=num_classes)"""
+_READS = f"""# the loop collects tensors; one tensor of all of them is read once, after it
+values = torch.stack([value.detach() for value in values]).tolist()
+
+{_COUNTS}"""
 _NORMS = """# all gradients in one call, which leaves their norm on the device
 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 # norms to log: a few operators for all, and one transfer
@@ -62,6 +63,7 @@ cell = torch.compile(model)"""
 
 # Arithmetic of tensors in place, and what a loop over parameters calls beside it.
 _IN_PLACE = re.compile(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
+_LAYERS = re.compile(r"\bfor\s+[\w, ]*(?:layer|block|stage|module|conv|cell)\w*\s+in\b", re.IGNORECASE)
 _NORM = re.compile(r"^aten::(linalg_vector_norm|norm)$")
 
 
@@ -106,12 +108,13 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
             most=MOST * share,
             needs="a module of torch that computes the same, or a part of it that does not depend on the state",
         )
-    read = reads >= MIN_READS
+    # Without a device a read waits for nothing: what saves is fewer operators.
+    read, counts = reads >= MIN_READS and finding.facts.get("has_device") is not False, reads >= MIN_READS
     what = f"read {reads:.0f} numbers in one transfer" if read else f"let few operators work on all {_what(issuer)}"
     return Advice(
         title=f"Vectorise the loop at {at} ({num:.0f} operators a step): {what}",
         before=(place.code or "") if place else "",
-        after=_example(issuer, read=read),
+        after=f"{_COUNTS}\n{_ROWS}" if counts and not read else _example(issuer, read=read),
         least=LEAST * share,
         most=MOST * share,
         needs="memory for all rows at once",
@@ -122,6 +125,9 @@ def _applies(_program: Program, finding: Finding) -> str:
     issuer = _issuer(finding.facts)
     if not issuer:
         return "no function of the script stands out that calls operators one by one"
+    place = own_place(finding)
+    if place is not None and _LAYERS.search(place.code or ""):
+        return "each layer of the loop needs what the one before it gives"
     from diagnose.tables.issuers import MIN_IN_MODEL
 
     if issuer.get("in_model") and _number(issuer, "num") < MIN_IN_MODEL:

@@ -52,6 +52,14 @@ def test_what_is_logged_is_logged_in_fewer_steps(late, function, code, logs):
     assert p.id == "python-off-the-loop"
 
 
+@pytest.mark.parametrize(("running", "title"), [(1, "Make the Python work"), (0, "Move the Python work")])
+def test_python_that_computes_is_made_cheaper_first(late, running, title):
+    late.samples_every(10, 210, 680, ("train.py", 40, "encode"), running)
+    (p,) = late.prescribe("python-stall")
+    assert p.title.startswith(f"{title} at train.py:40")
+    assert (p.saves_ns[0] < 0.5 * p.saves_ns[1]) == bool(running)
+
+
 def test_the_frame_names_the_line(late):
     late.frame("train.py(40): augment", 210, 680)
     finding = late.find("python-stall")

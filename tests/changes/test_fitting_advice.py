@@ -305,6 +305,16 @@ def test_a_loop_gets_an_example_like_it(names, reads, code):
     assert code in p.after
 
 
+@pytest.mark.parametrize(
+    ("code", "fits"),
+    [("for layer in self.layers:", False), ("for i, block in enumerate(self.blocks):", False), ("for row in x:", True)],
+)
+def test_layers_that_need_each_other_are_no_loop_to_vectorise(code, fits):
+    loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": 0.0, "share": 0.9, "in_model": False}
+    where = (Where("a.py", 3, "forward", code=code),)
+    assert ("vectorise-loop" in ids("launch-bound", TRAINING, where=where, facts={"issuer": loop})) is fits
+
+
 def test_no_compiled_model_has_gradients_of_gradients():
     twice = Program(trains=True, second_derivatives=True)
     (p,) = [p for p in advised("launch-bound", twice, facts={"has_device": True}) if p.id == "compile-graphs"]
