@@ -216,10 +216,7 @@ class Recording:
             place=np.array([places.index(place) for _, place, _ in self.sampled], np.int32),
             running=np.array([running for _, _, running in self.sampled], np.int8),
             places=tuple(places),
-            gc_runs=tuple(
-                (self.epoch_ns + round(start * 1000), self.epoch_ns + round(end * 1000))
-                for start, end in self.collections
-            ),
+            gc_runs=tuple(tuple(self.epoch_ns + round(each * 1000) for each in run) for run in self.collections),
         )
 
     def capture(self, attribution: Recording | None = None) -> Capture:
@@ -273,12 +270,10 @@ def assert_presentable(p: Prescription) -> None:
     """Check what holds for every prescription; a new verb is added to VERB."""
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", p.id)
     assert VERB.match(p.title), "an imperative"
-    assert p.after
-    assert not p.title.endswith(".")
+    assert (bool(p.after), p.title.endswith(".")) == (True, False)
     assert p.safety.startswith(("same numbers", "may change the numbers: "))
     assert 0 <= p.saves_ns[0] <= p.saves_ns[1]
-    if p.remedy:
-        assert p.remedy.startswith("diagnose.kernels.")
+    assert not p.remedy or p.remedy.startswith("diagnose.kernels.")
 
 
 def analyzer(rule: str) -> ModuleType:

@@ -1,0 +1,32 @@
+"""What is advised for Python between operators: log less, compute less, or move it."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "logs"),
+    [
+        ("log_step", "for name, p in model.named_parameters():", True),
+        ("histogram", "counts, edges = np.histogram(values, bins=bins)", True),
+        ("step", 'writer.add_scalar("loss", total, step)', True),
+        ("step", "logger.info(format_all(rows))", True),
+        ("augment", "rows = [f(row) for row in rows]", False),
+        ("catalog", "item = catalog.get(key)", False),
+        ("train_and_log", "rows = dialog.parse(text)", False),
+        ("mix", "x = x.add_noise(0.1)", False),
+    ],
+)
+def test_what_is_logged_is_logged_in_fewer_steps(late, function, code, logs):
+    late.samples_every(10, 210, 680, ("train.py", 40, function), 1)
+    late.lines["train.py", 40] = code
+    (p,) = late.prescribe("python-stall")
+    assert (p.title == "Log in fewer steps at train.py:40") == logs
+    assert p.id == "python-off-the-loop"
+
+
+@pytest.mark.parametrize(("running", "title"), [(1, "Make the Python work"), (0, "Move the Python work")])
+def test_python_that_computes_is_made_cheaper_first(late, running, title):
+    late.samples_every(10, 210, 680, ("train.py", 40, "encode"), running)
+    (p,) = late.prescribe("python-stall")
+    assert p.title.startswith(f"{title} at train.py:40")
+    assert (p.saves_ns[0] < 0.5 * p.saves_ns[1]) == bool(running)
