@@ -108,10 +108,17 @@ def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
 
 
 def _within_steps(run: RunSteps, capture: Capture) -> dict[str, Ints]:
-    """Return ns per step and phase, and of the collector's runs; the latter lie inside of the phases."""
+    """Return ns per step and phase, and of the collector's runs; the latter lie inside of the phases.
+
+    Runs in every step of a kind are part of those steps; earlier captures noted them in timing windows only.
+    """
     samples = capture.run_samples
     noted = np.array(samples.gc_runs if samples is not None else (), np.int64).reshape(-1, 2)
     collected = covered(union((noted[:, 0], noted[:, 1])), run.began_ns, run.began_ns + run.took_ns)
+    for state in (PLAIN, LIGHT, ATTRIBUTION):
+        rows = run.state == state
+        if rows.any() and np.median(collected[rows]) > MAX_USUAL_SHARE * np.median(run.took_ns[rows]):
+            collected[rows] = 0
     return {COLLECTION: collected, **phase_steps(run)}
 
 

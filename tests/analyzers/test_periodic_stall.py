@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from diagnose.reports.answer import gain, predictions
@@ -106,6 +107,12 @@ def test_collections_in_one_step_of_many_are_named_by_what_they_cost_in_the_whol
     assert "100 % of what they take longer is the collector's." in finding.evidence
     (p,) = r.prescribe("periodic-stall")
     assert (p.id, p.saves_ns) == ("schedule-gc", (pytest.approx(0.95 * 4 * 100e6 / 198), finding.lost_ns))
+
+
+def test_collections_noted_in_every_recorded_step_are_no_long_steps(ran):
+    r = collecting(ran, tuple(range(60, 80)))  # as captures were that noted them in timing windows only
+    r.run = replace(r.run, state=np.array([1 if 60 <= i < 80 else 0 for i in range(200)], np.int8))
+    assert "periodic-stall" not in [f.rule for f in r.diagnosis().findings]
 
 
 def test_one_or_two_collections_may_be_those_of_the_start(ran):
