@@ -1,4 +1,4 @@
-"""Evaluate less often, in larger batches, or beside the training; what else needs no gradients less often or cheaper.
+"""Evaluate less often, in larger batches, or in another process; compute less often what needs no gradients.
 
 What it does
     Halves how often the model is evaluated, keeps no graph, and takes larger batches, which memory without gradients

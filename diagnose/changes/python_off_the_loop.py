@@ -148,17 +148,16 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
 def _elsewhere(finding: Finding, program: Program, code: str, at: str) -> Advice:
     """Return the advice for work that the step does not need at once: less of it, or not on its thread."""
     waiting = finding.facts.get("waiting_share")
-    computes = isinstance(waiting, float) and waiting < MIN_WAITING
-    thread = "thread that runs the model" if program.trains is False else "training thread"
-    if computes:
+    if isinstance(waiting, float) and waiting < MIN_WAITING:
         return Advice(
             title=f"Make the Python work{at} cheaper, or do it in another process",
             before=code,
             after=_COMPUTES,
             least=LEAST_VECTORISED,
             most=MOST_VECTORISED,
-            needs="work that can be made cheaper, or a CPU core beside the training's",
+            needs="work that can be made cheaper, or a free CPU core",
         )
+    thread = "thread that runs the model" if program.trains is False else "training thread"
     return Advice(
         title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + _FILES, least=HIDDEN
     )
@@ -178,9 +177,7 @@ def _of_a_hook(finding: Finding, code: str, at: str) -> Advice | None:
 
 def _of_a_log(place: Where | None, code: str, at: str) -> Advice | None:
     """Return the advice for what writes or counts for people to look at, as the line or its function's name says."""
-    if place is None:
-        return None
-    if not (_LOG_CALLS.search(code) or _LOGS.search(place.function or "")):
+    if place is None or not (_LOG_CALLS.search(code) or _LOGS.search(place.function or "")):
         return None
     return Advice(
         title=f"Log in fewer steps{at}",

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from diagnose.model.intervals import among
+
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
-
-from diagnose.model.intervals import among
 
 __all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
 

@@ -17,7 +17,7 @@ from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 
-__all__ = ["CLASSES", "OTHER", "classify", "kernel_classes", "tasks_of"]
+__all__ = ["CLASSES", "OTHER", "classify", "kernel_classes", "task_classes", "tasks_of"]
 
 OTHER = "other"
 
@@ -144,10 +144,11 @@ def tasks_of(t: Tables, *classes: str) -> Mask:
     """Return which device tasks are of one of these classes."""
     chosen = np.zeros(len(CLASSES), bool)
     chosen[[CLASSES.index(name) for name in classes]] = True
-    found: Mask = chosen[_classes(t)]
+    found: Mask = chosen[task_classes(t)]
     return found
 
 
 @shared_table
-def _classes(t: Tables) -> npt.NDArray[np.int8]:
+def task_classes(t: Tables) -> npt.NDArray[np.int8]:
+    """Return the class of every device task of these tables, an index into ``CLASSES``."""
     return kernel_classes(t.trace, t.tasks.row)

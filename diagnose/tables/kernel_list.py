@@ -12,7 +12,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.charts import KernelTime
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.kernel_classes import CLASSES, kernel_classes
+from diagnose.tables.kernel_classes import CLASSES, task_classes
 from diagnose.tables.names import NAME_PART
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs
 from diagnose.tables.roofline import groups
@@ -74,7 +74,7 @@ def _row(t: Tables, tasks: Rows, whole: float) -> tuple[KernelTime, int]:
     time = float(length[tasks].sum())
     row = KernelTime(
         name=name,
-        family=CLASSES[kernel_classes(t.trace, t.tasks.row[longest : longest + 1])[0]],
+        family=CLASSES[task_classes(t)[longest]],
         calls_per_step=len(tasks) / t.steps.num,
         time_ns=time / t.steps.num,
         share=time / whole,
