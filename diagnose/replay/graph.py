@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,9 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.frozen import dataclass
 
-__all__ = ["Edge", "Graph", "Times", "Transform", "usual_delay"]
+__all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
+
+T = TypeVar("T")
 
 MIDDLE = (0.1, 0.9)  # of the delays of a kind: those between count as usual
 
@@ -38,33 +40,40 @@ class Edge(IntEnum):
     ROOM = 9  # a kernel that fills the device -> a task of another stream, which starts in its last wave
 
 
-_Edges: TypeAlias = npt.NDArray[np.int32]  # several graphs of a trace are kept at a time
+EdgeRows: TypeAlias = npt.NDArray[np.int32]  # several graphs of a trace are kept at a time
 
 
 class Incoming(NamedTuple):
     """The edges by the node that they lead to: what does not change where only times do."""
 
-    src: Rows
-    dst: Rows
-    order: _Edges  # the edges, those to one node beside each other
-    first: _Edges  # of each node, where its edges begin in ``order``
-    num: _Edges  # of each node, its edges
-    pair: tuple[_Edges, _Edges]  # of each node, its first two edges; one that it lacks is the number of all edges
-    further: _Edges  # edges beyond those two
+    order: EdgeRows  # the edges, those to one node beside each other
+    first: EdgeRows  # of each node, where its edges begin in ``order``
+    num: EdgeRows  # of each node, its edges
+    pair: tuple[EdgeRows, EdgeRows]  # of each node, its first two edges; one that it lacks is the number of all edges
+    further: EdgeRows  # edges beyond those two
 
     def latest(self, allowed: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the largest value among the edges of each node that has some; one value an edge is given."""
         return np.asarray(np.maximum.reduceat(allowed[self.order], self.first[self.num > 0]))
 
 
-def _incoming(num: int, src: Rows, dst: Rows) -> Incoming:
+class _Known(NamedTuple):
+    """What follows from edges alone, and these."""
+
+    src: Rows
+    dst: Rows
+    made: object
+
+
+def _incoming(graph: Graph) -> Incoming:
+    num, dst = len(graph), graph.dst
     order = np.argsort(dst, kind="stable").astype(np.int32)
     edges = np.bincount(dst, minlength=num).astype(np.int32)
     first = np.cumsum(edges, dtype=np.int32) - edges
     edge = np.append(order, np.int32(len(order)))
     one, two = (np.where(edges > i, edge[np.minimum(first + i, len(order))], edge[-1]) for i in (0, 1))
     further = order[np.arange(len(order), dtype=np.int32) - first[dst[order]] > 1]
-    return Incoming(src, dst, order, first, edges, (one, two), further)
+    return Incoming(order, first, edges, (one, two), further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class Graph:
     marks: Rows  # the node at which each step ends on the host, in time order
     binding: npt.NDArray[np.bool_]  # the edge that the measured start followed, one a node
     dropped: int = 0  # dependencies that contradict the measured times, as skewed clocks make them
-    known: dict[tuple[int, int], Incoming] = field(default_factory=dict, repr=False, compare=False)
+    known: dict[tuple[object, int, int], _Known] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -103,12 +112,16 @@ class Graph:
             known={},
         )
 
-    def incoming(self) -> Incoming:
-        """Return the edges by the node that they lead to; graphs that share their edges share it."""
-        key = id(self.src), id(self.dst)  # of arrays that the value keeps alive
+    def of_edges(self, make: Callable[[Graph], T]) -> T:
+        """Return what ``make`` does of the edges, whatever the times are; graphs that share their edges share it."""
+        key = make, id(self.src), id(self.dst)  # of arrays that the value keeps alive
         if key not in self.known:
-            self.known[key] = _incoming(len(self), self.src, self.dst)
-        return self.known[key]
+            self.known[key] = _Known(self.src, self.dst, make(self))
+        return cast("T", self.known[key].made)
+
+    def incoming(self) -> Incoming:
+        """Return the edges by the node that they lead to."""
+        return self.of_edges(_incoming)
 
     def ready(self, times: Times) -> npt.NDArray[np.float64]:
         """Return when each node could begin in a replay of this graph, ns on the trace's clock."""

@@ -2,56 +2,70 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.replay.graph import Graph, Incoming, Times
+from diagnose.replay.contract import Contraction, Offsets, contract
+from diagnose.replay.graph import Graph, Times
 from diagnose.tables import Tables
 
 __all__ = ["owners", "period_ns", "simulate"]
 
-_BLOCK = 4096  # nodes whose columns are lists at a time: as lists they take seven times the memory
+_BLOCK = 4096  # junctions whose columns are lists at a time: as lists they take seven times the memory
 MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole window counts then
 
 
 def simulate(graph: Graph) -> Times:
-    """Return when each node ends; takes about 0.01 s for 20,000 nodes.
+    """Return when each node ends; takes about 0.001 s for 10,000 nodes of which a tenth are junctions.
 
-    A plain loop over lists: levels are too narrow to gain from arrays, most hold one launch and one task. Nearly every
-    node waits for one or two others, which stand in columns of their own. What a node lacks waits for the begin of the
-    window, which stands in the first place of ``ends``, before the nodes.
+    The junctions of the graph are gone through in a plain loop over lists. Nearly every one waits for one or two nodes,
+    each of which follows one or two junctions before it, in columns of their own. None begins before the window.
     """
-    into, begin = graph.incoming(), float(graph.start[0])
-    source, delay = np.append(graph.src + 1, 0), np.append(graph.delay, 0.0)
-    more = _others(graph, into)
+    shared = graph.of_edges(contract)
+    contraction = shared if shared.holds(graph) else contract(graph)
+    late, begin = contraction.offsets(graph), float(graph.start[0])
     ends = [begin]
     add = ends.append
-    for first in range(0, len(graph), _BLOCK):
-        part = slice(first, first + _BLOCK)
-        waited_for = (column[edge[part]].tolist() for column in (source, delay) for edge in into.pair)
-        for one, other, wait, other_wait, duration, others in zip(
-            *waited_for, graph.duration[part].tolist(), more[part], strict=True
+    more = _others(graph, contraction, late)
+    for first in range(1, len(contraction.junctions), _BLOCK):
+        nodes = contraction.junctions[first : first + _BLOCK]
+        waited_for = (
+            column for edge in graph.incoming().pair for column in _terms(graph, contraction, late, edge[nodes])
+        )
+        for a, a_late, b, b_late, c, c_late, d, d_late, duration, others in zip(
+            *waited_for, graph.duration[nodes].tolist(), more[first : first + _BLOCK], strict=True
         ):
-            latest, allowed = ends[one] + wait, ends[other] + other_wait
+            latest = max(begin, ends[a] + a_late, ends[b] + b_late, ends[c] + c_late, ends[d] + d_late)
             if others is not None:
                 latest = max(latest, *(ends[each] + needed for each, needed in others))
-            add((latest if latest > allowed else allowed) + duration)
-    return Times(np.fromiter(islice(ends, 1, None), np.float64, len(graph)))
+            add(latest + duration)
+    at = np.array(ends)
+    return Times(np.maximum(at[contraction.one] + late.one, at[contraction.other] + late.other))
 
 
-def _others(graph: Graph, into: Incoming) -> list[list[tuple[int, float]] | None]:
-    """Return what a node waits for beside its first two edges, and the begin where clocks are skewed.
+def _terms(
+    graph: Graph, contraction: Contraction, late: Offsets, edges: npt.NDArray[np.integer]
+) -> tuple[list[Any], ...]:
+    """Return the junctions that the edges begin to follow, one and another each, and how much later each edge ends.
 
-    There an edge, whose delay is negative, may end before the window begins.
+    An edge that a node lacks, one beyond all, begins with the window.
     """
-    more: list[list[tuple[int, float]] | None] = [None] * len(graph)
-    edges = np.concatenate([into.further, np.flatnonzero(graph.delay < 0)])
-    for node, source, wait in zip(
-        graph.dst[edges].tolist(), (graph.src[edges] + 1).tolist(), graph.delay[edges].tolist(), strict=True
-    ):
-        more[node] = [*(more[node] or [(0, 0.0)]), (source, wait)]
+    lacking = edges >= len(graph.src)
+    edges = np.where(lacking, 0, edges)
+    source, delay = np.where(lacking, 0, graph.src[edges]), np.where(lacking, 0.0, graph.delay[edges])
+    one, other = late.one[source] + delay, late.other[source] + delay
+    return contraction.one[source].tolist(), one.tolist(), contraction.other[source].tolist(), other.tolist()
+
+
+def _others(graph: Graph, contraction: Contraction, late: Offsets) -> list[list[tuple[int, float]] | None]:
+    """Return what a junction waits for beside its first two edges."""
+    more: list[list[tuple[int, float]] | None] = [None] * len(contraction.junctions)
+    edges = graph.incoming().further
+    one, one_late, other, other_late = _terms(graph, contraction, late, edges)
+    for place, *terms in zip(contraction.one[graph.dst[edges]].tolist(), one, one_late, other, other_late, strict=True):
+        more[place] = [*(more[place] or []), (terms[0], terms[1]), (terms[2], terms[3])]
     return more
 
 

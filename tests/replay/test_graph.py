@@ -282,6 +282,7 @@ def test_a_hundred_thousand_nodes_are_replayed(recording):
         duration=np.ones(num),
         src=src,
         dst=dst,
+        kind=np.full(len(src), Edge.STREAM, np.int8),
         delay=np.zeros(len(src)),
     )
     assert simulate(big).window_ns == num - 1
