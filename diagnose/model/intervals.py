@@ -41,6 +41,8 @@ class Intervals(NamedTuple):
     end: Ints
 
 
+_TABLE_PER_VALUE = 16  # numbers of one byte in a table, for each value; a larger one is no quicker than to sort
+_FEW = 4  # values that are each looked for
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -144,10 +146,29 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
 
 def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
     """Return the different values of all arrays, in order; unlike ``np.unique`` it loads no masked arrays (14 ms)."""
-    ordered = np.sort(np.concatenate(values))
+    joined = values[0] if len(values) == 1 else np.concatenate(values)
+    low, num = _range_of(joined)
+    if 0 < num <= _TABLE_PER_VALUE * len(joined):
+        return (np.flatnonzero(_table(joined, low, num)) + low).astype(joined.dtype)
+    ordered = np.sort(joined)
     differs = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
     return ordered[differs]
+
+
+def _range_of(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the least value, and how many whole numbers lie between it and the largest, both counted."""
+    if not len(values):
+        return 0, 0
+    low = int(values.min())
+    return low, int(values.max()) - low + 1
+
+
+def _table(values: npt.NDArray[Any], low: int, num: int) -> Mask:
+    """Return which of ``num`` whole numbers from ``low`` on are among the values: quicker than to sort these."""
+    found = np.zeros(num, bool)
+    found[np.subtract(values, low, dtype=np.int64)] = True
+    return found
 
 
 class Groups(NamedTuple):
@@ -180,10 +201,23 @@ def contains(a: Intervals, times: Ints) -> Mask:
 
 def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[int]) -> Mask:
     """Return which values are among the others; unlike ``np.isin`` it loads no masked arrays (14 ms)."""
+    others = np.asarray(others)
     if not len(others):
         return np.zeros(len(values), bool)
-    ordered = np.sort(np.asarray(others))
-    found: Mask = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    found: Mask
+    if len(others) <= _FEW:
+        found = values == others[0]
+        for other in others[1:]:
+            found |= values == other
+        return found
+    low, num = _range_of(others)
+    if num <= _TABLE_PER_VALUE * (len(values) + len(others)):
+        place = np.subtract(values, low, dtype=np.int64)
+        found = (place >= 0) & (place < num)
+        found &= _table(others, low, num)[np.where(found, place, 0)]
+        return found
+    ordered = np.sort(others)
+    found = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.tables.names import rows_of
+from diagnose.tables.names import is_of, rows_of
 
 __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread", "outermost"]
 
@@ -141,9 +141,9 @@ def main_thread(trace: Trace, marked: int, launch_threads: tuple[int, ...]) -> i
 
 def host_rows(trace: Trace, thread: int, *kinds: Kind) -> Rows:
     """Return the rows of one thread of the given kinds, in time order."""
-    rows = rows_of(trace, *kinds)
-    mine: Rows = rows[trace.events.thread[rows] == thread]
-    return mine
+    mine = is_of(trace, *kinds)
+    mine &= trace.events.thread == thread
+    return np.flatnonzero(mine)
 
 
 def intervals_of(trace: Trace, rows: Rows) -> Intervals:

@@ -40,6 +40,7 @@ __all__ = [
     "ZERO_GRAD",
     "AnyCase",
     "Pattern",
+    "is_of",
     "matching",
     "names_of",
     "rows_of",
@@ -177,7 +178,7 @@ def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: Pattern) -> Rows:
     mask = hit.take(trace.events.name)  # in less than half of the time of indexing
     others = [kind for kind in Kind if kind not in kinds]
     if trace.cache[_HAS_NAME][others][:, found].any():
-        mask &= _is_of(trace, kinds)
+        mask &= is_of(trace, *kinds)
     return np.flatnonzero(mask)
 
 
@@ -213,10 +214,11 @@ def _names(trace: Trace, kinds: tuple[Kind, ...]) -> Rows:
 
 def rows_of(trace: Trace, *kinds: Kind) -> Rows:
     """Return the rows of the given kinds, in time order."""
-    return np.flatnonzero(_is_of(trace, kinds))
+    return np.flatnonzero(is_of(trace, *kinds))
 
 
-def _is_of(trace: Trace, kinds: tuple[Kind, ...]) -> Mask:
+def is_of(trace: Trace, *kinds: Kind) -> Mask:
+    """Return which events are of the given kinds."""
     column = trace.events.kind
     mask: Mask = column == int(kinds[0])  # NumPy compares with a member of an enumeration eight times as slowly
     for kind in kinds[1:]:
