@@ -20,8 +20,8 @@ from diagnose.replay.predict import (
     path_shares,
     predict,
     predict_bound,
-    replay,
     replay_base,
+    replayed_ns,
     unchanged,
 )
 from diagnose.replay.remove_cause import remove_cause
@@ -122,7 +122,7 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     for finding in replayed[:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
-            share = 1 - replay(t, transform(base.graph), (transform,)).period_ns / base.period_ns
+            share = 1 - replayed_ns(t, transform(base.graph), (transform,)) / base.period_ns
             relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
     return relief
 

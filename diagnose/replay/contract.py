@@ -24,6 +24,7 @@ from diagnose.replay.graph import Edge, EdgeRows, Graph
 __all__ = ["Contraction", "Offsets", "contract"]
 
 NEVER = -np.inf
+_LONGEST = 128  # followers, then a junction: a few more of these, and half of the jumps
 
 
 class _Forest(NamedTuple):
@@ -116,6 +117,7 @@ def contract(graph: Graph) -> Contraction:
     one, two = into.pair
     sound = np.append(graph.delay >= 0, True)
     single = (into.num == 1) & sound[one]
+    single[np.flatnonzero(single)[::_LONGEST]] = False
     source = np.append(graph.src, 0)
     followers = _forest(single, source[one])
     origin = np.arange(num)

@@ -109,15 +109,19 @@ class Graph:
             kind=self.kind[kept],
             delay=self.delay[kept],
             binding=self.binding[kept],
-            known={},
         )
 
-    def of_edges(self, make: Callable[[Graph], T]) -> T:
-        """Return what ``make`` does of the edges, whatever the times are; graphs that share their edges share it."""
-        key = make, id(self.src), id(self.dst)  # of arrays that the value keeps alive
-        if key not in self.known:
-            self.known[key] = _Known(self.src, self.dst, make(self))
-        return cast("T", self.known[key].made)
+    def of_edges(self, make: Callable[[Graph], T], *, first_only: bool = False) -> T:
+        """Return what ``make`` does of the edges, whatever the times are; graphs that share their edges share it.
+
+        ``first_only`` keeps it of the first edges alone, which most changes leave as they are: others are asked once.
+        """
+        key = (make, 0, 0) if first_only else (make, id(self.src), id(self.dst))  # of arrays that the value keeps alive
+        known = self.known.get(key)
+        if known is None:
+            known = self.known[key] = _Known(self.src, self.dst, make(self))
+        is_mine = known.src is self.src and known.dst is self.dst
+        return cast("T", known.made) if is_mine else make(self)
 
     def incoming(self) -> Incoming:
         """Return the edges by the node that they lead to."""

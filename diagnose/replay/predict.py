@@ -8,7 +8,6 @@ makes it shorter. Changes are replayed together, never added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import grouped
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect
-from diagnose.replay.graph import Graph, Times, Transform
+from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import simulate
 from diagnose.replay.unrecorded import without_events
@@ -31,8 +30,8 @@ __all__ = [
     "path_shares",
     "predict",
     "predict_bound",
-    "replay",
     "replay_base",
+    "replayed_ns",
     "unchanged",
 ]
 
@@ -79,7 +78,7 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         (*before.changes[0], effect.most),
         (*before.changes[1], effect.least) if effect.least is not None else before.changes[1],
     )
-    replayed = [replay(t, graph, made_by).period_ns for graph, made_by in zip(graphs, changes, strict=True)]
+    replayed = [replayed_ns(t, graph, made_by) for graph, made_by in zip(graphs, changes, strict=True)]
     scale = t.steps.step_ns / base.period_ns if base.period_ns > 0 else 0.0
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
     if effect.limit_ns < float("inf"):
@@ -123,26 +122,16 @@ def _behind_recording(t: Tables, before: Graph, after: Graph) -> float:
     return step(before) - step(after)
 
 
-class GraphReplay(NamedTuple):
-    """A replay of what changes make of the measured graph."""
-
-    times: Times
-    period_ns: float  # from step to step
-
-
-def replay(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> GraphReplay:
-    """Return the replay of ``graph``, which these changes made of the measured one.
+def replayed_ns(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> float:
+    """Return the time from step to step in a replay of ``graph``, which these changes made of the measured one.
 
     The same changes are asked for by a prescription, by the waterfall and by what a finding's cause costs: they are
     replayed once.
     """
     base = replay_base(t)
-
-    def run() -> GraphReplay:
-        times = simulate(graph)
-        return GraphReplay(times, base.period_of(graph, times))
-
-    return t.cached(("replayed", changes), run) if changes else GraphReplay(base.times, base.period_ns)
+    return (
+        t.cached(("replayed", changes), lambda: base.period_of(graph, simulate(graph))) if changes else base.period_ns
+    )
 
 
 def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: float) -> Predicted:
@@ -160,9 +149,7 @@ def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: flo
 def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:
     """Return what the critical path consists of then, by category: the mean of both ends; it sums to 1."""
     part = replay_base(t).t
-    ends = []
-    for graph, changes in zip((predicted.most, predicted.least), predicted.changes, strict=True):
-        ends.append(shares(part, graph, critical_path(graph, replay(t, graph, changes).times)))
+    ends = [shares(part, graph, critical_path(graph, simulate(graph))) for graph in (predicted.most, predicted.least)]
     whole = [end for end in ends if end]
     return {kind: sum(end[kind] for end in whole) / len(whole) for kind in whole[0]} if whole else {}
 

@@ -23,7 +23,7 @@ def simulate(graph: Graph) -> Times:
     The junctions of the graph are gone through in a plain loop over lists. Nearly every one waits for one or two nodes,
     each of which follows one or two junctions before it, in columns of their own. None begins before the window.
     """
-    shared = graph.of_edges(contract)
+    shared = graph.of_edges(contract, first_only=True)
     contraction = shared if shared.holds(graph) else contract(graph)
     late, begin = contraction.offsets(graph), float(graph.start[0])
     ends = [begin]
