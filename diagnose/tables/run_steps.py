@@ -14,6 +14,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.intervals import among, covered, quantiles, union
+from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_lines import place_of
 
@@ -63,6 +64,7 @@ class Stall(NamedTuple):
     each_ns: float  # of these, the median
     lost_ns: float  # what they take longer, spread over all steps
     share: float  # of the run's time
+    factor: float  # 95 %: by which their cost may differ, as few as they are and as unequal
     phase: str  # of PHASES, "" where none explains them
     phase_share: float  # of what they take longer
     place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
@@ -288,6 +290,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         each_ns=float(np.median(times[rows] * scale[rows])),
         lost_ns=lost,
         share=lost * len(judged) / float((times[judged] * scale[judged]).sum()),
+        factor=sum_factor(excess, is_regular=period > 0),
         phase=label,
         phase_share=min(1.0, float(phase.sum() / excess.sum())),
         place=shared.path,
