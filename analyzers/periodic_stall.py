@@ -19,7 +19,8 @@ What to do
 How sure
     High where the distance is regular and samples name the line; medium where only the phase is known, low where it
     came once. What a change saves is stated as a wider range, the fewer of these steps there were and the more their
-    lengths differ. What comes less often than once in the watched steps is not seen; --keep-going watches the whole run.
+    lengths differ. What comes less often than once in the watched steps is not seen; --keep-going watches all of the
+    run.
 """
 
 from __future__ import annotations
