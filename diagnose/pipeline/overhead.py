@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.extent import of_whole
 from diagnose.model.arrays import Ints
-from diagnose.model.capture import Capture, CaptureInfo
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import quantiles
 from diagnose.replay.base import replay_base
-from diagnose.replay.unrecorded import unrecorded, unrecorded_host
+from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.run_steps import LIGHT, variation
@@ -32,6 +32,7 @@ __all__ = [
     "estimated_share",
     "overhead_share",
     "recording_ns",
+    "removed_note",
     "removed_share",
     "shares_without_recording",
     "variation_note",
@@ -66,10 +67,10 @@ def removed_share(t: Tables) -> float:
     info, left = t.capture.info, overhead_share(t)
     if info is None or left is None or not t.capture.event_cost_ns:
         return 0.0
-    return max(0.0, float(np.median(info.light_ms) / np.median(info.unprofiled_ms)) - 1 - left)
+    return max(0.0, float(np.median(info.light_ms) / np.median(info.unprofiled_ms)) - 1 - max(left, 0.0))
 
 
-def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
+def as_unrecorded(t: Tables) -> Unrecorded | None:
     """Return the capture as it would have been without the profiler, where that made its steps clearly longer.
 
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
@@ -77,24 +78,26 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     times, info = _times(t), t.capture.info
     alone = info is not None and info.world_size == 1
     if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
-        return t.capture, []
+        return None
     assert info is not None
-    found = None
     if t.device_id < 0:
-        found = unrecorded_host(t, times[1], _undisturbed_ns(info))
-    elif replay_base(t).is_reliable:
-        found = unrecorded(t, times[1], _undisturbed_ns(info))
-    if found is None:
-        return t.capture, []
+        return unrecorded_host(t, times[1], _undisturbed_ns(info))
+    return unrecorded(t, times[1], _undisturbed_ns(info)) if replay_base(t).is_reliable else None
+
+
+def removed_note(recorded: Tables, found: Unrecorded, t: Tables) -> Note:
+    """State what was taken out of ``recorded``, and the step of ``t``, which is without it: the headline's."""
+    times = _times(recorded)
+    assert times is not None
     text = (
-        f"Recording made the step {growth(times[0] / times[1] - 1, 0)} longer, {times[0] / 1e6:,.1f} ms instead of "
-        f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
-        f"times are of the step {'as a replay has it ' if t.device_id >= 0 else ''}without them, "
-        f"{found.step_ns / 1e6:,.1f} ms."
+        f"Recording made the median step {growth(times[0] / times[1] - 1)} longer, {duration(times[0])} instead of "
+        f"{duration(times[1])}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all times "
+        f"are of the steps {'as a replay has them ' if t.device_id >= 0 else ''}without it, whose mean is "
+        f"{duration(t.steps.step_ns)}."
     )
     if found.recorded_ns - found.step_ns < MIN_REMOVED * (times[0] - times[1]):
         text += " The rest is not the profiler's: something else slowed recorded steps down. Record on an idle machine."
-    return found.capture, [Note(text, "profiler-overhead")]
+    return Note(text, PROFILER)
 
 
 def _undisturbed_ns(info: CaptureInfo) -> float:
