@@ -22,6 +22,7 @@ from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
+from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.run_steps import LIGHT, variation
 from diagnose.text.numbers import duration, growth, percent
 
@@ -57,17 +58,31 @@ def overhead_share(t: Tables) -> float | None:
     """Return how much longer recorded steps are than unrecorded ones, None where that is not known.
 
     Steps that vary by themselves are compared with what as much work takes unrecorded, where their times follow it.
+    Where the unrecorded steps before and after the recorded ones disagree, it is not known.
     """
-    times = _times(t)
-    return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+    beside = plain_steps(t)
+    return _left_share(t) if beside is None or beside.agree else None
 
 
 def removed_share(t: Tables) -> float:
     """Return by how much steps were longer while they were recorded than they are here, over unrecorded ones."""
-    info, left = t.capture.info, overhead_share(t)
+    info, left = t.capture.info, _left_share(t)
     if info is None or left is None or not t.capture.event_cost_ns:
         return 0.0
-    return max(0.0, float(np.median(info.light_ms) / np.median(info.unprofiled_ms)) - 1 - max(left, 0.0))
+    return max(0.0, 1e6 * float(np.median(info.light_ms)) / _plain_ns(t, info) - 1 - max(left, 0.0))
+
+
+def _left_share(t: Tables) -> float | None:
+    times = _times(t)
+    return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+
+
+def _plain_ns(t: Tables, info: CaptureInfo) -> float:
+    """Return what recorded steps are set against, ns: where the others disagree, only what exceeds all is recording."""
+    beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
+    if beside is None or beside.agree:
+        return before_ns
+    return max(before_ns, beside.before_ns or 0.0, beside.after_ns or 0.0)
 
 
 def as_unrecorded(t: Tables) -> Unrecorded | None:
@@ -132,9 +147,9 @@ def _times(t: Tables) -> tuple[float, float] | None:
     if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
         # Without a device the cost was found by the median step: of a few steps one may have waited for a core.
         step_ns = t.steps.step_ns if t.device_id >= 0 else float(np.median(t.steps.end - t.steps.start))
-        return step_ns, 1e6 * float(np.median(info.unprofiled_ms))
+        return step_ns, _plain_ns(t, info)
     if varies is None:
-        return 1e6 * float(np.median(info.light_ms)), 1e6 * float(np.median(info.unprofiled_ms))
+        return 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
     if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():
         return None
     light = run.state == LIGHT
