@@ -312,7 +312,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         each_ns=float(np.median(times[rows] * scale[rows])),
         lost_ns=lost,
         share=lost * len(judged) / float((times[judged] * scale[judged]).sum()),
-        factor=sum_factor(excess, is_regular=period > 0),
+        factor=sum_factor(excess.tolist(), is_regular=period > 0),
         phase=label,
         phase_share=min(1.0, float(phase.sum() / excess.sum())),
         place=shared.path,
