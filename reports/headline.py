@@ -216,7 +216,7 @@ def _beside_recording(d: Diagnosis) -> list[str]:
         each = (p.before_ns, p.after_ns, p.recorded_ns)
         before, after, recorded = map(duration, each)
         return [tr(words, before=before, after=after, recorded=recorded)]
-    if not is_off_mean(d):
+    if p.mean_ns is None or not is_off_mean(d):
         return []
     words = "The step of {step} is the mean of {steps}, the run's mean step is {mean}: {why}."
     why = tr("long steps are a smaller part of the recorded ones")
@@ -229,7 +229,7 @@ def _beside_recording(d: Diagnosis) -> list[str]:
 def is_off_mean(d: Diagnosis) -> bool:
     """Return whether the stated step is no mean step of the run, for another reason than that it was recorded."""
     p, left = d.plain_steps, 1 + max(d.profiler_overhead or 0.0, 0.0)
-    return p is not None and abs(d.step_ns / left - p.mean_ns) > MIN_OFF_MEAN * p.mean_ns
+    return p is not None and p.mean_ns is not None and abs(d.step_ns / left - p.mean_ns) > MIN_OFF_MEAN * p.mean_ns
 
 
 def recording_words(d: Diagnosis) -> str:

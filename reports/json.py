@@ -104,7 +104,7 @@ def _plain_steps(p: PlainSteps) -> dict[str, Json]:
         "before_ms": None if p.before_ns is None else ms(p.before_ns),
         "recorded_ms": ms(p.recorded_ns),
         "after_ms": None if p.after_ns is None else ms(p.after_ns),
-        "mean_ms": ms(p.mean_ns),
+        "mean_ms": None if p.mean_ns is None else ms(p.mean_ns),
         "num": p.num,
         "agree": p.agree,
     }

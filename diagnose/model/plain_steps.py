@@ -13,6 +13,6 @@ class PlainSteps(NamedTuple):
     before_ns: float | None  # right before it; None for fewer than four, or where it is not known
     recorded_ns: float  # in it, as recorded
     after_ns: float | None  # right after it
-    mean_ns: float  # of the run, without what recording made longer
+    mean_ns: float | None  # of the run, without what recording made longer; None where the device's profiler did more
     num: int  # behind the mean
     agree: bool  # those before and after by their spread, and the recorded ones are not shorter by more than that

@@ -26,8 +26,8 @@ MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
 def plain_steps(t: Tables) -> PlainSteps | None:
     """Return what steps took beside the timing window, None where the run's steps are not known, or not the device's.
 
-    With a device those after the window count for nothing: its profiler stays attached and makes their launches
-    longer (on an H100 steps of 23 ms took 37 ms after the recording).
+    With a device those after the window count for nothing where they differ, nor does the run's mean then: its
+    profiler stays attached and makes their launches longer (on an H100 steps of 23 ms took 37 ms after the recording).
     """
     run, info = t.capture.run, t.capture.info
     if run is None or info is None or not info.light_ms or not info.unprofiled_ms:
@@ -42,15 +42,17 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     times = run.step_ns.astype(np.float64)
     recorded = np.array(info.light_ms) * 1e6
     before = _nearest(times[plain[plain < window[0]]][::-1])
-    after = _nearest(times[plain[plain > window[-1]]] if t.device_id < 0 else np.empty(0))
-    beside = [each for each in (before, after) if len(each)]
-    agree = len(beside) < 2 or not (_is_longer(before, after) or _is_longer(after, before))
-    agree &= not any(_is_longer(each, recorded) for each in beside)
+    after = _nearest(times[plain[plain > window[-1]]])
+    alike = not (len(before) and len(after)) or not (_is_longer(before, after) or _is_longer(after, before))
+    lasts = t.device_id < 0 or alike
+    if t.device_id >= 0:
+        after, alike = after[:0], True
+    agree = alike and not any(_is_longer(each, recorded) for each in (before, after) if len(each))
     return PlainSteps(
         before_ns=_median(before),
         recorded_ns=float(np.median(recorded)),
         after_ns=_median(after),
-        mean_ns=mean[0],
+        mean_ns=mean[0] if lasts else None,
         num=mean[1],
         agree=agree or _follow_work(t),
     )

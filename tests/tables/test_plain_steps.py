@@ -98,4 +98,4 @@ def test_of_the_device_s_steps_those_after_the_recording_do_not_count(late, run_
     assert late.diagnosis().plain_steps is None  # the host's times, which may run ahead
     late.run = replace(late.run, device_ns=late.run.took_ns)
     beside = late.diagnosis().plain_steps
-    assert (beside.after_ns, beside.agree) == (None, True)
+    assert (beside.after_ns, beside.agree, beside.mean_ns) == (None, True, None)
