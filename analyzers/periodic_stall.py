@@ -18,7 +18,9 @@ What to do
 
 How sure
     High where the distance is regular and samples name the line; medium where only the phase is known, low where it
-    came once. What comes less often than once in the watched steps is not seen; --keep-going watches the whole run.
+    came once. What a change saves is stated as a wider range, the fewer of these steps there were and the more their
+    lengths differ. What comes less often than once in the watched steps is not seen; --keep-going watches all of the
+    run.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
+MIN_FACTOR = 1.1  # by which the cost of these steps is uncertain; less needs no sentence
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")
 PARTS = {COLLECTION: "the collector's"}  # of a long step; phases are called by their names
@@ -89,6 +92,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
             "base_ms": round(stall.base_ns / 1e6, 3),
             "each_ms": round(stall.each_ns / 1e6, 3),
             "amortised_ms": round(stall.lost_ns / 1e6, 3),
+            "cost_factor": round(stall.factor, 3),
             "phase": stall.phase,
             **_loader(t),
         },
@@ -119,6 +123,12 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     else:
         saved = stall.lost_ns / 2e6
         evidence.append(f"Half as often, it costs {duration(saved * 1e6)} a step less.")
+        if stall.factor >= MIN_FACTOR:
+            least, most = stall.lost_ns / stall.factor, stall.lost_ns * stall.factor
+            evidence.append(
+                f"Judged by {num} of them, the cost over a longer run is {duration(least)} to {duration(most)} a step "
+                "(95 %)."
+            )
     run = t.capture.run
     if run is not None and not (run.state[stall.rows] == LIGHT).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")

@@ -7,12 +7,24 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
-from diagnose.reports.format import duration, growth, percent, plural
+from diagnose.reports.format import duration, growth, percent, plural, recording_cost
 from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 
-__all__ = ["MAX_WORDS", "cautions", "checked", "command", "headline", "late_rank", "record_again", "shown_rank", "view"]
+__all__ = [
+    "MAX_WORDS",
+    "cautions",
+    "checked",
+    "command",
+    "headline",
+    "is_off_mean",
+    "late_rank",
+    "record_again",
+    "recording_words",
+    "shown_rank",
+    "view",
+]
 
 MAX_WORDS = 16  # of the headline: what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
@@ -20,6 +32,7 @@ MIN_CPU_WAIT = (
     0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise than alone
 )
 MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
+MIN_OFF_MEAN = 0.2  # of the run's mean step: recorded steps that differ by more hold another share of long ones
 MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
 
@@ -145,6 +158,7 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
                 step=duration(d.step_ns),
             )
         )
+    found += _beside_recording(d)
     if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound" and not why:
         words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
         if d.source.found_steps_by == "none":
@@ -176,6 +190,52 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     if low is not None and not why:
         found.append(tr("Low confidence: the recording shows the cost, but hardly its cause."))
     return found
+
+
+def _beside_recording(d: Diagnosis) -> list[str]:
+    """State how the recorded steps differ from those without the profiler, where recording does not explain it."""
+    p = d.plain_steps
+    if p is None:
+        return []
+    if not p.agree:
+        words = (
+            "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: something "
+            "else changed, so the stated step may not be the usual one. Record on an idle machine."
+        )
+        if p.before_ns is None:
+            words = (
+                "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: "
+                "something else changed, so the stated step may not be the usual one. Record on an idle machine."
+            )
+        elif p.after_ns is not None:
+            words = (
+                "Steps without the profiler took {before} right before and {after} right after the recorded ones, "
+                "which took {recorded}: something else changed, so the stated step may not be the usual one. Record "
+                "on an idle machine."
+            )
+        each = (p.before_ns, p.after_ns, p.recorded_ns)
+        before, after, recorded = map(duration, each)
+        return [tr(words, before=before, after=after, recorded=recorded)]
+    if p.mean_ns is None or not is_off_mean(d):
+        return []
+    words = "The step of {step} is the mean of {steps}, the run's mean step is {mean}: {why}."
+    why = tr("long steps are a smaller part of the recorded ones")
+    if d.step_ns > p.mean_ns:
+        why = tr("long steps are a larger part of the recorded ones")
+    steps = plural(d.steps, "recorded step")
+    return [tr(words, step=duration(d.step_ns), steps=steps, mean=duration(p.mean_ns), why=why)]
+
+
+def is_off_mean(d: Diagnosis) -> bool:
+    """Return whether the stated step is no mean step of the run, for another reason than that it was recorded."""
+    p, left = d.plain_steps, 1 + max(d.profiler_overhead or 0.0, 0.0)
+    return p is not None and p.mean_ns is not None and abs(d.step_ns / left - p.mean_ns) > MIN_OFF_MEAN * p.mean_ns
+
+
+def recording_words(d: Diagnosis) -> str:
+    """Return by how much recorded steps were longer; "" where a caution states that they differ for other reasons."""
+    words = recording_cost(d.profiler_overhead, d.recording_removed)
+    return "" if d.recording_removed <= 0 and (d.profiler_overhead or 0.0) <= 0 and is_off_mean(d) else words
 
 
 def _left_out(ignored: Sequence[IgnoredFinding]) -> str:

@@ -32,6 +32,7 @@ from diagnose.reports.json_values import Json, each, ms, share, text
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, KernelTime, Memory
     from diagnose.model.forecast import Waterfall
+    from diagnose.model.plain_steps import PlainSteps
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
@@ -85,6 +86,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
+        "plain_steps": None if d.plain_steps is None else _plain_steps(d.plain_steps),
         "cpu_wait": share(d.cpu_wait),
         "recording_ms": ms(d.recording_ns),
         "recording_estimate": share(d.recording_estimate),
@@ -94,6 +96,17 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "cross_check": [_plain(asdict(row)) for row in d.cross_check],
         "trials": each(_trial, d.trials),
         "after": None if d.after is None else to_dict(d.after),
+    }
+
+
+def _plain_steps(p: PlainSteps) -> dict[str, Json]:
+    return {
+        "before_ms": None if p.before_ns is None else ms(p.before_ns),
+        "recorded_ms": ms(p.recorded_ns),
+        "after_ms": None if p.after_ns is None else ms(p.after_ns),
+        "mean_ms": None if p.mean_ns is None else ms(p.mean_ns),
+        "num": p.num,
+        "agree": p.agree,
     }
 
 

@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.colours import legible
+from diagnose.reports.headline import recording_words
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
 from diagnose.text.plain_text import clean, middle
@@ -88,7 +89,7 @@ def environment() -> Environment:
         "line": words.line_of,
         "plural": words.plural,
         "ranks": words.ranks,
-        "recording_cost": lambda d: words.recording_cost(d.profiler_overhead, d.recording_removed),
+        "recording_cost": recording_words,
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,

@@ -16,7 +16,8 @@ from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
-from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks, recording_cost
+from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
+from diagnose.reports.headline import recording_words
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
@@ -164,7 +165,7 @@ def _context(d: Diagnosis) -> Iterator[str]:
     yield tr("verdict {verdict}", verdict=translated(d.verdict))
     mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
     yield tr("step {time}", time=duration(d.step_ns)) + mean
-    if cost := recording_cost(d.profiler_overhead, d.recording_removed):
+    if cost := recording_words(d):
         yield cost
     if d.replay_error is not None:
         yield tr("replay error {error}", error=percent(d.replay_error))

@@ -65,7 +65,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
         note = "  " + tr("{share} lost", share=percent(a.run_share))
         yield _bar(tr("run"), plural(a.run_steps, "step"), (bar(a.run_share, room), "red"), note)
     yield _bar(
-        tr("usual step") if a.run_share is not None else tr("step now"), duration(a.now_ns), (bar(1.0, room), "red")
+        tr("recorded step") if a.run_share is not None else tr("step now"), duration(a.now_ns), (bar(1.0, room), "red")
     )
     yield from _consists(a, width)
     if a.after is None:

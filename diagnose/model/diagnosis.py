@@ -20,6 +20,7 @@ from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.frozen import dataclass
 from diagnose.model.places import Example, Where
+from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
 
 if TYPE_CHECKING:
@@ -219,9 +220,7 @@ class RankSummary:
     step_ns: float
     partition: Partition | None
     idle_by_cause: Mapping[str, float]
-    waits_ns: float | None = (
-        None  # per step, for other ranks, hidden by nothing; None where ranks could not be compared
-    )
+    waits_ns: float | None = None  # per step, for other ranks, hidden by nothing; None where not comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +254,7 @@ class Diagnosis:
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
     recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
+    plain_steps: PlainSteps | None = None  # without the profiler, around the recorded ones; None where not known
     cpu_wait: float = 0.0  # share of the watched time in which the training thread waited for a core
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     recording_estimate: float = 0.0  # share of the step that it takes the host at most, where it was not measured

@@ -22,7 +22,7 @@ from diagnose.model.arrays import Floats
 from diagnose.model.intervals import quantiles
 from diagnose.model.step_means import whole_periods
 
-__all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up"]
+__all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up", "sum_factor"]
 
 
 USUAL_RUNS = 2  # of each variant: the noise counts whole
@@ -31,6 +31,7 @@ COVERAGE = 0.95
 # Student's t, two-sided 95 %, for 1, 2, … degrees of freedom; beyond the table its expansion around the normal quantile
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 NORMAL_QUANTILE = 1.960
+REGULAR_COUNT_SD = 0.5  # a window holds as many of equal distances as its length over theirs, rounded up or down
 MAX_LOG_RATIO = 100.0  # keeps damaged times finite; no two steps differ by that
 
 
@@ -113,6 +114,21 @@ def noise_of(runs: Sequence[Sequence[float]]) -> float:
     if len(means) < 2:  # one run has nothing to differ from
         return 0.0
     return float(np.max(np.abs(means / np.median(means) - 1)))
+
+
+def sum_factor(lengths: Sequence[float], *, is_regular: bool) -> float:
+    """Return by what factor the sum of occurrences in a window of time may differ from the expected one, 95 %.
+
+    The delta method on the logarithm: the mean of n lengths has the standard error sd/√n, with Student's quantile; the
+    number of occurrences has √n, as Poisson's, or `REGULAR_COUNT_SD` where they come at a regular distance.
+    """
+    each = np.asarray(lengths, np.float64)
+    num, mean = len(each), float(each.mean()) if len(each) else 0.0
+    if mean <= 0:
+        return 1.0
+    of_number = NORMAL_QUANTILE * (REGULAR_COUNT_SD if is_regular else num**0.5) / num
+    of_lengths = _t_quantile(num - 1) * float(each.std(ddof=1)) / mean / num**0.5 if num > 1 else 0.0
+    return exp(min((of_number**2 + of_lengths**2) ** 0.5, MAX_LOG_RATIO))
 
 
 def _t_quantile(freedom: int) -> float:

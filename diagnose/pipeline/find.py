@@ -80,10 +80,9 @@ def find_in_rank(capture: Capture) -> RankFindings:
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
     with noting("profiler-overhead", notes):
-        unprofiled, said = overhead.as_unrecorded(t)
-        if said:
-            t = build_tables(unprofiled, unprofiled.trace, notes)
-            notes += said
+        if (without := overhead.as_unrecorded(t)) is not None:
+            recorded, t = t, build_tables(without.capture, without.capture.trace, notes)
+            notes.append(overhead.removed_note(recorded, without, t))
     with noting("trust", notes):
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]

@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.extent import of_whole
 from diagnose.model.arrays import Ints
-from diagnose.model.capture import Capture, CaptureInfo
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import quantiles
 from diagnose.replay.base import replay_base
-from diagnose.replay.unrecorded import unrecorded, unrecorded_host
+from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
+from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.run_steps import LIGHT, variation
 from diagnose.text.numbers import duration, growth, percent
 
@@ -32,6 +33,7 @@ __all__ = [
     "estimated_share",
     "overhead_share",
     "recording_ns",
+    "removed_note",
     "removed_share",
     "shares_without_recording",
     "variation_note",
@@ -56,20 +58,34 @@ def overhead_share(t: Tables) -> float | None:
     """Return how much longer recorded steps are than unrecorded ones, None where that is not known.
 
     Steps that vary by themselves are compared with what as much work takes unrecorded, where their times follow it.
+    Where the unrecorded steps before and after the recorded ones disagree, it is not known.
     """
-    times = _times(t)
-    return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+    beside = plain_steps(t)
+    return _left_share(t) if beside is None or beside.agree else None
 
 
 def removed_share(t: Tables) -> float:
     """Return by how much steps were longer while they were recorded than they are here, over unrecorded ones."""
-    info, left = t.capture.info, overhead_share(t)
+    info, left = t.capture.info, _left_share(t)
     if info is None or left is None or not t.capture.event_cost_ns:
         return 0.0
-    return max(0.0, float(np.median(info.light_ms) / np.median(info.unprofiled_ms)) - 1 - left)
+    return max(0.0, 1e6 * float(np.median(info.light_ms)) / _plain_ns(t, info) - 1 - max(left, 0.0))
 
 
-def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
+def _left_share(t: Tables) -> float | None:
+    times = _times(t)
+    return times[0] / times[1] - 1 if times is not None and times[1] > 0 else None
+
+
+def _plain_ns(t: Tables, info: CaptureInfo) -> float:
+    """Return what recorded steps are set against, ns: where the others disagree, only what exceeds all is recording."""
+    beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
+    if beside is None or beside.agree:
+        return before_ns
+    return max(before_ns, beside.before_ns or 0.0, beside.after_ns or 0.0)
+
+
+def as_unrecorded(t: Tables) -> Unrecorded | None:
     """Return the capture as it would have been without the profiler, where that made its steps clearly longer.
 
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
@@ -77,24 +93,26 @@ def as_unrecorded(t: Tables) -> tuple[Capture, list[Note]]:
     times, info = _times(t), t.capture.info
     alone = info is not None and info.world_size == 1
     if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
-        return t.capture, []
+        return None
     assert info is not None
-    found = None
     if t.device_id < 0:
-        found = unrecorded_host(t, times[1], _undisturbed_ns(info))
-    elif replay_base(t).is_reliable:
-        found = unrecorded(t, times[1], _undisturbed_ns(info))
-    if found is None:
-        return t.capture, []
+        return unrecorded_host(t, times[1], _undisturbed_ns(info))
+    return unrecorded(t, times[1], _undisturbed_ns(info)) if replay_base(t).is_reliable else None
+
+
+def removed_note(recorded: Tables, found: Unrecorded, t: Tables) -> Note:
+    """State what was taken out of ``recorded``, and the step of ``t``, which is without it: the headline's."""
+    times = _times(recorded)
+    assert times is not None
     text = (
-        f"Recording made the step {growth(times[0] / times[1] - 1, 0)} longer, {times[0] / 1e6:,.1f} ms instead of "
-        f"{times[1] / 1e6:,.1f}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all "
-        f"times are of the step {'as a replay has it ' if t.device_id >= 0 else ''}without them, "
-        f"{found.step_ns / 1e6:,.1f} ms."
+        f"Recording made the median step {growth(times[0] / times[1] - 1)} longer, {duration(times[0])} instead of "
+        f"{duration(times[1])}. That was taken out, {found.event_cost_ns / 1e3:.1f} µs for each operator: all times "
+        f"are of the steps {'as a replay has them ' if t.device_id >= 0 else ''}without it, whose mean is "
+        f"{duration(t.steps.step_ns)}."
     )
     if found.recorded_ns - found.step_ns < MIN_REMOVED * (times[0] - times[1]):
         text += " The rest is not the profiler's: something else slowed recorded steps down. Record on an idle machine."
-    return found.capture, [Note(text, "profiler-overhead")]
+    return Note(text, PROFILER)
 
 
 def _undisturbed_ns(info: CaptureInfo) -> float:
@@ -129,9 +147,9 @@ def _times(t: Tables) -> tuple[float, float] | None:
     if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
         # Without a device the cost was found by the median step: of a few steps one may have waited for a core.
         step_ns = t.steps.step_ns if t.device_id >= 0 else float(np.median(t.steps.end - t.steps.start))
-        return step_ns, 1e6 * float(np.median(info.unprofiled_ms))
+        return step_ns, _plain_ns(t, info)
     if varies is None:
-        return 1e6 * float(np.median(info.light_ms)), 1e6 * float(np.median(info.unprofiled_ms))
+        return 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
     if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():
         return None
     light = run.state == LIGHT

@@ -30,6 +30,7 @@ from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
+from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.program import program_of
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
@@ -91,6 +92,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         checked=tuple(rule.META.id for rule in applied_rules(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead.overhead_share),
+        plain_steps=part("plain steps", plain_steps),
         cpu_wait=ready_share(t),
         recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,

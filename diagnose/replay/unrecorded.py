@@ -25,7 +25,7 @@ from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
-__all__ = ["Unrecorded", "unrecorded", "without_events"]
+__all__ = ["Unrecorded", "unrecorded", "unrecorded_host", "without_events"]
 
 MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something

@@ -14,18 +14,23 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.intervals import among, covered, quantiles, union
+from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_lines import place_of
 
 __all__ = [
     "COLLECTION",
     "LIGHT",
+    "MIN_STEPS",
     "PHASES",
+    "PLAIN",
     "Stall",
     "Variation",
     "phase_shares",
     "phase_steps",
+    "run_mean",
     "stalls",
+    "usable_steps",
     "variation",
 ]
 
@@ -63,6 +68,7 @@ class Stall(NamedTuple):
     each_ns: float  # of these, the median
     lost_ns: float  # what they take longer, spread over all steps
     share: float  # of the run's time
+    factor: float  # 95 %: by which their cost may differ, as few as they are and as unequal
     phase: str  # of PHASES, "" where none explains them
     phase_share: float  # of what they take longer
     place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
@@ -127,7 +133,7 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     run = capture.run
     if run is None:
         return {}
-    rows = np.flatnonzero(_judged(run, capture) & (run.state != ATTRIBUTION))
+    rows = np.flatnonzero(usable_steps(run, capture) & (run.state != ATTRIBUTION))
     times = (
         {name: float(ns[rows].sum()) for name, ns in phase_steps(run).items()} if len(rows) >= MIN_PHASE_STEPS else {}
     )
@@ -164,13 +170,13 @@ def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:
     """Return the times of steps without a profiler, and what they worked on, where that is known."""
     run, info = capture.run, capture.info
     if run is not None:
-        rows = np.flatnonzero(_judged(run, capture) & (run.state == PLAIN))
+        rows = np.flatnonzero(usable_steps(run, capture) & (run.state == PLAIN))
         work = run.phase("work")[rows].astype(np.float64)
         return run.step_ns[rows].astype(np.float64), work if (work > 0).all() else np.empty(0)
     return np.array(info.unprofiled_ms if info else (), np.float64) * 1e6, np.empty(0)
 
 
-def _judged(run: RunSteps, capture: Capture) -> Mask:
+def usable_steps(run: RunSteps, capture: Capture) -> Mask:
     """Return which steps count: those after the warm-up that a profiler neither began nor ended in."""
     settled = capture.info.settled_after if capture.info is not None else None
     usable: Mask = run.state != EDGE
@@ -179,14 +185,11 @@ def _judged(run: RunSteps, capture: Capture) -> Mask:
 
 
 def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
-    usable = _judged(run, capture)
-    times = run.step_ns.astype(np.float64)
-    base, ratio = np.ones(run.num), np.zeros(run.num)
-    for state in (PLAIN, LIGHT, ATTRIBUTION):
-        rows = np.flatnonzero(usable & (run.state == state))
-        if len(rows) >= 2:
-            base[rows] = np.median(times[rows])
-            ratio[rows] = times[rows] / base[rows]
+    usable = usable_steps(run, capture)
+    base = _bases(run, usable)
+    usable &= base > 0
+    base[base == 0] = 1.0
+    ratio = np.where(usable, run.step_ns / base, 0.0)
     usable &= ratio > 0
     if int(usable.sum()) < MIN_STEPS:
         return
@@ -202,6 +205,27 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
             period = _period(group, usable)
             if _is_kept(label, group, period):
                 yield _stall(judged, group, label, period)
+
+
+def run_mean(run: RunSteps, capture: Capture) -> tuple[float, int] | None:
+    """Return the mean step of the run, ns, without what recording makes longer, and of how many; None where unknown."""
+    usable = usable_steps(run, capture)
+    base = _bases(run, usable)
+    plain = base[usable & (run.state == PLAIN)]
+    rows = np.flatnonzero(usable & (base > 0))
+    if not len(plain) or plain[0] <= 0:
+        return None
+    return float((run.step_ns[rows] * (plain[0] / base[rows])).mean()), len(rows)
+
+
+def _bases(run: RunSteps, usable: Mask) -> Floats:
+    """Return for each step the median of those that were recorded in the same way, 0 for fewer than two."""
+    base = np.zeros(run.num)
+    for state in (PLAIN, LIGHT, ATTRIBUTION):
+        rows = np.flatnonzero(usable & (run.state == state))
+        if len(rows) >= 2:
+            base[rows] = np.median(run.step_ns[rows])
+    return base
 
 
 def _in_a_phase(steps: _Judged) -> Mask:
@@ -288,6 +312,7 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         each_ns=float(np.median(times[rows] * scale[rows])),
         lost_ns=lost,
         share=lost * len(judged) / float((times[judged] * scale[judged]).sum()),
+        factor=sum_factor(excess.tolist(), is_regular=period > 0),
         phase=label,
         phase_share=min(1.0, float(phase.sum() / excess.sum())),
         place=shared.path,

@@ -255,7 +255,7 @@ def test_without_a_device_shares_are_of_a_step_that_is_not_recorded(recording):
     assert answer.step_ns == pytest.approx(2_000_000, rel=0.02)
     (finding,) = (f for f in answer.findings if f.rule == "python-stall")
     assert finding.lost_ns == pytest.approx(1_000_000, rel=0.02)
-    assert any("Recording made the step 50 % longer" in note.text for note in answer.trust)
+    assert any("Recording made the median step 50.0 % longer" in note.text for note in answer.trust)
 
 
 def test_the_source_says_where_steps_came_from(late, recording):

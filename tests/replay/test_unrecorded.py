@@ -6,6 +6,8 @@ import pytest
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.replay.unrecorded import unrecorded
+from diagnose.reports.format import recording_cost
+from diagnose.text.numbers import duration, growth
 
 NUM = 40  # launches of a step
 OP_US, CALL_US = 6.0, 4.0  # of an operator without its call, and of the call in it
@@ -103,7 +105,28 @@ def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
     assert abs(d.profiler_overhead) < 0.03
     assert d.recording_removed == pytest.approx(1.0, abs=0.05)
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
-    assert note.startswith("Recording made the step 100 % longer")
+    assert note.startswith("Recording made the median step 99.9 % longer")
+    assert recording_cost(d.profiler_overhead, d.recording_removed) == "99.9 % longer while recorded, taken out"
+
+
+def test_the_sentence_about_it_states_the_step_of_the_first_screen(recording):
+    """One of ten steps does the work of four, so the mean step is no median one."""
+    r = recording(devices=())
+    now = 0.0
+    for number in range(10):
+        began = now
+        for _ in range(1000 if number == 4 else 250):
+            r.op("aten::add", now, now + 3)
+            now += 4
+        r.step(number + 1, began, now)
+    r.told(light_ms=(1.0,) * 10, unprofiled_ms=(0.75,) * 10)
+    d = r.diagnosis()
+    (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
+    assert note.endswith(f"all times are of the steps without it, whose mean is {duration(d.step_ns)}.")
+    assert recording_cost(d.profiler_overhead, d.recording_removed) in (
+        "33.3 % longer while recorded, taken out",
+        f"33.3 % longer while recorded, all but {growth(d.profiler_overhead)} taken out",
+    )
 
 
 def test_several_ranks_stay_as_recorded(recording):

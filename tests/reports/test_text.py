@@ -214,8 +214,8 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
 def test_the_bar_of_a_usual_step_has_one_name_with_a_prediction_and_without(forms):
     d = forms["gaps"]
     run = replace(d, findings=(replace(d.findings[0], share=0.9), *d.findings[1:]), watched_steps=25)
-    assert "  usual step      20.0 ms" in render(run)
-    assert "  usual step      20.0 ms" in render(replace(run, waterfall=None, prescriptions=()))
+    assert "  recorded step   20.0 ms" in render(run)
+    assert "  recorded step   20.0 ms" in render(replace(run, waterfall=None, prescriptions=()))
 
 
 def test_verbose_lists_every_finding_with_its_evidence(forms):

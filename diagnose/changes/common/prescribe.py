@@ -73,7 +73,8 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
 
 
 def _prescribed(change: Change, finding: Finding, step_ns: float, program: Program, advice: Advice) -> Prescription:
-    least_ns, most_ns = finding.lost_ns * advice.least, finding.lost_ns * advice.most
+    least, most = _of_few(finding, advice)
+    least_ns, most_ns = finding.lost_ns * least, finding.lost_ns * most
     edits = _edits(change, finding, advice)
     return Prescription(
         rule=finding.rule,
@@ -95,6 +96,17 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         records_more=change.records == "more",
         mean_step_ns=finding.lost_ns / finding.share if finding.share and advice.most > 0 else None,
     )
+
+
+def _of_few(finding: Finding, advice: Advice) -> tuple[float, float]:
+    """Return which share of the cost a change saves: as much wider as the cost of what comes now and then may differ.
+
+    No more than the whole cost is stated.
+    """
+    factor = finding.facts.get("cost_factor")
+    if not isinstance(factor, float) or factor <= 1:
+        return advice.least, advice.most
+    return advice.least / factor, max(advice.most, min(advice.most * factor, 1.0))
 
 
 def _freed(finding: Finding, advice: Advice, batch_size: int | None) -> str:

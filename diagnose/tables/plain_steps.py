@@ -1,0 +1,86 @@
+"""Whether the steps without the profiler, before and after the recorded ones, show what recording costs.
+
+They are what the recorded steps are set against. Where something else slowed the machine before the recording, or
+during it, the recorded steps are no longer than those before, though the step is longer than usual; the steps after it
+show that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.model.arrays import Floats, Rows
+from diagnose.model.intervals import quantiles
+from diagnose.model.plain_steps import PlainSteps
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.run_steps import LIGHT, MIN_STEPS, PLAIN, run_mean, usable_steps, variation
+
+__all__ = ["plain_steps"]
+
+MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
+BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
+MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
+
+
+@shared_table
+def plain_steps(t: Tables) -> PlainSteps | None:
+    """Return what steps took beside the timing window, None where the run's steps are not known, or not the device's.
+
+    With a device those after the window count for nothing where they differ, nor does the run's mean then: its
+    profiler stays attached and makes their launches longer (on an H100 steps of 23 ms took 37 ms after the recording).
+    """
+    run, info = t.capture.run, t.capture.info
+    if run is None or info is None or not info.light_ms or not info.unprofiled_ms:
+        return None
+    if t.device_id >= 0 and not len(run.device_ns):
+        return None  # the host runs ahead by any number of steps
+    plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    window = _longest_run(np.flatnonzero(run.state == LIGHT))
+    mean = run_mean(run, t.capture)
+    if mean is None or not len(window):
+        return None
+    times = run.step_ns.astype(np.float64)
+    recorded = np.array(info.light_ms) * 1e6
+    before = _nearest(times[plain[plain < window[0]]][::-1])
+    after = _nearest(times[plain[plain > window[-1]]])
+    alike = not (len(before) and len(after)) or not (_is_longer(before, after) or _is_longer(after, before))
+    lasts = t.device_id < 0 or alike
+    if t.device_id >= 0:
+        after, alike = after[:0], True
+    agree = alike and not any(_is_longer(each, recorded) for each in (before, after) if len(each))
+    return PlainSteps(
+        before_ns=_median(before),
+        recorded_ns=float(np.median(recorded)),
+        after_ns=_median(after),
+        mean_ns=mean[0] if lasts else None,
+        num=mean[1],
+        agree=agree or _follow_work(t),
+    )
+
+
+def _follow_work(t: Tables) -> bool:
+    """Return whether steps are longer or shorter by what they work on, which recorded steps are compared by."""
+    varies = variation(t.capture)
+    return varies is not None and varies.per_work_ns is not None
+
+
+def _longest_run(rows: Rows) -> Rows:
+    """Return the longest run of consecutive rows: of two timing windows the longer one is kept."""
+    parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return max(parts, key=len)
+
+
+def _nearest(times: Floats) -> Floats:
+    """Return the first of these times that count, none of too few."""
+    num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_STEPS)
+    return times[:num] if len(times) >= MIN_BESIDE else times[:0]
+
+
+def _is_longer(longer: Floats, shorter: Floats) -> bool:
+    """Return whether steps are longer than others by more than the quartiles of either lie apart."""
+    (low, middle, high), (other_low, other, other_high) = (quantiles(x, 0.25, 0.5, 0.75) for x in (longer, shorter))
+    return bool(middle - other > max(high - low, other_high - other_low, MIN_DIFFERENCE * other))
+
+
+def _median(times: Floats) -> float | None:
+    return float(np.median(times)) if len(times) else None
