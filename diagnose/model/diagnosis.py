@@ -21,6 +21,7 @@ from diagnose.model.files import write_file
 from diagnose.model.frozen import dataclass
 from diagnose.model.places import Example, Where
 from diagnose.model.rules import Legend
+from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, KernelTime, Memory, Picture, Roofline
@@ -70,9 +71,7 @@ class Finding:
     where: tuple[Where, ...] = ()  # the most expensive first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
-    tasks: Rows = field(
-        default_factory=lambda: NO_TASKS, compare=False, repr=False
-    )  # device tasks (rows of Tasks) that it accounts for
+    tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
@@ -115,6 +114,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    trial_method: TrialMethod | Literal[""] = ""  # "" in a report of an earlier version
     records_again: bool = False  # it changes the recording, not the script
     records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
