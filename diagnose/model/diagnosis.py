@@ -114,6 +114,7 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    apply_with: str = ""  # the command that applies the diff, where it was written to a file
     trial_method: TrialMethod | Literal[""] = ""  # "" in a report of an earlier version
     records_again: bool = False  # it changes the recording, not the script
     records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
@@ -280,9 +281,7 @@ class Diagnosis:
         return len(self.step_times_ns)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str | Path:
-        """Return the HTML report, or with ``path`` write it there and return the path.
-
-        A file that exists is replaced with ``force`` only.
+        """Return the HTML report, or with ``path`` write it there, over one with ``force`` only, and return the path.
 
         Raises:
             OutputError: the file exists already and ``force`` is off, or it cannot be written.
