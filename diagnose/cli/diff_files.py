@@ -39,7 +39,7 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
 
 
 def _shown(diagnosis: Diagnosis) -> Iterator[Prescription]:
-    """Yield the prescriptions of the first screen and the first one of each finding, where they have a diff to apply."""
+    """Yield the prescriptions of the first screen and the first of each finding, where they have a diff to apply."""
     from diagnose.changes.common.separate_diffs import applies_in
 
     listed = diagnosis.waterfall.forecasts[-1].ids if diagnosis.waterfall is not None else ()
