@@ -9,6 +9,7 @@ from typing import NamedTuple
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
+from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import answer as answers
 from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
@@ -70,6 +71,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         causes=_causes(d),
         fixes=_by_rule(d.prescriptions),
         also=_by_rule(d.also_possible),
+        how_tried=HOW_TRIED,
+        by_hand=_by_hand(d),
         path_shares=_path_shares(d),
         tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         steps_chart=steps_chart(d),
@@ -115,6 +118,13 @@ def _combinations(d: Diagnosis) -> Data | None:
         "now": d.step_ns / 1e6,
         "steps": [[f.step_ns / 1e6, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
     }
+
+
+def _by_hand(d: Diagnosis) -> list[str]:
+    """Return the ids of the changes that are predicted and that no trial makes."""
+    listed = d.waterfall.forecasts[-1].ids if d.waterfall is not None else ()
+    methods = {p.id: p.trial_method for p in d.prescriptions}
+    return [name for name in listed if methods.get(name) == "by hand"]
 
 
 def _parts(d: Diagnosis) -> list[tuple[str, str, str, float]]:

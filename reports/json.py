@@ -197,6 +197,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "predicted_step_ms": None if p.predicted_step_ns is None else ms(p.predicted_step_ns),
         "edits": each(_where, p.edits),
         "diff": text(p.diff),
+        "trial_method": p.trial_method,
         "records_again": p.records_again,
         "records_more": p.records_more,
         "mean_step_ms": None if p.mean_step_ns is None else ms(p.mean_step_ns),

@@ -27,6 +27,7 @@ from diagnose.model.diagnosis import (
     Where,
 )
 from diagnose.model.events import Note
+from diagnose.model.trial_methods import TrialMethod
 from diagnose.reports.json import SCHEMA_VERSION
 
 __all__ = ["from_dict", "from_json", "is_report"]
@@ -112,6 +113,7 @@ class _Prescription(msgspec.Struct):
     assumes: str = ""
     edits: list[_Where] = []
     diff: str = ""
+    trial_method: TrialMethod | Literal[""] = ""
     records_again: bool = False
     records_more: bool = False
     mean_step_ms: Ms = None
@@ -297,6 +299,7 @@ def _prescription(p: _Prescription) -> Prescription:
         assumes=p.assumes,
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
+        trial_method=p.trial_method,
         records_again=p.records_again,
         records_more=p.records_more,
         mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),

@@ -21,11 +21,11 @@ PARTS = {
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
 
 PHASES = {
-    "training": Legend("forward, backward and update", "#5b7fa6"),
+    "training": Legend("the rest of the step, with forward, backward and update", "#5b7fa6"),
     "loading": Legend("waiting for the next batch", "#a3946a"),
     "evaluation": Legend("in evaluation mode, or batches without gradients", "#c2577a"),
-    "rollout": Legend("collecting data with the model, without gradients", "#a06cc9"),
-    "inference": Legend("the model without gradients", "#a48ee6"),
+    "rollout": Legend("gradients off several times before the backward pass, and what lies between", "#a06cc9"),
+    "inference": Legend("gradients off before the backward pass, or steps without one", "#a48ee6"),
     "checkpoint": Legend("in torch.save", "#f2811d"),
     "other": Legend("between the update and the next batch", "#93a4b8"),
 }

@@ -128,6 +128,8 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
             Text(one_line(measured_words(action.trial)), "bold green" if action.trial.interval[0] > 1 else "bold")
         )
     parts.append(Text(one_line(p.safety), "dim" if keeps_numbers(p) else "yellow"))
+    if p.apply_with:
+        parts.append(Text.assemble(("$ ", "dim"), (one_line(p.apply_with), "bold")))
     grid = Table.grid()
     grid.add_column(width=5)
     grid.add_column(overflow="fold")

@@ -192,6 +192,15 @@ def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
     if len(lines) > most:
         yield Text(f"    │ … {plural(len(lines) - most, 'more line')}", style="dim")
+    if fix.diff:
+        yield Text(f"    {_whole_diff(fix)}", style="dim")
+
+
+def _whole_diff(fix: Prescription) -> str:
+    """Return where the diff is that the lines shown are taken from."""
+    if fix.apply_with:
+        return tr("an excerpt; {command} makes the change", command=one_line(fix.apply_with))
+    return tr("an excerpt; the HTML and JSON reports have the whole diff")
 
 
 def _code(fix: Prescription) -> list[str]:

@@ -14,7 +14,7 @@ from remedy_figures import FIGURES
 
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
-from diagnose.changes import CHANGES, by_hand, patch_of, trial_method
+from diagnose.changes import CHANGES, trial_words
 from diagnose.changes.common.change import ByHand, Change
 from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.text.pages import parse_page
@@ -140,14 +140,7 @@ def _remedies_page() -> Iterator[str]:
 
 def _properties(change: Change) -> Iterator[tuple[str, str]]:
     yield "Safety", f"{change.numerics.safety}."
-    patch = patch_of(change.id)
-    if trial_method(change.id) == "edited copy":
-        yield "In a trial", f"in the text of the script that runs; no patch can: {by_hand(change.id)}."
-    elif patch is None:
-        yield "In a trial", f"by hand: {by_hand(change.id)}."
-    else:
-        what = "environment variables" if patch.environment else "from outside"
-        yield "In a trial", f"{what}{', on a GPU' if patch.needs_gpu else ''}."
+    yield "In a trial", trial_words(change.id)
     edit = change.edit
     yield "In a diff of the script", f"by hand: {edit.reason}." if isinstance(edit, ByHand) else "written."
     rules = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.changes]

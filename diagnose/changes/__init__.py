@@ -12,15 +12,12 @@ import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, TypeAlias
 
 from diagnose.changes.common.change import ByHand, Change, Patch
 from diagnose.model.plugins import load_plugins
+from diagnose.model.trial_methods import HOW_TRIED, TrialMethod
 
-__all__ = ["CHANGES", "TrialMethod", "any_compiles", "by_hand", "edits_script", "patch_of", "trial_method"]
-
-TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
-"""How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
+__all__ = ["CHANGES", "any_compiles", "by_hand", "edits_script", "patch_of", "trial_method", "trial_words"]
 
 
 class _Changes(Mapping[str, Change]):
@@ -77,6 +74,18 @@ def by_hand(name: str) -> str:
     """Return why no patch makes a change, "" where one does."""
     change = CHANGES.get(name)
     return change.patch.reason if change is not None and not isinstance(change.patch, Patch) else ""
+
+
+def trial_words(name: str) -> str:
+    """Return how a trial makes a change, in a sentence; where no patch does, with the reason."""
+    patch, method = patch_of(name), trial_method(name)
+    if patch is None:
+        link = ": " if method == "by hand" else "; no patch can: "
+        return f"{HOW_TRIED[method]}{link}{by_hand(name)}."
+    by = ", by environment variables" if patch.environment else ""
+    needs = "; needs a GPU" if patch.needs_gpu else ""
+    takes = "; compiling may take minutes" if patch.compiles else ""
+    return f"{HOW_TRIED[method]}{by}{needs}{takes}."
 
 
 def any_compiles(ids: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from diagnose.text.progress import Progress
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis
 
-__all__ = ["Request", "analyze_with_progress", "answer", "check_rules", "chosen", "prepare"]
+__all__ = ["Request", "analyze_with_progress", "answer", "check_rules", "chosen", "is_page", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, 
     """
     check_rules(request.select, request.ignore)
     files = output.plan(request.html, request.output, force=request.force, inputs=inputs)
-    if request.open_browser and not any(_is_page(file) for file in files):
+    if request.open_browser and not any(is_page(file) for file in files):
         raise UsageError("--open needs an HTML report; add --html FILE.")
     return files
 
@@ -104,7 +104,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     if request.open_browser:
         import webbrowser  # starts with the modules that start processes
 
-        webbrowser.open(next(file for file in files if _is_page(file)).absolute().as_uri())
+        webbrowser.open(next(file for file in files if is_page(file)).absolute().as_uri())
 
 
 def _printed(diagnosis: Diagnosis, request: Request) -> str:
@@ -118,5 +118,6 @@ def _printed(diagnosis: Diagnosis, request: Request) -> str:
         return terminal_text(diagnosis, verbose=request.verbose)
 
 
-def _is_page(file: Path) -> bool:
+def is_page(file: Path) -> bool:
+    """Return whether a file is to hold a page, by its name."""
     return file.suffix.lower() in {".html", ".htm"}

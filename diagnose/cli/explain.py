@@ -189,13 +189,10 @@ def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:
 
 
 def _trial(change: Change) -> str:
-    from diagnose.changes.common.change import Patch
+    from diagnose.changes import trial_method, trial_words
 
-    if not isinstance(change.patch, Patch):
-        return f"Made by hand: {change.patch.reason}."
-    how = "prove applies it to the unmodified script" + ("; needs a GPU" if change.patch.needs_gpu else "")
-    how += "; compiling may take minutes" if change.patch.compiles else ""
-    return f"{how}. {LOSSES[change.numerics.promise]}"
+    losses = "" if trial_method(change.id) == "by hand" else f" {LOSSES[change.numerics.promise]}"
+    return f"{trial_words(change.id)}{losses}"
 
 
 def _patch(change: Change) -> str:

@@ -20,7 +20,8 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import Order
 from diagnose.capture.record.folder import CapturePaths, unfinished
-from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
+from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare
+from diagnose.cli.diff_files import with_diff_files
 from diagnose.cli.exchange import Exchange
 from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
@@ -82,6 +83,9 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank != min(chosen):
         return code
     diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
+    page = next((file for file in files if is_page(file)), None)
+    if page is not None:
+        diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
 

@@ -22,6 +22,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.places import Example, Where
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
+from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, KernelTime, Memory, Picture, Roofline
@@ -71,9 +72,7 @@ class Finding:
     where: tuple[Where, ...] = ()  # the most expensive first
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
-    tasks: Rows = field(
-        default_factory=lambda: NO_TASKS, compare=False, repr=False
-    )  # device tasks (rows of Tasks) that it accounts for
+    tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
@@ -116,6 +115,8 @@ class Prescription:
     arguments: Facts = field(default_factory=dict)  # what `diagnose prove` applies it with, such as {"workers": 4}
     edits: tuple[Where, ...] = ()  # the lines of the script to edit, where the capture holds them
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
+    apply_with: str = ""  # the command that applies the diff, where it was written to a file
+    trial_method: TrialMethod | Literal[""] = ""  # "" in a report of an earlier version
     records_again: bool = False  # it changes the recording, not the script
     records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step
@@ -280,9 +281,7 @@ class Diagnosis:
         return len(self.step_times_ns)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> str | Path:
-        """Return the HTML report, or with ``path`` write it there and return the path.
-
-        A file that exists is replaced with ``force`` only.
+        """Return the HTML report, or with ``path`` write it there, over one with ``force`` only, and return the path.
 
         Raises:
             OutputError: the file exists already and ``force`` is off, or it cannot be written.

@@ -149,7 +149,13 @@ def _rank(answer: Answer, largest: Finding) -> str:
     idle = answer.idle_by_cause.get(largest.rule, 0.0)
     if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"
-    return "the main cause"
+    return "the largest avoidable cost" if _saves_first(answer, largest) else "the main cause"
+
+
+def _saves_first(answer: Answer, largest: Finding) -> bool:
+    """Return whether the change that comes first is one for the finding, in a step without a device."""
+    first = next(iter(answer.prescriptions), None)
+    return answer.queue is None and first is not None and first.rule == largest.rule and _predicts(first)
 
 
 def _is_hidden(answer: Answer, finding: Finding) -> bool:

@@ -80,9 +80,10 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
 def _with_new_answer(d: Diagnosis) -> Diagnosis:
     """Return the diagnosis with the largest of the findings that are left as its answer."""
     from diagnose.pipeline.headline import Answer, headline, summary  # they import all rules, an answer kept needs none
-    from diagnose.pipeline.verdict import dominant
+    from diagnose.pipeline.verdict import answering, savings_by_rule
 
-    largest = dominant(d.verdict, sorted(d.findings, key=lambda f: -f.lost_ns), d.step_ns, d.steps)
+    largest_first, saved = sorted(d.findings, key=lambda f: -f.lost_ns), savings_by_rule(d.prescriptions)
+    largest = answering(d.verdict, largest_first, d.step_ns, d.steps, saved)
     ordered = sorted(d.findings, key=lambda f: f is not largest)
     answer = Answer(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
     answer = answer._replace(

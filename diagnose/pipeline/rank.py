@@ -25,7 +25,7 @@ from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, missing_records
-from diagnose.pipeline.verdict import dominant, verdict
+from diagnose.pipeline.verdict import answering, savings_by_rule, verdict
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
@@ -146,7 +146,8 @@ def _answer(
     queue = t.queue if t.device_id >= 0 and not withheld else None
     partition = t.partition if queue else None
     answer = verdict(queue, partition, idle)
-    largest = None if withheld else dominant(answer, valued.findings, step_ns, t.steps.num)
+    saved = savings_by_rule(valued.replayed.prescriptions)
+    largest = None if withheld else answering(answer, valued.findings, step_ns, t.steps.num, saved)
     found = sorted(valued.findings, key=lambda f: (f is not largest, -f.gain_ns))
     again = False
     with noting("trust", notes):

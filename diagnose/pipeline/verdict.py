@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnose.analyzers import META
-from diagnose.model.diagnosis import Finding, Partition, Queue, Verdict
+from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict
+from diagnose.model.forecast import middle_ns
 from diagnose.model.rules import RuleMeta
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["dominant", "is_shallow", "matches_verdict", "verdict"]
+__all__ = ["answering", "dominant", "is_shallow", "matches_verdict", "savings_by_rule", "verdict"]
 
 
 def verdict(
@@ -50,6 +51,41 @@ def matches_verdict(found: Verdict, rule: RuleMeta) -> bool:
     if found == "no-gpu" or not rule.computes:
         return True
     return (rule.kind in ("trust", "idle")) != (found == "kernel-bound")
+
+
+def savings_by_rule(prescriptions: Sequence[Prescription]) -> dict[str, float]:
+    """Return what the best change for each finding is predicted to save a step, ns."""
+    saved: dict[str, float] = {}
+    for p in prescriptions:
+        if p.predicted_step_ns is not None:
+            saved[p.rule] = max(saved.get(p.rule, 0.0), middle_ns(*p.saves_ns))
+    return saved
+
+
+def answering(
+    found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, saved: Mapping[str, float]
+) -> Finding | None:
+    """Return the finding that answers, where it is known what the best change for each saves (``saved``, by rule).
+
+    A host without a device has to call its operators: most of what calling them takes stays whatever is changed.
+    Where recording makes the dominant finding longer than it is, another one answers that recurs, takes 10 % of the
+    step, and whose change saves more or nearly as much.
+    """
+    answer = dominant(found, findings, step_ns, num_steps)
+    if found != "no-gpu" or answer is None or not META[answer.rule].inflated:
+        return answer
+    at = THRESHOLDS
+    least_ns = max(at.near_share * saved.get(answer.rule, 0.0), at.answering_share * step_ns)
+    others = [
+        f
+        for f in findings
+        if META[f.rule].explains
+        and not (META[f.rule].inflated or META[f.rule].kind in ("trust", "state", "run"))
+        and f.count >= at.recurs_in * num_steps
+        and _cost_ns(f) >= at.known_share * step_ns
+        and saved.get(f.rule, 0.0) >= least_ns
+    ]
+    return max(others, key=lambda f: saved[f.rule], default=answer)
 
 
 def dominant(

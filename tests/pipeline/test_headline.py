@@ -80,6 +80,17 @@ def test_what_the_finding_is_the_largest_of(largest, others, fields, words):
     assert f"; {words}: " in headline(answer(findings=(largest, *others), **fields), largest)
 
 
+@pytest.mark.parametrize(
+    ("rule", "idle", "words"),
+    [("data-stall", None, "the largest avoidable cost"), ("launch-bound", None, "the main cause"),
+     ("data-stall", 0.4, "the main cause")],
+)  # fmt: skip
+def test_without_a_device_the_cost_that_the_first_change_avoids(rule, idle, words):
+    largest, first = found("data-stall", 2e5), Prescription(rule, "id", "", "", "", (1e5, 2e5), 8e5, "same numbers")
+    told = answer(idle=idle, findings=(largest, found("launch-bound", 4e5)), prescriptions=(first,))
+    assert f"; {words}: " in headline(told, largest)
+
+
 def test_the_largest_saving_is_a_number_of_what_is_saved():
     largest = found("host-sync", 1e5, 3e5)
     told = answer(findings=(largest, found("full-precision-matmul", 4e5, 0.0)))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import META
-from diagnose.model.diagnosis import Finding, Partition, Queue
-from diagnose.pipeline.verdict import dominant, matches_verdict, verdict
+from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue
+from diagnose.pipeline.verdict import answering, dominant, matches_verdict, savings_by_rule, verdict
 
 
 def queue(idle, *, depth=50.0, late=0.0):
@@ -183,3 +183,32 @@ def test_what_lies_where_the_verdict_points(found, rule, expected):
 def test_without_a_device_the_more_exact_of_two_alike_answers(verdict_, share, expected):
     answer = dominant(verdict_, [found("launch-bound", 0.4), found("unfused-optimizer", share)], 1e6, 10)
     assert answer.rule == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "saved", "expected"),
+    [
+        (0.24, {"launch-bound": 0.12, "data-stall": 0.17}, "data-stall"),  # calling operators cannot be taken away
+        (0.24, {"launch-bound": 0.12, "data-stall": 0.09}, "data-stall"),
+        (0.24, {"launch-bound": 0.12, "data-stall": 0.08}, "launch-bound"),
+        (0.24, {"data-stall": 0.17}, "data-stall"),
+        (0.24, {"data-stall": 0.01}, "launch-bound"),
+        (0.24, {}, "launch-bound"),
+        (0.09, {"data-stall": 0.09}, "launch-bound"),
+    ],
+)
+def test_without_a_device_a_change_that_helps_answers_before_calls_that_stay(share, saved, expected):
+    findings = [found("launch-bound", 0.41), found("data-stall", share)]
+    rare = [findings[0], found("data-stall", share, count=4)]
+    saved_ns = {rule: part * 1e6 for rule, part in saved.items()}
+    assert answering("no-gpu", findings, 1e6, 10, saved_ns).rule == expected
+    assert answering("gaps", findings, 1e6, 10, saved_ns).rule == "launch-bound"
+    assert answering("no-gpu", rare, 1e6, 10, saved_ns).rule == "launch-bound"
+
+
+def test_the_best_change_of_each_finding_counts():
+    def saving(rule, *saves, predicted=1.0):
+        return Prescription(rule, "id", "", "", "", saves, predicted, "")
+
+    changes = [saving("data-stall", 1, 3), saving("data-stall", 2, 4), saving("host-sync", 1, 9, predicted=None)]
+    assert savings_by_rule(changes) == {"data-stall": 3.0}

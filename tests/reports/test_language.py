@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from diagnose.analyzers import LEGENDS
 from diagnose.changes import CHANGES
 from diagnose.compare.html import _GATES, _PILLS
+from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 from diagnose.reports.answer import _PILLS as VERDICTS
@@ -92,7 +93,9 @@ def test_every_label_of_causes_parts_and_verdicts_is_translated():
         pill for pill, _ in (*_PILLS.values(), *_GATES.values())
     }
     known = {name.replace("_", " ") for name in names} | names
-    wanted = {t for t in labels | pills | (known & CATALOGUE.keys()) | set(TERMS.values()) if t}
+    wanted = {t for t in labels | pills | (known & CATALOGUE.keys()) | set(TERMS.values()) if t} | set(
+        HOW_TRIED.values()
+    )
     assert sorted(wanted - CATALOGUE.keys()) == []
 
 

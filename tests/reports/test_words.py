@@ -7,6 +7,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.reports.format import duration, line_of, path_tail, percent, place, recording_cost, summed
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.monitor_page import reading
+from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 
 
@@ -129,3 +130,11 @@ def test_small_causes_are_summed_up():
 )
 def test_readings_of_a_gpu_are_never_in_powers_of_ten(value, text):
     assert reading(value) == text
+
+
+@pytest.mark.parametrize("name", ["rollout", "inference"])
+def test_a_phase_is_explained_by_what_is_seen_of_it(name):
+    """Gradients that are off are seen, whatever is computed meanwhile: a model, a metric, a line of a log."""
+    assert "model" not in PHASES[name].label
+    assert "gradients off" in PHASES[name].label
+    assert "backward pass" in PHASES[name].label

@@ -7,7 +7,7 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
   that a model gets without gradients before a step's first backward pass;
 - *rollout*: where gradients are switched off several times before a step's first backward pass, without a DataLoader,
   all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
-- *inference*: what is computed without gradients once or a few times there: generation, a teacher, a target network;
+- *inference*: the time with gradients off, once or a few times there: generation, a teacher, a target network, metrics;
   with a DataLoader only what comes after the request for the batch that it works on;
 - *checkpoint*: in ``torch.save``;
 - *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES, TrialMethod, trial_method
+from diagnose.changes import CHANGES, trial_method
 from diagnose.model.frozen import dataclass
+from diagnose.model.trial_methods import TrialMethod
 
 __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diagnose.analyzers import META
-from diagnose.changes import CHANGES
+from diagnose.changes import CHANGES, trial_method
 from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
@@ -91,6 +91,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         remedy=change.remedy,
         arguments=advice.arguments,
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
+        trial_method="by hand" if advice.arguments.get("by_hand") else trial_method(change.id),
         diff=diff_of(edits) if advice.is_whole else "",
         records_again=change.records is not None,
         records_more=change.records == "more",

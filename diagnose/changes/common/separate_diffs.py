@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
 from diagnose.model.frozen import dataclass
 
-__all__ = ["separated"]
+__all__ = ["applies_in", "separated"]
 
 _FILE = re.compile(r"^--- a/(?P<name>.*)$")
 _HUNK = re.compile(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
@@ -52,6 +53,11 @@ class _Hunk:
             end = len(self.body)
         return replace(self, old=self.old + start, new=self.new + start, body=self.body[start:end])
 
+    def fits(self, lines: Sequence[str]) -> bool:
+        """Return whether the file's lines are those that the hunk edits."""
+        before = [line[1:] for line in self.body if line[0] in " -"]
+        return list(lines[self.old - 1 : self.old - 1 + len(before)]) == before
+
     def text(self) -> str:
         """Return the hunk as it stands in a diff."""
         before, after = (sum(line[0] in kinds for line in self.body) for kinds in (" -", " +"))
@@ -68,6 +74,16 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
         others = set().union(*(lines for k, lines in enumerate(edited) if k != i)) - edited[i]
         found.append(replace(p, diff="".join(hunk.without(others).text() for hunk in hunks[i])))
     return tuple(found)
+
+
+def applies_in(folder: Path, diff: str) -> bool:
+    """Return whether git applies a diff in the folder: its files lie below it and have the lines that it edits."""
+    hunks = list(_hunks(diff))
+    try:
+        files = {hunk.file: (folder / hunk.file).read_bytes().decode().split("\n") for hunk in hunks}
+    except (OSError, ValueError):
+        return False
+    return bool(hunks) and all(hunk.fits(files[hunk.file]) for hunk in hunks)
 
 
 def _hunks(diff: str) -> Iterator[_Hunk]:

@@ -1,0 +1,49 @@
+"""The diffs of a diagnosis as files beside its page, so that ``git apply`` takes them as they are."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diagnose.errors import OutputError
+from diagnose.model.files import printable, write_file
+
+if TYPE_CHECKING:
+    from diagnose.cli.answer import Request
+    from diagnose.model.diagnosis import Diagnosis, Prescription
+
+__all__ = ["with_diff_files"]
+
+
+def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
+    """Write the diffs that the text report shows, and return the diagnosis with the commands that apply them.
+
+    A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
+    ``--force`` only; one that cannot be written is named and left out.
+    """
+    commands = {}
+    for p in _shown(diagnosis):
+        file = page.with_name(f"{page.stem}.{p.id}.diff")
+        try:
+            write_file(file, p.diff, force=request.force)
+        except OutputError as error:
+            request.progress.say(f"the diff of {p.id} was not written: {error}")
+            continue
+        request.progress.say(f"wrote {printable(file)}")
+        commands[p.id] = shlex.join(["git", "apply", str(file)])
+    found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
+    return replace(diagnosis, prescriptions=tuple(found))
+
+
+def _shown(diagnosis: Diagnosis) -> Iterator[Prescription]:
+    """Yield the prescriptions of the first screen and the first of each finding, where they have a diff to apply."""
+    from diagnose.changes.common.separate_diffs import applies_in
+
+    listed = diagnosis.waterfall.forecasts[-1].ids if diagnosis.waterfall is not None else ()
+    first = {p.rule: p.id for p in reversed(diagnosis.prescriptions)}
+    for p in diagnosis.prescriptions:
+        if p.diff and p.id in (*listed, *first.values()) and applies_in(Path.cwd(), p.diff):
+            yield p

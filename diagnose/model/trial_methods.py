@@ -1,0 +1,17 @@
+"""How a trial makes a change, and the words for it: the same on a change's page, in a report and in the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+__all__ = ["HOW_TRIED", "TrialMethod"]
+
+TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
+"""How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
+
+HOW_TRIED: Mapping[TrialMethod, str] = {
+    "patch": "prove applies it to the unmodified script",
+    "edited copy": "prove makes it in the text of a copy of the script",
+    "by hand": "Made by hand",
+}

@@ -1,0 +1,89 @@
+"""A traced script's diffs as files: the command that the report prints makes the change, and nothing is overwritten."""
+
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diagnose.changes.common.call_edits import calls_in, diff_of, edited
+from diagnose.cli import trace
+from diagnose.cli.answer import Request
+from diagnose.cli.diff_files import with_diff_files
+from diagnose.model.diagnosis import Prescription
+from diagnose.reports.text import render
+from tests.reports.forms import gaps
+
+MS = 1_000_000
+CODE = "def Any(*args, **values):\n    print(args, values)\n\n\nfor epoch in range(1):\n    Any(3)\n"
+PAGE = Path("report.html")
+QUIET = Request(quiet=True)
+
+
+def prescribed(file, number=6):
+    lines = CODE.split("\n")
+    line = lines[number - 1]
+    made = {
+        "name": "Any", "file": file, "first": 3, "lines": lines[2:number + 1], "ends_file": True, "takes_any": True,
+        "begin": [number, line.index("Any")], "end": [number, len(line)], "parameters": ["first", "fused"],
+    }  # fmt: skip
+    diff = diff_of([edited(one, {"fused": True}) for one in calls_in({"made": made}, ("Any",))])
+    return Prescription("data-stall", "fuse", "Fuse", "", "", (0.0, 5 * MS), 15 * MS, "same numbers", diff=diff)
+
+
+@pytest.fixture
+def diagnosed(tmp_path, monkeypatch):
+    """Give the diagnosis of a script in a folder below the working folder."""
+    folder = tmp_path / "work"
+    (folder / "a folder").mkdir(parents=True)
+    (folder / "a folder" / "train.py").write_text(CODE)
+    monkeypatch.chdir(folder)
+    return replace(gaps(), prescriptions=(prescribed("a folder/train.py"),), waterfall=None)
+
+
+@pytest.mark.parametrize("in_repository", [False, True])
+def test_the_printed_command_makes_the_change(diagnosed, tmp_path, in_repository):
+    if in_repository:  # of which the working folder is a part
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    shown = render(with_diff_files(diagnosed, PAGE, QUIET), width=100)
+    (command,) = (line.partition("$ ")[2] for line in shown.splitlines() if "$ git apply" in line)
+    subprocess.run(shlex.split(command), check=True)
+    done = subprocess.run([sys.executable, "a folder/train.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == "(3,) {'fused': True}\n"
+    assert "an excerpt; git apply report.fuse.diff makes the change" in shown
+
+
+def test_a_trace_writes_it_beside_its_report(diagnosed, monkeypatch, capsys):
+    monkeypatch.setattr(trace, "_run", lambda *_: (0, Path("capture")))
+    monkeypatch.setattr(trace, "_diagnosed", lambda *_: diagnosed)
+    request = trace.TraceRequest(script="a folder/train.py", quiet=True)
+    assert trace.trace_and_answer(request) == 0
+    (page,) = Path().glob("diagnose-report-*.html")
+    (file,) = Path().glob("*.diff")
+    assert file.name == f"{page.stem}.fuse.diff"
+    assert f"$ git apply {file}" in capsys.readouterr().out
+    assert trace.trace_and_answer(replace(request, output="report.json")) == 0
+    assert list(Path().glob("*.diff")) == [file]  # without a page there is none
+
+
+def test_a_file_that_exists_stays_as_it_is(diagnosed):
+    file = Path("report.fuse.diff")
+    file.write_text("mine")
+    (left,) = with_diff_files(diagnosed, PAGE, QUIET).prescriptions
+    assert (file.read_text(), left.apply_with) == ("mine", "")
+    (made,) = with_diff_files(diagnosed, PAGE, replace(QUIET, force=True)).prescriptions
+    assert (file.read_text(), made.apply_with) == (made.diff, "git apply report.fuse.diff")
+
+
+@pytest.mark.parametrize("after", [CODE.replace("epoch", "i"), CODE.replace("\n", "\r\n"), None])
+def test_a_diff_that_does_not_apply_here_is_not_written(diagnosed, after):
+    script = Path("a folder/train.py")
+    script.unlink() if after is None else script.write_bytes(after.encode())
+    assert with_diff_files(diagnosed, PAGE, QUIET) == diagnosed
+    assert not Path("report.fuse.diff").exists()
+
+
+def test_without_a_file_the_excerpt_names_where_the_whole_diff_is(diagnosed):
+    assert "an excerpt; the HTML and JSON reports have the whole diff" in render(diagnosed, width=100)
