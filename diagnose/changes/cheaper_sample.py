@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-# Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything is
-# left of a loop in Python, and computed once the whole sample is gone.
+# Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
+# is left of a loop in Python, and computed once the whole sample is gone.
 LEAST = 0.5
 MIN_BESIDE = 0.05  # of loading, in other lines of the sample: less is not worth a word
 _AFTER = """# what depends on the sample alone: once, in the dataset's __init__, and looked up in __getitem__

@@ -51,7 +51,10 @@ def test_where_the_source_is_not_at_hand_the_line_with_most_samples_is_named(rec
     [
         ({11: 2, 13: 9, 14: 9}, SampledLoop(12, 14, 0.9)),  # the innermost that has half of them
         ({11: 9, 13: 5, 17: 6}, SampledLoop(10, 18, 1.0)),  # two inside it, neither of which has
-        ({11: 9, 13: 5, 29: 40}, SampledLoop(10, 18, 1.0)),  # the line of a backward pass only repeats what others called
+        (
+            {11: 9, 13: 5, 29: 40},
+            SampledLoop(10, 18, 1.0),
+        ),  # the line of a backward pass only repeats what others called
         ({3: 9, 13: 5}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""The `for` and `while` statements of a source file, by their lines; those that go through the steps of training are left out."""
+"""The `for` and `while` statements of a source file, by their lines; that of the training itself is left out."""
 
 from __future__ import annotations
 
