@@ -15,6 +15,9 @@ What to do
     and one transfer in the place of many `.item()`. Where the host waits for the device every few launches, remove the
     waits first: no graph holds them, and savings of graphs are those of longer stretches alone.
 
+    The line is that of the loop, where samples show one and the recording holds where it ends: which of its lines has
+    most of them changes from recording to recording.
+
 How sure
     High that the host was preparing; how much fusing or graphs gain depends on the model. Without a device, what the
     operators that work leave of an unrecorded step is calling, whatever recording costs.
@@ -27,7 +30,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
-from diagnose.analyzers.common.locate import sampled_lines
+from diagnose.analyzers.common.locate import sampled_lines, source_line
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
@@ -40,6 +43,7 @@ from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
 from diagnose.tables.sampled_issuer import PASSES_ON
+from diagnose.tables.sampled_loops import SampledLoop, sampled_loop
 from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import duration, percent, plural
@@ -182,8 +186,21 @@ def _by_one_function(t: Tables) -> list[str]:
     through = f"through {issuer.calls:.0f} calls of the same {issuer.module}" if issuer.module else "itself"
     return [
         f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step {through} "
-        f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}."
+        f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}.",
+        *_of_loop(issuer, _loop(t, issuer)),
     ]
+
+
+def _loop(t: Tables, issuer: Issuer) -> SampledLoop | None:
+    """Return the loop in which a function calls most; none where a module that it calls does."""
+    return None if issuer.module else sampled_loop(t, issuer.file, issuer.function)
+
+
+def _of_loop(issuer: Issuer, loop: SampledLoop | None) -> list[str]:
+    if loop is None:
+        return []
+    body = f"lines {loop.head} to {loop.last}" if loop.last > loop.head else f"line {loop.head}"
+    return [f"{percent(loop.share, 0)} of the samples of {issuer.function} are in the loop of {issuer.file}, {body}."]
 
 
 def _looping(t: Tables) -> Issuer | None:
@@ -199,12 +216,17 @@ def _issuer(t: Tables) -> dict[str, object]:
 
 
 def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Put the lines of the function that issues most before all others; its first line where none was sampled."""
+    """Put the loop and the lines of the function that issues most first; its first line where none was sampled."""
     if t.device_id < 0:
         where = _lines_to_edit(t, where)
     issuer = _looping(t)
     if issuer is None:
         return where
+    loop = _loop(t, issuer)
+    if loop is not None:
+        code = source_line(t, issuer.file, loop.head)
+        head = Where(issuer.file, loop.head, issuer.function, code=code)
+        where = (head, *(w for w in where if (w.file, w.line) != (head.file, head.line)))
     mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file and not issuer.module)
     first = mine or (Where(issuer.file, issuer.line, issuer.function),)
     return (*first, *(w for w in where if w not in mine))

@@ -40,6 +40,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
+from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
 from diagnose.text.numbers import duration, percent, plural
 
@@ -122,8 +123,8 @@ def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:
 def _facts(t: Tables) -> Facts:
     """Return the share of the samples there that found the thread waiting, and shares of the time.
 
-    These are of what follows a read, and of what lies between the forward and the backward of an operator. The share of
-    samples is None where there are too few.
+    These are of what follows a read, of what lies between the forward and the backward of an operator, and of an
+    optimizer's steps. The share of samples is None where there are too few.
     """
     rows = t.causes.of(META.id)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
@@ -133,6 +134,7 @@ def _facts(t: Tables) -> Facts:
         "waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None,
         "after_read": _share_after_reads(t, pieces),
         "in_pass": share_in_passes(t, pieces),
+        "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
     }
 
 

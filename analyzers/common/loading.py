@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.analyzers.common.locate import is_own_file, is_user_file
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ints, Mask
+from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains
@@ -68,11 +69,13 @@ def loading_facts(t: Tables) -> Facts:
 def _slow_line(t: Tables, during: Intervals) -> Facts:
     """Return the line of the user's that most samples within loading are at, with those beside it, and that computes.
 
+    With it comes the share of loading that goes into samples at all.
+
     A loop goes over a few lines; a line that waits is made no cheaper by computing less. Samples of steps that were not
     recorded count too, where they show a call of the dataset; which line of several beside each other it is, those of
     recorded steps show, which are taken more exactly.
     """
-    samples, run = t.capture.samples, t.capture.run
+    samples, run, whole = t.capture.samples, t.capture.run, 0.0
     seen: Counter[tuple[str, int]] = Counter()
     recorded: Counter[tuple[str, int]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
@@ -82,6 +85,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         seen.update(at)
         recorded.update(at)
         still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
+        whole = _of_samples(samples, inside)
     if run is not None and seen:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
         seen.update(path[0][:2] for path in paths if any(function in _OF_A_DATASET for _, _, function in path))
@@ -94,7 +98,18 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(file):
         return {}
-    return {"slow_line": {"file": file, "line": line, "share": share}}
+    return {"slow_line": {"file": file, "line": line, "share": share}, "sample_share": max(share, whole)}
+
+
+def _of_samples(samples: Samples, inside: Mask) -> float:
+    """Return the share of loading in functions that mostly run within it: in the dataset's, not in the step's loop.
+
+    Where batches are collated the innermost line outside torch is that of the loop.
+    """
+    functions = [(file, function) for file, _, function in samples.places]
+    within = Counter(functions[row] for row in samples.place[inside].tolist())
+    others = Counter(functions[row] for row in samples.place[~inside & (samples.place >= 0)].tolist())
+    return sum(num for each, num in within.items() if num > others[each]) / max(within.total(), 1)
 
 
 def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:
@@ -144,8 +159,10 @@ def loading_evidence(facts: Facts) -> list[str]:
         spends = f" The workers compute {percent(busy, 0)} of their time."
     slow = facts.get("slow_line")
     if isinstance(slow, Mapping):
-        spends += f" {slow['file'].rpartition('/')[2]}:{slow['line']} takes {percent(slow['share'], 0)} of it."
-    said = [f"One batch is loaded {how}{count}; the median wait is {duration(_ns(facts, 'batch_ns'))}.{spends}"]
+        whole = _number(facts, "sample_share")
+        beside = f", the whole sample {percent(whole, 0)}" if whole > slow["share"] else ""
+        spends += f" {slow['file'].rpartition('/')[2]}:{slow['line']} takes {percent(slow['share'], 0)} of it{beside}."
+    said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])
 
@@ -172,6 +189,6 @@ def _counted(counters: Mapping[str, float]) -> list[str]:
     return [f"While steps were recorded {who} {'; '.join(parts)}."] if parts else []
 
 
-def _ns(facts: Facts, key: str) -> float:
+def _number(facts: Facts, key: str) -> float:
     value = facts.get(key)
     return float(value) if isinstance(value, int | float) else 0.0

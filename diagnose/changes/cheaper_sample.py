@@ -2,7 +2,8 @@
 
 What it does
     Computes once, before the training, what depends on the sample alone, and in one call of NumPy or of tensors what
-    a loop computes value by value.
+    a loop computes value by value. At least half of what the line takes is saved, at most the whole sample: computed
+    once, its other lines are gone too.
 
 What to watch
     What is kept takes memory, in each worker too. Random augmentation stays behind it.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.loading import number
 from diagnose.model.places import Where
 from diagnose.text.numbers import percent
 
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-# Of what the line takes: computed once it is gone, in one call hardly anything is left of a loop in Python; what is
-# done in C already is halved at best by doing less of it.
-LEAST, MOST = 0.5, 1.0
+# Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
+# is left of a loop in Python, and computed once the whole sample is gone.
+LEAST = 0.5
+MIN_BESIDE = 0.05  # of loading, in other lines of the sample: less is not worth a word
 _AFTER = """# what depends on the sample alone: once, in the dataset's __init__, and looked up in __getitem__
 prepared = [preprocess(each) for each in inputs]
 # else one call in the place of a loop over values: NumPy, tensors, str.translate, a compiled pattern; a table's columns
@@ -44,16 +47,19 @@ def _line(finding: Finding) -> Mapping[str, object]:
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     line = _line(finding)
-    share, number = float(str(line["share"])), int(str(line["line"]))
-    place = Where(str(line["file"]), number)
-    known = own_place(finding)
+    share = float(str(line["share"]))
+    place = Where(str(line["file"]), int(str(line["line"])))
+    known, whole = own_place(finding), max(number(finding.facts, "sample_share"), share)
+    title = f"Make the sample cheaper at {at_line(place)}, which takes {percent(share, 0)} of loading"
+    if whole - share >= MIN_BESIDE:
+        title += f" (the whole sample {percent(whole, 0)})"
     code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None
     return Advice(
-        title=f"Make the sample cheaper at {at_line(place)}, which takes {percent(share, 0)} of loading",
+        title=title,
         before=code or "",
         after=_AFTER,
         least=LEAST * share,
-        most=MOST * share,
+        most=whole,
         needs="memory for what is computed once",
     )
 

@@ -4,7 +4,9 @@ What it does
     Makes the DataLoader with `persistent_workers=True`, so that an epoch does not begin with starting processes.
 
 What to watch
-    Workers keep their copy of the dataset: what `set_epoch` changes there must reach them another way.
+    Workers keep their copy of the dataset: what `set_epoch` changes there must reach them another way. No new seed is
+    drawn for the workers of an epoch from the generator that shuffles: from the second epoch on samples come in another
+    order than from workers that are started again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.loading import loader_call, number, starts_with_epochs
+from diagnose.changes.common.loading import KEPT_WORKERS, loader_call, number, starts_with_epochs
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 CHANGE = Change(
     id="keep-workers",
     title="Keep the loader's workers between epochs",
-    numerics=identical("where the dataset does not change between epochs"),
+    numerics=identical(f"in the first epoch; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.keep_workers),
     edit=SetArguments(("DataLoader",), {"persistent_workers": True}),
     advice=_advice,

@@ -10,6 +10,10 @@ What to watch
     training waiting for a core, and where each worker of a stream has to be given its part first. Handing a batch
     over takes the worker and the training about 2 ms each: it is taken off, and where it costs about what loading
     does, workers are not prescribed.
+
+    The first epoch has the same order and the same random numbers as without workers. Later ones have not, since
+    `persistent_workers=True` draws no new seed for the workers of an epoch from the generator that shuffles. Where a
+    run must repeat one without workers, leave that argument out: workers are then started with each epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
+    KEPT_WORKERS,
     MAX_READY_SHARE,
     MIN_GAIN,
     SHARED_OUT,
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 16
+_SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
 def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
@@ -99,6 +105,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
         after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
         least=0.0,
         needs="several inputs in one call",
+        numerics=identical(_SAME_DRAWS, own_draws=True),
         arguments={"workers": num},
     )
 
@@ -106,7 +113,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
 CHANGE = Change(
     id="load-in-workers",
     title="Load batches in worker processes, ahead of the step",
-    numerics=identical("where samples do not draw from the main process's random state", own_draws=True),
+    numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", own_draws=True, first_epoch=True),
     patch=Patch(loading.load_in_workers),
     edit=SetArguments(
         ("DataLoader",),

@@ -9,6 +9,8 @@ What to watch
     `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
     trace does not show how many there are, their number is given as a multiple of today's. Workers that compute are
     at most as many as cores, and waits that come with each epoch's first batch need none more.
+
+    Workers that are kept for the first time change the order of later epochs, as load-in-workers does.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
+    KEPT_WORKERS,
     PREFETCH_FACTOR,
     SHARED_OUT,
     is_iterable,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 32
+_SAME_DRAWS = "where samples do not draw from shared random state"
 MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
 
@@ -47,7 +51,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     needs = "free CPU cores; when there are none, make a sample cheaper (decode less, store it prepared)"
     shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
-    numerics = ITERABLE_NUMERICS if shared_out else None
+    numerics = ITERABLE_NUMERICS if shared_out else identical(_SAME_DRAWS) if facts.get("persistent_workers") else None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "…")
@@ -109,7 +113,7 @@ def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[floa
 CHANGE = Change(
     id="more-workers",
     title="Use more workers, keep them alive and let each prepare more batches",
-    numerics=identical("where samples do not draw from shared random state"),
+    numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.more_workers),
     edit=SetArguments(
         ("DataLoader",),

@@ -5,7 +5,7 @@ What it does
     background thread.
 
     What a module's forward, the loss or the backward waits for stays: operators in the place of its loops, and once
-    what is the same in every step.
+    what is the same in every step. What passes in an optimizer's step is left where it is.
 
 What to watch
     Work that reads what the step changes needs a copy of it. At least as much is gone as came true of the predicted
@@ -48,7 +48,7 @@ from concurrent.futures import ProcessPoolExecutor
 pool = ProcessPoolExecutor(1)
 pending = pool.submit(preprocess, next_inputs)   # one step ahead; arguments and result are pickled
 inputs = pending.result()"""
-MIN_IN_PASS = 0.5  # of the time
+MIN_IN_PASS = MIN_IN_OPTIMIZER = 0.5  # of the time
 LEAST_VECTORISED, MOST_VECTORISED = 0.25, 0.95  # what loops over rows leave to operators is little, others may be half
 MIN_WAITING = 0.5  # of the samples there: what waits for files or sockets gives the interpreter free
 _OWN_CALL = re.compile(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
@@ -96,6 +96,8 @@ def _applies(_program: Program, finding: Finding) -> str:
         return "the line calls torch's own Python, which cannot be moved"
     if calls(finding, SAVES) or calls(finding, LOADS):
         return "the line saves or loads a checkpoint, for which there is a module"
+    if _share(finding, "in_optimizer") >= MIN_IN_OPTIMIZER:
+        return "most of the time passes in the optimizer's step, which cannot be moved"
     inside = first is not None and _TORCHS_OWN.match(first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
@@ -107,7 +109,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     special = _of_a_hook(finding, code, at) or _of_a_log(place, code, at)
     if special is not None:
         return special
-    if is_in_a_module(finding) or _is_in_the_pass(finding):
+    if is_in_a_module(finding) or _share(finding, "in_pass") >= MIN_IN_PASS:
         return Advice(
             title=f"Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
             before=code,
@@ -132,8 +134,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             least=0.0,
             needs="a call that does not depend on this step, and a library that gives the interpreter free",
         )
-    after_read = finding.facts.get("after_read")
-    if isinstance(after_read, float) and after_read >= MIN_AFTER_READ:
+    if _share(finding, "after_read") >= MIN_AFTER_READ:
         return Advice(
             title=f"Do the Python work{at} on the device, or beside the next step",
             before=code,
@@ -190,10 +191,10 @@ def _of_a_log(place: Where | None, code: str, at: str) -> Advice | None:
     )
 
 
-def _is_in_the_pass(finding: Finding) -> bool:
-    """Return whether most of it lies between the forward and the backward: the model, the loss or the backward."""
-    share = finding.facts.get("in_pass")
-    return isinstance(share, float) and share >= MIN_IN_PASS
+def _share(finding: Finding, key: str) -> float:
+    """Return a share of the finding's time, 0 where it is not known."""
+    value = finding.facts.get(key)
+    return value if isinstance(value, float) else 0.0
 
 
 CHANGE = Change(

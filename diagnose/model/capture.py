@@ -6,7 +6,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.light.pt.trace.json.gz            no stacks, no shapes: the timing claims come from it
     rank0.attribution.pt.trace.json.gz      stacks, shapes, syncs, GC: the names and lines come from it
     rank0.samples.json.gz                   the sampler's rows (see Samples)
-    rank0.lines.json.gz                     the text of the source lines that the sampler saw
+    rank0.lines.json.gz                     the text of the source lines that the sampler saw, and the loops around them
     rank0.steps.json.gz                     a row for every step of the run (see RunSteps)
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -52,6 +52,7 @@ __all__ = [
     "REMEDY",
     "Capture",
     "CaptureInfo",
+    "Loops",
     "OtherThread",
     "RunSteps",
     "Samples",
@@ -205,6 +206,9 @@ class RunSteps:
         return self.phases.get(name, np.zeros(self.num, np.int64))
 
 
+Loops: TypeAlias = tuple[tuple[int, int], ...]  # the first and last line of each `for` and `while`
+
+
 @dataclass(frozen=True, slots=True)
 class Capture:
     """One rank's evidence: ``trace`` carries the timing, ``attribution`` (if any) the names and lines."""
@@ -217,6 +221,7 @@ class Capture:
     run: RunSteps | None = None
     event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
+    loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
 
     @property
     def run_samples(self) -> Samples | None:

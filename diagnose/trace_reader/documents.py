@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ from diagnose.model.capture import (
     MAX_INFO_BYTES,
     REMEDY,
     CaptureInfo,
+    Loops,
     OtherThread,
     RunSteps,
     Samples,
@@ -25,7 +26,7 @@ from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["read_info", "read_lines", "read_samples", "read_steps"]
+__all__ = ["SourceText", "read_info", "read_lines", "read_samples", "read_steps"]
 
 _CHUNK = 1 << 18
 MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
@@ -68,6 +69,7 @@ class _StepRows(msgspec.Struct, gc=False):
 
 class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
+    loops: dict[int, int] = {}
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -140,14 +142,24 @@ def read_steps(path: Path | Stored) -> RunSteps:
     )
 
 
-def read_lines(path: Path | Stored) -> dict[tuple[str, int], str]:
-    """Read the stored source lines: the text of each by file and line.
+class SourceText(NamedTuple):
+    """What a capture holds of the script's source files."""
+
+    lines: dict[tuple[str, int], str]  # text by file and line
+    loops: dict[str, Loops]
+
+
+def read_lines(path: Path | Stored) -> SourceText:
+    """Read the stored source lines, and the loops around them.
 
     Raises:
         InputError: it cannot be read.
     """
-    stored = decode(_read(path, MAX_LINES_BYTES), _SourceFiles, source=str(path), remedy=REMEDY)
-    return {(name, line): text for name, file in stored.files.items() for line, text in file.lines.items()}
+    stored = decode(_read(path, MAX_LINES_BYTES), _SourceFiles, source=str(path), remedy=REMEDY).files
+    return SourceText(
+        {(name, line): text for name, file in stored.items() for line, text in file.lines.items()},
+        {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
+    )
 
 
 def _read(path: Path | Stored, limit: int) -> bytes:

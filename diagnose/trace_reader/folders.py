@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, Samples
 from diagnose.model.events import Note, Trace
-from diagnose.trace_reader.documents import read_info, read_lines, read_samples, read_steps
+from diagnose.trace_reader.documents import SourceText, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored
@@ -74,7 +74,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
-    lines = _optional(folder, info.lines_file, read_lines, notes)
+    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {})
     timing = light or attribution
     if timing is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -87,7 +87,8 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         info=info,
         samples=samples and _samples_from_cwd(samples, info),
         run=run and replace(run, paths=tuple(_from_cwd(path, info) for path in run.paths)),
-        lines={(_name_from_cwd(file, info), line): text for (file, line), text in (lines or {}).items()},
+        lines={(_name_from_cwd(file, info), line): text for (file, line), text in source.lines.items()},
+        loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
     )
 
 

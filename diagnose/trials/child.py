@@ -125,6 +125,7 @@ def _result(
     return TrialResult(
         step_ns=() if failure else step_ns,
         losses=numbers.losses,
+        first_epoch=numbers.first_epoch,
         grad_norms=numbers.grad_norms,
         skipped_steps=numbers.skipped_steps,
         peak_bytes=memory.read(),

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.changes.common.change import Promise
 
-__all__ = ["Parity", "compare_losses", "norms_apart", "of_other_draws"]
+__all__ = ["Parity", "compare_losses", "norms_apart", "of_first_epoch", "of_other_draws"]
 
 Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
 
@@ -22,6 +22,9 @@ SPREAD = 3.0  # times the distance between two runs of the baseline itself
 OTHER_DRAWS = (
     "Samples draw random numbers, and others where another process loads them: losses cannot show whether the rest "
     "stays the same."
+)
+LATER_EPOCHS = (
+    "Later epochs draw other random numbers with kept workers: only the {num} losses of the first are compared."
 )
 _ORDER: tuple[Numerics, ...] = ("identical", "within", "unknown", "drifted")
 
@@ -65,6 +68,23 @@ def compare_losses(
     if own_worst and worst.numerics in ("within", "drifted"):
         notes.append(f"Unchanged, it differs from itself by {own_middle:.1e} (median loss); that is allowed for.")
     return worst._replace(note=" ".join(notes))
+
+
+def of_first_epoch(
+    parity: Parity,
+    baselines: Sequence[Sequence[float]],
+    variants: Sequence[Sequence[float]],
+    promise: Promise,
+    num: int,
+) -> Parity:
+    """Return what losses show where those after the first ``num`` rest on other random numbers."""
+    if parity.numerics != "drifted" or parity.drift is None:
+        return parity
+    first = compare_losses([each[:num] for each in baselines], [each[:num] for each in variants], promise)
+    note = LATER_EPOCHS.format(num=num)
+    if first.numerics == "unknown":
+        return parity._replace(numerics="unknown", note=note)
+    return first._replace(note=" ".join([*([first.note] if first.note else []), note]))
 
 
 def of_other_draws(parity: Parity) -> Parity:

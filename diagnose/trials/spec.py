@@ -64,6 +64,7 @@ class TrialResult:
     failure: str = ""
     wall_s: float = 0.0
     samples_draw: bool = False  # samples that its own process loaded drew random numbers
+    first_epoch: int | None = None  # losses before a loader began its second epoch, None where none did
 
     def to_json(self) -> str:
         """Return the run as JSON."""
@@ -150,6 +151,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "warm_up": _whole,
     "steady": _flag,
     "samples_draw": _flag,
+    "first_epoch": _optional,
     "applied": _texts,
     "refused": _texts,
     "ended": _text,

@@ -13,7 +13,7 @@ from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.statistics import middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.numerics import compare_losses, norms_apart, of_other_draws
+from diagnose.trials.numerics import compare_losses, norms_apart, of_first_epoch, of_other_draws
 from diagnose.trials.spec import TrialResult
 
 __all__ = [
@@ -64,7 +64,11 @@ def evaluate(candidate: Candidate, measured: Measured) -> Trial:
     noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
     faster = speed_up(before, after, noise)
     unchanged = [run.losses for run in all_baselines if run.losses] or [()]
-    parity = compare_losses(unchanged, [run.losses for run in good], loosest(ids))
+    changed = [run.losses for run in good]
+    parity = compare_losses(unchanged, changed, loosest(ids))
+    same_draws = _first_epoch(ids, [*all_baselines, *good])
+    if same_draws is not None:
+        parity = of_first_epoch(parity, unchanged, changed, loosest(ids), same_draws)
     if _draws_otherwise(ids, all_baselines):
         parity = of_other_draws(parity)
     worst = good[parity.run]
@@ -134,6 +138,13 @@ def with_note(trial: Trial, sentence: str) -> Trial:
 def _draws_otherwise(ids: Sequence[str], baselines: Sequence[TrialResult]) -> bool:
     """Return whether samples draw random numbers, and others with one of the changes."""
     return any(run.samples_draw for run in baselines) and any(CHANGES[name].numerics.own_draws for name in ids)
+
+
+def _first_epoch(ids: Sequence[str], runs: Sequence[TrialResult]) -> int | None:
+    """Return after how many losses one of the changes draws other random numbers, None where it does not."""
+    if not any(CHANGES[name].numerics.first_epoch for name in ids):
+        return None
+    return min((run.first_epoch for run in runs if run.first_epoch is not None), default=None)
 
 
 def loosest(ids: Sequence[str]) -> Promise:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from diagnose.changes.common.patching import replace_attribute
 
@@ -21,9 +22,14 @@ CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident s
 
 
 class Numbers:
-    """Hears each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip."""
+    """Hears each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip.
+
+    ``first_epoch`` is how many losses came before a DataLoader began its second epoch, None where none did.
+    """
 
     def __init__(self) -> None:
+        self.first_epoch: int | None = None
+        self._loaders: WeakSet[Any] = WeakSet()  # that began an epoch
         self._losses: list[Any] = []
         self._overflows: list[list[Any]] = []  # of each step of a GradScaler, one number a device
         self._norms: list[Any] = []
@@ -46,6 +52,7 @@ class Numbers:
         handle = register_optimizer_step_pre_hook(self._before_step)
         self._undo.append(handle.remove)
         self._undo.append(self._watch_scalers())
+        self._undo.append(self._watch_epochs())
 
     def remove(self) -> None:
         """Stop listening."""
@@ -83,6 +90,20 @@ class Numbers:
             return result
 
         return replace_attribute(GradScaler, "step", step)
+
+    def _watch_epochs(self) -> Callable[[], None]:
+        from torch.utils.data import DataLoader
+
+        original = DataLoader.__iter__
+
+        @functools.wraps(original)
+        def begin(loader: Any) -> Any:  # an iterator of batches
+            if self.first_epoch is None and loader in self._loaders:
+                self.first_epoch = len(self._losses)
+            self._loaders.add(loader)
+            return original(loader)
+
+        return replace_attribute(DataLoader, "__iter__", begin)
 
     def _on_backward(self, tensors: Any) -> None:  # a tensor or several
         import torch

@@ -46,7 +46,9 @@ def _samples(rng: random.Random) -> dict[str, Any]:
 
 def _lines() -> dict[str, Any]:
     file = {"sha256": "0" * 64, "changed_at": "2026-01-01T00:00:00+00:00", "lines": {"12": "loss.backward()"}}
-    return {"files": {"train.py": file, "dataset.py": file | {"lines": {"7": "return self.items[i]"}}}}
+    return {
+        "files": {"train.py": file, "dataset.py": file | {"lines": {"7": "return self.items[i]"}, "loops": {"5": 7}}}
+    }
 
 
 def _steps(rng: random.Random) -> dict[str, Any]:

@@ -166,6 +166,8 @@ SCRIPTS = (
         (
             ("many_items.py", "self.hits[c] +="),
             ("many_items.py", "self.seen[c] +="),
+            # what is to be vectorised is the loop: its head is named since recordings hold where it ends
+            ("many_items.py", "for c in range(CLASSES):"),
         ),
         wrong=("compile-model", "fuse-kernels"),
     ),

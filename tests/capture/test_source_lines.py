@@ -39,7 +39,7 @@ def test_they_are_read_back_and_private(tmp_path):
     for _ in range(2):  # a capture is written after each window
         folder.write_rows("rank0.lines.json.gz", SourceLines(tmp_path).stored([("train.py", 4)]))
     path = folder.publish() / "rank0.lines.json.gz"
-    assert read_lines(path) == {("train.py", 4): "last()"}
+    assert read_lines(path).lines == {("train.py", 4): "last()"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -49,6 +49,32 @@ def test_a_file_that_changed_since_the_script_began_is_not_quoted(tmp_path):
     os.utime(file, (time.time() + 3600,) * 2)
     assert texts(lines.stored([("train.py", 4)])) == {}
     assert lines.changed == ["train.py"]
+
+
+NESTED = """def fit(rows, steps):
+    for step in range(steps):
+        while rows:
+            for row in rows:
+                use(row)
+                keep(
+                    row)
+            else:
+                done()
+        loss.backward()
+"""
+
+
+def test_the_loops_around_the_lines_but_that_of_the_training(tmp_path):
+    an_hour_old(tmp_path / "train.py", NESTED)
+    lines = SourceLines(tmp_path)
+    stored = [lines.stored([("train.py", line)])["files"]["train.py"] for line in (5, 9, 10)]
+    assert [file["loops"] for file in stored] == [{"3": 9, "4": 7}, {"3": 9}, {}]
+    assert stored[0]["lines"] == {"5": "use(row)", "3": "while rows:", "4": "for row in rows:"}
+
+
+def test_no_loops_of_what_is_no_python(tmp_path):
+    an_hour_old(tmp_path / "train.py", "%time\nfor row in rows:\n    use(row)\n")
+    assert SourceLines(tmp_path).stored([("train.py", 3)])["files"]["train.py"]["loops"] == {}
 
 
 def test_the_encoding_that_a_file_declares(tmp_path):

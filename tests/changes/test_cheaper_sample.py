@@ -50,3 +50,16 @@ def test_where_workers_hide_more_they_come_first(recording):
 )
 def test_no_line_to_make_cheaper(recording, change):
     assert "cheaper-sample" not in [p.id for p in computing(recording, **change).prescribe("data-stall")]
+
+
+def test_at_most_the_whole_sample_is_saved_and_no_collating(recording):
+    r = computing(recording, lines=(31, 31, 31, 50), cores=16)
+    for at in (*range(40, 800, 190), *range(805, 1000, 20)):  # collating, and the step itself
+        r.sample(at, ("train.py", 12, "main"))
+    finding = r.find("data-stall")
+    assert finding.facts["slow_line"] == {"file": "data.py", "line": 31, "share": 0.6}
+    assert finding.facts["sample_share"] == 0.8
+    assert finding.evidence[1].endswith("data.py:31 takes 60 % of it, the whole sample 80 %.")
+    (change,) = [p for p in r.prescribe("data-stall") if p.id == "cheaper-sample"]
+    assert change.saves_ns == (pytest.approx(240_000, rel=0.1), pytest.approx(640_000, rel=0.1))
+    assert "the whole sample" in change.title

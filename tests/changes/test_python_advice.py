@@ -30,3 +30,12 @@ def test_python_that_computes_is_made_cheaper_first(late, running, title):
     (p,) = late.prescribe("python-stall")
     assert p.title.startswith(f"{title} at train.py:40")
     assert (p.saves_ns[0] < 0.5 * p.saves_ns[1]) == bool(running)
+
+
+@pytest.mark.parametrize(("until", "advised"), [(690, False), (400, True)])
+def test_nothing_is_advised_for_what_passes_in_an_optimizers_step(late, until, advised):
+    late.annotation("Optimizer.step#SGD.step", 350, until)
+    late.sample(310, ("train.py", 40, "update"))  # the only one: a line that has few samples by chance
+    late.lines["train.py", 40] = "hits[c] += found.sum().item()"
+    assert late.find("python-stall").where[0].line == 40
+    assert [p.id for p in late.prescribe("python-stall")] == ["python-off-the-loop"] * advised

@@ -183,7 +183,7 @@ def test_stored_lines_are_read_with_a_capture(tmp_path):
     assert capture.lines == {("train.py", 3): "loss.item()"}
     (tmp_path / "rank0.lines.json.gz").write_text('{"files": 3}')
     (capture,) = open_captures([tmp_path])
-    assert (capture.lines, len(capture.trace.trust)) == ({}, 1)
+    assert (capture.lines, capture.loops, len(capture.trace.trust)) == ({}, {}, 1)
 
 
 def test_files_below_the_working_folder_are_named_from_there(tmp_path):
@@ -192,11 +192,12 @@ def test_files_below_the_working_folder_are_named_from_there(tmp_path):
     samples = {"places": [["/home/me/project/data.py", 3, "load"], ["/home/me/project2/x.py", 1, "f"]]}
     rows = {**samples, "time_ns": [10], "place": [0], "running": [1]}
     (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
-    stored = {"files": {"/home/me/project/data.py": {"sha256": "0", "changed_at": "", "lines": {"3": "load()"}}}}
+    file = {"sha256": "0", "changed_at": "", "lines": {"3": "load()"}, "loops": {"2": 3}}
+    stored = {"files": {"/home/me/project/data.py": file}}
     (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
     (capture,) = open_captures([tmp_path])
     assert [file for file, _, _ in capture.samples.places] == ["data.py", "/home/me/project2/x.py"]
-    assert capture.lines == {("data.py", 3): "load()"}
+    assert (capture.lines, capture.loops) == ({("data.py", 3): "load()"}, {"data.py": ((2, 3),)})
 
 
 @pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b"])

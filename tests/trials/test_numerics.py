@@ -115,3 +115,31 @@ def test_samples_that_draw_otherwise_in_workers_are_no_drift(change, draws, loss
     assert trial.numerics == numerics
     assert is_gain(trial) is (numerics == "unknown")
     assert ("Samples draw random numbers" in trial.note) is (numerics == "unknown")
+
+
+@pytest.mark.parametrize(
+    ("change", "first_epoch", "same", "numerics"),
+    [
+        ("load-in-workers", 10, 10, "identical"),
+        ("keep-workers", 10, 10, "identical"),
+        ("load-in-workers", 10, 9, "drifted"),
+        ("load-in-workers", 2, 2, "unknown"),  # too few to compare
+        ("load-in-workers", None, 10, "drifted"),  # no other epoch began
+        ("fused-optimizer", 10, 10, "drifted"),
+    ],
+)
+def test_workers_that_are_kept_promise_the_numbers_of_the_first_epoch(change, first_epoch, same, numerics):
+    before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, first_epoch=first_epoch)] * 2
+    losses = (*LOSSES[:same], *scaled(1)[same:])
+    after = [TrialResult(step_ns=(5e6,) * 20, losses=losses, applied=("it",))] * 2
+    trial = evaluate(Candidate(change, ""), Measured((change,), before, after, before))
+    assert trial.numerics == numerics
+    kept = first_epoch is not None and change != "fused-optimizer"
+    assert ("Later epochs draw other random numbers" in trial.note) is kept
+
+
+def test_a_loss_of_a_later_epoch_that_is_not_finite_is_a_drift():
+    before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, first_epoch=10)] * 2
+    after = [TrialResult(step_ns=(5e6,) * 20, losses=(*LOSSES[:12], math.nan), applied=("it",))] * 2
+    trial = evaluate(Candidate("keep-workers", ""), Measured(("keep-workers",), before, after, before))
+    assert trial.numerics == "drifted"

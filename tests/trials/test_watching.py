@@ -78,6 +78,19 @@ class Rows(torch.utils.data.Dataset):
         return index + self.draws()
 
 
+def test_the_losses_before_a_loader_begins_again(numbers):
+    training, other = (torch.utils.data.DataLoader(Rows(lambda: 0), batch_size=4) for _ in range(2))
+    weight = torch.nn.Parameter(torch.tensor(3.0))
+    for loader in (training, other):
+        for _ in loader:
+            (weight * weight).backward()
+    assert numbers.first_epoch is None
+    for _ in range(2):
+        list(training)
+        (weight * weight).backward()
+    assert numbers.first_epoch == 4
+
+
 @pytest.mark.parametrize(
     ("draws", "found"), [(lambda: 0, False), (random.random, True), (lambda: torch.rand(()).item(), True)]
 )

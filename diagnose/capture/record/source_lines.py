@@ -1,7 +1,7 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw and no others, credentials masked, and of each file a checksum that identifies its version.
+saw and the heads of the loops around them, credentials masked, and of each file a checksum that identifies its version.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
+from diagnose.capture.record.source_loops import inner_loops
 from diagnose.text.masking import mask_code
 
 __all__ = ["SourceLines"]
@@ -33,6 +34,15 @@ class _File(NamedTuple):
     changed_at: str  # ISO 8601, UTC; "" for the cell of a notebook
 
 
+class _Stored(NamedTuple):
+    """What a capture holds of one source file."""
+
+    sha256: str
+    changed_at: str
+    lines: dict[str, str]  # text by line
+    loops: dict[str, int]  # last line by first line
+
+
 class SourceLines:
     """Reads source files of this process once each; ``cwd`` is what relative names started from.
 
@@ -44,18 +54,26 @@ class SourceLines:
         self.changed: list[str] = []
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
+        self._loops: dict[str, list[tuple[int, int]]] = {}
 
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
-        found: dict[str, dict[str, object]] = {}
-        texts: dict[str, dict[str, str]] = {}
+        found: dict[str, _Stored] = {}
         for name, line in list(places)[:MAX_LINES]:
             file = self._file(name)
-            if file is None or not 0 < line <= len(file.lines) or not (text := file.lines[line - 1].strip()):
+            if file is None or not (text := _line_of(file, line)):
                 continue
-            texts.setdefault(name, {})[str(line)] = mask_code(text[: 10 * MAX_WIDTH])[:MAX_WIDTH]
-            found[name] = {"sha256": file.sha256, "changed_at": file.changed_at, "lines": texts[name]}
-        return {"files": found}
+            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}))
+            each.lines[str(line)] = text
+            for head, last in self._loops_around(name, file, line):
+                each.loops[str(head)] = last
+                each.lines[str(head)] = _line_of(file, head)
+        return {"files": {name: each._asdict() for name, each in found.items()}}
+
+    def _loops_around(self, name: str, file: _File, line: int) -> list[tuple[int, int]]:
+        if name not in self._loops:
+            self._loops[name] = inner_loops(file.lines)
+        return [(head, last) for head, last in self._loops[name] if head <= line <= last]
 
     def text(self, name: str) -> Sequence[str] | None:
         """Return all lines of a file of this process, None where it cannot be read or was changed since it began."""
@@ -84,3 +102,9 @@ class SourceLines:
         data = path.read_bytes()
         changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
         return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
+
+
+def _line_of(file: _File, line: int) -> str:
+    """Return the text of a line as it is stored, "" where there is none."""
+    text = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
+    return mask_code(text[: 10 * MAX_WIDTH])[:MAX_WIDTH]

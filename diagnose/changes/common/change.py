@@ -55,6 +55,7 @@ class Numerics:
     promise: Promise | None
     detail: str = ""
     own_draws: bool = False  # samples that draw random numbers draw others than without the change
+    first_epoch: bool = False  # the promise ends with it: later epochs draw other random numbers
 
     @property
     def safety(self) -> str:
@@ -64,9 +65,9 @@ class Numerics:
         return f"may change the numbers: {self.detail}"
 
 
-def identical(condition: str = "", *, own_draws: bool = False) -> Numerics:
+def identical(condition: str = "", *, own_draws: bool = False, first_epoch: bool = False) -> Numerics:
     """Return that the numbers stay the same; ``condition`` goes on after those words."""
-    return Numerics("identical", condition, own_draws)
+    return Numerics("identical", condition, own_draws, first_epoch)
 
 
 def rounding(what: str) -> Numerics:
