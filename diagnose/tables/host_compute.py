@@ -13,6 +13,7 @@ from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     among,
+    contains,
     distinct,
     grouped,
     intersect,
@@ -212,11 +213,22 @@ def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
 
 
 def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
-    """Return the long stretches in which none of the events begins or ends."""
-    edges = np.concatenate([events.start[rows], events.end[rows]])
-    edges.sort(kind="stable")  # in runs already
-    long = np.flatnonzero(np.diff(edges) >= MIN_SILENCE_NS)
-    return edges[long], edges[long + 1]
+    """Return the long stretches in which none of the events, in time order, begins or ends.
+
+    They lie between two begins that are as far apart, so only the ends of these stretches are put in order.
+    """
+    if not len(rows):
+        return EMPTY
+    start, end = events.start[rows], events.end[rows]
+    following = np.append(start[1:], end.max() + 1)
+    far = following - start >= MIN_SILENCE_NS
+    far[-1] = True
+    apart = Intervals(start[far], following[far])
+    edges = np.concatenate([*apart, end[contains(apart, end)]])
+    edges.sort(kind="stable")
+    long = np.diff(edges) >= MIN_SILENCE_NS
+    long &= contains(apart, edges[:-1])  # what lies between two of these stretches is not silent
+    return edges[:-1][long], edges[1:][long]
 
 
 def _ends_in_first_launch(t: Tables) -> Mask:

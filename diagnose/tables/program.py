@@ -12,10 +12,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import distinct, intersect, span, total
+from diagnose.model.intervals import distinct, grouped, intersect, span, total
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.growing_tensors import ATTENTION, grows
@@ -27,6 +28,7 @@ from diagnose.tables.names import (
     LOADER_NEXT,
     OPTIMIZER_STEP,
     REDUCTION,
+    matching,
     rows_of,
 )
 from diagnose.tables.roofline import device_of
@@ -238,12 +240,18 @@ def _allocator(t: Tables, info: CaptureInfo) -> Literal["caching", "uncached", "
     return "uncached" if both >= max(MIN_UNCACHED_PER_STEP * t.steps.num, MIN_UNCACHED * launches) else "caching"
 
 
-def _inputs(trace: Trace, pattern: re.Pattern[str]) -> Iterator[tuple[int, list[list[int]]]]:
-    """Yield row and tensors' shapes of the operators whose name the pattern finds; each text is read once."""
+def _asking(trace: Trace, pattern: re.Pattern[str]) -> Rows:
+    """Return the operators with recorded shapes whose name the pattern finds."""
+    rows = matching(trace, (Kind.OP,), pattern)
+    return rows[trace.events.shapes[rows] >= 0]
+
+
+def _inputs(trace: Trace, rows: Rows, apart: Ints | int = 0) -> Iterator[tuple[int, list[list[int]]]]:
+    """Yield row and tensors' shapes of the operators, of those with equal name, shapes and ``apart`` the first."""
     events, read = trace.events, dict[int, list[list[int]]]()
-    wanted = np.array([pattern.match(name) is not None for name in trace.names], bool)
-    rows = np.flatnonzero((events.kind == Kind.OP) & (events.shapes >= 0) & wanted[events.name])
-    for row in rows.tolist():
+    size = len(trace.names) + 1
+    alike = (np.asarray(apart, np.int64) * size + events.name[rows]) * size + events.shapes[rows]
+    for row in rows[grouped(alike).first].tolist():
         text = int(events.shapes[row])
         if text not in read:
             read[text] = _shapes(trace.names[text])
@@ -261,15 +269,14 @@ def _shapes(text: str) -> list[list[int]]:
 
 def _batch_size(traces: list[Trace]) -> int | None:
     """Return the first dimension of what convolutions take, where it is the same in all of them."""
-    found = {
-        shapes[0][0] for trace in traces for _, shapes in _inputs(trace, _CONVOLUTION) if shapes and len(shapes[0]) >= 3
-    }
+    every = (shapes for trace in traces for _, shapes in _inputs(trace, _asking(trace, _CONVOLUTION)))
+    found = {shapes[0][0] for shapes in every if shapes and len(shapes[0]) >= 3}
     return found.pop() if len(found) == 1 else None
 
 
 def _layer_sizes(trace: Trace) -> Iterator[int]:
     """Yield the sizes of weights: of `linear`'s, of `embedding`'s table, and of the bias that `addmm` adds."""
-    for row, shapes in _inputs(trace, _LINEAR):
+    for row, shapes in _inputs(trace, _asking(trace, _LINEAR)):
         name = trace.names[int(trace.events.name[row])]
         at = {"aten::linear": 1, "aten::addmm": 0, "aten::embedding": 0}[name]
         weight = shapes[at] if at < len(shapes) else []
@@ -284,10 +291,12 @@ def _varying_sizes(t: Tables, traces: list[Trace]) -> frozenset[int]:
         if steps.num < 2:
             continue
         each: list[set[int]] = [set() for _ in range(steps.num)]
-        for row, shapes in _inputs(trace, _PRODUCT):
-            step = int(np.searchsorted(steps.start, trace.events.start[row], side="right")) - 1
-            if 0 <= step < steps.num:
-                each[step].update(n for shape in shapes for n in shape)
+        rows = _asking(trace, _PRODUCT)
+        step = np.searchsorted(steps.start, trace.events.start[rows], side="right") - 1
+        for row, shapes in _inputs(trace, rows, step):
+            at = int(np.searchsorted(steps.start, trace.events.start[row], side="right")) - 1
+            if at >= 0:
+                each[at].update(n for shape in shapes for n in shape)
         seen = [sizes for sizes in each if sizes]
         if len(seen) >= 2:
             return frozenset(set[int].union(*seen) - set[int].intersection(*seen))
