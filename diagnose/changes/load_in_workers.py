@@ -37,6 +37,7 @@ from diagnose.changes.common.loading import (
     loader_call,
     number,
     recorded_cores,
+    shares_cores,
     step_with_workers,
     with_batch_size,
 )
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 16
+MIN_SAVED = 0.05  # of the finding at best; less is not worth another process
 _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
@@ -77,6 +79,10 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus) - rest_ns) / max(finding.lost_ns, 1.0)
         for ns in (handed_ns, handed_ns / CHEAPER)
     )
+    most = max(0.0, 1 - cheaply_left) if handed_ns else 1.0
+    if most < MIN_SAVED:
+        return None
+    is_open = busy > MAX_READY_SHARE or bool(shared_out) or shares_cores(facts, workers, cpus)
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
@@ -84,10 +90,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         beside=shared_out,
         is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
-        least=0.0
-        if busy > MAX_READY_SHARE or shared_out
-        else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)),
-        most=max(0.0, 1 - cheaply_left) if handed_ns else 1.0,
+        least=0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)),
+        most=most,
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )
