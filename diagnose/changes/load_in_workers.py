@@ -9,7 +9,9 @@ What to watch
     longer than the rest of the step, or where all cores together are; at least nothing, where other programs kept the
     training waiting for a core, and where each worker of a stream has to be given its part first. Handing a batch
     over takes the worker and the training about 2 ms each: it is taken off, and where it costs about what loading
-    does, workers are not prescribed.
+    does, workers are not prescribed. Without a device operators keep a core for each of their threads: workers that
+    take one of those make each operator wait for its last thread, and training three times as long (measured on two
+    cores). They are advised there only where loading takes that much more, or with `torch.set_num_threads` of one.
 
     The first epoch has the same order and the same random numbers as without workers. Later ones have not, since
     `persistent_workers=True` draws no new seed for the workers of an epoch from the generator that shuffles. Where a
@@ -67,6 +69,9 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         return None  # no core to load on, or taking batches from workers costs about what loading them does
     limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
+    if shares_cores(facts, workers, cpus):  # as many as find a core, where that is better
+        free = max(cpus - int(number(facts, "num_threads")), 1)
+        workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, cpus))
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
     takes = "little CPU, since loading waits," if waits else cores
     if facts.get("library") == "transformers":
@@ -79,10 +84,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus) - rest_ns) / max(finding.lost_ns, 1.0)
         for ns in (handed_ns, handed_ns / CHEAPER)
     )
-    most = max(0.0, 1 - cheaply_left) if handed_ns else 1.0
+    shares = shares_cores(facts, workers, cpus)
+    most = max(0.0, 1 - cheaply_left) if handed_ns or shares else 1.0
     if most < MIN_SAVED:
         return None
-    is_open = busy > MAX_READY_SHARE or bool(shared_out) or shares_cores(facts, workers, cpus)
+    is_open = busy > MAX_READY_SHARE or bool(shared_out) or shares
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),

@@ -10,7 +10,9 @@ __all__ = ["PlainSteps"]
 class PlainSteps(NamedTuple):
     """Times in ns; medians of the steps around the timing window, and the run's mean step."""
 
-    before_ns: float | None  # right before it; None for fewer than four, or where it is not known
+    before_ns: (
+        float | None
+    )  # right before it; None for fewer than four, not known ones, or where those after it show what it is set against
     recorded_ns: float  # in it, as recorded
     after_ns: float | None  # right after it
     mean_ns: float | None  # of the run, without what recording made longer; None where the device's profiler did more

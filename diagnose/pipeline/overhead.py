@@ -78,10 +78,15 @@ def _left_share(t: Tables) -> float | None:
 
 
 def _plain_ns(t: Tables, info: CaptureInfo) -> float:
-    """Return what recorded steps are set against, ns: where the others disagree, only what exceeds all is recording."""
+    """Return what recorded steps are set against, ns: where the others disagree, only what exceeds all is recording.
+
+    Where a script became faster before it was recorded, they are set against the steps behind them.
+    """
     beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
-    if beside is None or beside.agree:
+    if beside is None:
         return before_ns
+    if beside.agree:
+        return before_ns if beside.before_ns is not None else beside.after_ns or before_ns
     return max(before_ns, beside.before_ns or 0.0, beside.after_ns or 0.0)
 
 

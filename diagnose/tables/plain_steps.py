@@ -43,7 +43,9 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     recorded = np.array(info.light_ms) * 1e6
     before = _nearest(times[plain[plain < window[0]]][::-1])
     after = _nearest(times[plain[plain > window[-1]]])
-    alike = not (len(before) and len(after)) or not (_is_longer(before, after) or _is_longer(after, before))
+    if len(before) and len(after) and _is_longer(before, after) and not _differ(recorded, after):
+        before = before[:0]  # the script became faster before it was recorded: as those after it are the recorded ones
+    alike = not (len(before) and len(after)) or not _differ(before, after)
     lasts = t.device_id < 0 or alike
     if t.device_id >= 0:
         after, alike = after[:0], True
@@ -74,6 +76,10 @@ def _nearest(times: Floats) -> Floats:
     """Return the first of these times that count, none of too few."""
     num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_STEPS)
     return times[:num] if len(times) >= MIN_BESIDE else times[:0]
+
+
+def _differ(one: Floats, other: Floats) -> bool:
+    return _is_longer(one, other) or _is_longer(other, one)
 
 
 def _is_longer(longer: Floats, shorter: Floats) -> bool:

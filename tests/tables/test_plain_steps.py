@@ -55,6 +55,13 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
     assert answer(d).cautions[0] in " ".join(render(d).split())
 
 
+def test_a_script_that_became_faster_before_it_was_recorded_is_compared_with_the_steps_behind(ran):
+    d = ran(12.0, 10.8, 10.0)
+    assert d.plain_steps.agree
+    assert answer(d).cautions == ()
+    assert recording_words(d) == "8.0 % longer while recorded"
+
+
 def test_steps_that_became_slower_are_not_the_recording_s(ran):
     d = ran(10.0, 16.0, 16.0)
     assert (d.step_ns, d.recording_removed) == (16e6, 0.0)
