@@ -24,7 +24,11 @@ __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
 MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line has most by chance
+MANY_LINE_SAMPLES = 24  # of recorded steps: they are taken more exactly than the others, which are left out then
 MAX_LINES_APART = 2  # of one loop
+# A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
+MAX_FUNCTION_LINES, MOST_OF_FUNCTION = 12, 0.75
+MAX_BETWEEN = 4  # lines from one sampled line of a function to the next
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
 MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
@@ -77,28 +81,47 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     """
     samples, run, whole = t.capture.samples, t.capture.run, 0.0
     seen: Counter[tuple[str, int]] = Counter()
-    recorded: Counter[tuple[str, int]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
+    functions: dict[tuple[str, int], str] = {}
     if samples is not None and t.trace.epoch_ns and len(during.start):
         inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
         at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
         seen.update(at)
-        recorded.update(at)
         still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
+        functions = {(file, line): function for file, line, function in samples.places}
         whole = _of_samples(samples, inside)
-    if run is not None and seen:
+    recorded = Counter(seen)
+    if run is not None and seen and sum(seen.values()) < MANY_LINE_SAMPLES:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
         seen.update(path[0][:2] for path in paths if any(function in _OF_A_DATASET for _, _, function in path))
     num = sum(seen.values())
     if num < MIN_LINE_SAMPLES:
         return {}
-    (file, line), _ = (recorded or seen).most_common(1)[0]
-    near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
+    most = max(recorded, key=lambda at: (recorded[at], seen[at]))
+    near = _lines_around(most, seen, functions)
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
-    if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(file):
+    if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
         return {}
-    return {"slow_line": {"file": file, "line": line, "share": share}, "sample_share": max(share, whole)}
+    lines = [line for _, line in near]
+    found = {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)}
+    return {"slow_line": found, "sample_share": max(share, whole)}
+
+
+def _lines_around(
+    most: tuple[str, int], seen: Counter[tuple[str, int]], functions: dict[tuple[str, int], str]
+) -> list[tuple[str, int]]:
+    """Return the sampled lines of the loop that one belongs to, or of its short function where others take a part."""
+    file, line = most
+    near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
+    function = [most]
+    for at in sorted(seen, key=lambda at: abs(at[1] - line)):  # another class may have a function of that name
+        between = min(abs(at[1] - known) for _, known in function)
+        if at[0] == file and functions.get(at) == functions.get(most) and 0 < between <= MAX_BETWEEN:
+            function.append(at)
+    is_short = max(at[1] for at in function) - min(at[1] for at in function) < MAX_FUNCTION_LINES
+    num, num_near = (sum(seen[at] for at in part) for part in (function, near))
+    return function if is_short and num_near < MOST_OF_FUNCTION * num else near
 
 
 def _of_samples(samples: Samples, inside: Mask) -> float:
@@ -161,7 +184,10 @@ def loading_evidence(facts: Facts) -> list[str]:
     if isinstance(slow, Mapping):
         whole = _number(facts, "sample_share")
         beside = f", the whole sample {percent(whole, 0)}" if whole > slow["share"] else ""
-        spends += f" {slow['file'].rpartition('/')[2]}:{slow['line']} takes {percent(slow['share'], 0)} of it{beside}."
+        lines, takes = f"{slow['line']} takes", percent(slow["share"], 0)
+        if slow["first"] < slow["last"]:
+            lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
+        spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
     said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])

@@ -12,6 +12,7 @@ What to watch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
@@ -50,7 +51,13 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     share = float(str(line["share"]))
     place = Where(str(line["file"]), int(str(line["line"])))
     known, whole = own_place(finding), max(number(finding.facts, "sample_share"), share)
-    title = f"Make the sample cheaper at {at_line(place)}, which takes {percent(share, 0)} of loading"
+    first, last = (int(str(line.get(key, place.line))) for key in ("first", "last"))
+    lines = (
+        f"{at_line(place)}, which takes"
+        if first == last
+        else f"{at_line(replace(place, line=first))} to {last}, which take"
+    )
+    title = f"Make the sample cheaper at {lines} {percent(share, 0)} of loading"
     if whole - share >= MIN_BESIDE:
         title += f" (the whole sample {percent(whole, 0)})"
     code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None

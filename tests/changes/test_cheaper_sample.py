@@ -22,8 +22,10 @@ def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="da
 
 def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presentable):
     finding = computing(recording).find("data-stall")
-    assert finding.facts["slow_line"] == {"file": "data.py", "line": 31, "share": 1.0}
-    assert finding.evidence[1].endswith("data.py:31 takes 100 % of it.")
+    assert finding.facts["slow_line"] == {
+        "file": "data.py", "line": 31, "share": 1.0, "first": 30, "last": 32,
+    }  # fmt: skip
+    assert finding.evidence[1].endswith("data.py:30 to 32, most often 31, take 100 % of it.")
     prescribed = computing(recording, cores=3).diagnosis().prescriptions
     first = prescribed[0]
     presentable(first)
@@ -31,7 +33,7 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
     assert [p.id for p in prescribed] == ["cheaper-sample", "load-in-workers"]
     text = " ".join(render(computing(recording, cores=3).diagnosis()).split())
     assert "or Load batches in 1 worker process, ahead of the step saves" in text
-    assert first.title == "Make the sample cheaper at data.py:31, which takes 100 % of loading"
+    assert first.title == "Make the sample cheaper at data.py:30 to 32, which take 100 % of loading"
     assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.1))
 
 
@@ -57,9 +59,17 @@ def test_at_most_the_whole_sample_is_saved_and_no_collating(recording):
     for at in (*range(40, 800, 190), *range(805, 1000, 20)):  # collating, and the step itself
         r.sample(at, ("train.py", 12, "main"))
     finding = r.find("data-stall")
-    assert finding.facts["slow_line"] == {"file": "data.py", "line": 31, "share": 0.6}
+    assert finding.facts["slow_line"] == {"file": "data.py", "line": 31, "share": 0.6, "first": 31, "last": 31}
     assert finding.facts["sample_share"] == 0.8
     assert finding.evidence[1].endswith("data.py:31 takes 60 % of it, the whole sample 80 %.")
     (change,) = [p for p in r.prescribe("data-stall") if p.id == "cheaper-sample"]
     assert change.saves_ns == (pytest.approx(240_000, rel=0.1), pytest.approx(640_000, rel=0.1))
     assert "the whole sample" in change.title
+
+
+def test_two_loops_of_a_short_function_are_named_together(recording):
+    r = computing(recording, lines=(33, 37, 41, 33), cores=3)
+    assert r.find("data-stall").facts["slow_line"]["share"] == 1.0
+    assert r.prescribe("data-stall")[0].title.startswith(
+        "Make the sample cheaper at data.py:33 to 41, which take 100 %"
+    )
