@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
-from diagnose.reports.answer import gain, predictions
+from diagnose.reports.answer import Prediction, gain, predictions
 from diagnose.reports.format import confidence, duration, percent, place, plural
 from diagnose.reports.language import tr, translated
+from diagnose.reports.measured import measured_words, took_longer, trial_of
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import clean, middle, one_line
@@ -44,22 +45,21 @@ def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[Ren
             yield Padding(Text(tr("What was checked"), "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
-    each, most = predictions(d), len(d.findings) if verbose else _MAX_FINDINGS
+    most = len(d.findings) if verbose else _MAX_FINDINGS
     yield Padding(Text(tr("Findings, the most valuable first"), "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
     fixes: dict[str, Prescription] = {}
-    for prescription in d.prescriptions:
+    offered = _offered(d)
+    for prescription in offered:
         fixes.setdefault(prescription.rule, prescription)
     numbered = list(enumerate(d.findings, 1))
     shown = numbered[:most]
-    first = d.prescriptions[0].rule if d.prescriptions else None
+    first = offered[0].rule if offered else None
     if first not in {f.rule for _, f in shown}:
         shown += [(n, f) for n, f in numbered if f.rule == first][:1]
     for number, finding in shown:
-        fix = fixes.get(finding.rule)
-        gained = gain(fix, each) if fix is not None else ""
-        yield _finding(number, finding, (fix, gained), d, _Layout(width, verbose))
+        yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose))
     if len(d.findings) > len(shown):
         left = plural(len(d.findings) - len(shown), "smaller finding")
         yield Text("  " + tr("and {left} with --verbose, and in the JSON and HTML reports", left=left), style="dim")
@@ -84,10 +84,7 @@ class _Layout(NamedTuple):
     verbose: bool
 
 
-def _finding(
-    number: int, finding: Finding, change: tuple[Prescription | None, str], d: Diagnosis, layout: _Layout
-) -> RenderableType:
-    fix, gained = change
+def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, layout: _Layout) -> RenderableType:
     width, verbose = layout
     parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
     if finding.where:
@@ -97,9 +94,10 @@ def _finding(
     if verbose:
         parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
-        parts.extend(_fix(fix, gained, width))
+        parts.extend(_fix(fix, _gained(fix, d, predictions(d)), width))
         parts.extend(_alternative(fix, d))
-    if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
+    parts.extend(_refuted(finding.rule, d))
+    if others := [p.id for p in d.also_possible if p.rule == finding.rule and p.id not in took_longer(d)]:
         shown_ids = ", ".join(others[:_MAX_ALSO])
         if len(others) > _MAX_ALSO:
             shown_ids = tr("{words} and {last}", words=shown_ids, last=plural(len(others) - _MAX_ALSO, "more change"))
@@ -111,14 +109,37 @@ def _finding(
     return grid
 
 
+def _offered(d: Diagnosis) -> list[Prescription]:
+    """Return the prescriptions without those that made the step longer when they were tried."""
+    longer = took_longer(d)
+    return [p for p in d.prescriptions if p.id not in longer]
+
+
+def _gained(p: Prescription, d: Diagnosis, each: Mapping[str, Prediction]) -> str:
+    """Return what a trial of the change measured, in words; without one what is predicted."""
+    trial = trial_of(d, p.id)
+    if trial is None:
+        return gain(p, each)
+    return one_line(measured_words(trial, alone=p.id in each and bool(each[p.id].behind)))
+
+
+def _refuted(rule: str, d: Diagnosis) -> Iterator[Text]:
+    """Yield the changes for a rule that made the step longer, with what was measured."""
+    longer = took_longer(d)
+    for p in (*d.prescriptions, *d.also_possible):
+        if p.rule == rule and p.id in longer:
+            words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
+            yield Text(tr("tried  {change}", change=words), style="dim")
+
+
 def _alternative(fix: Prescription, d: Diagnosis) -> Iterator[Text]:
     """Yield the other way that saves most by itself, where a rule has several."""
     each = predictions(d)
-    same = [p for p in d.prescriptions if p.rule == fix.rule and p.id != fix.id and p.id in each]
+    same = [p for p in _offered(d) if p.rule == fix.rule and p.id != fix.id and p.id in each]
     others = [p for p in same if not each[p.id].behind]
     if others:
         best = max(others, key=lambda p: each[p.id].saves_ns)
-        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=gain(best, each))
+        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
         yield Text(words, style="dim")
 
 
