@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -35,10 +36,13 @@ _COMMENTED = re.compile(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comme
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
-def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[RenderableType]:
+def findings(
+    d: Diagnosis, width: int, *, verbose: bool = False, written: Sequence[Path] | None = None
+) -> Iterator[RenderableType]:
     """Yield five findings at most and that of the first change; a line where there is none.
 
-    With ``verbose`` all of them are yielded, and their evidence.
+    With ``verbose`` all of them are yielded, and their evidence. ``written`` are the files that have whole diffs, None
+    outside of a command.
     """
     if not d.findings:
         if d.checked or d.not_checked:
@@ -59,7 +63,7 @@ def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[Ren
     if first not in {f.rule for _, f in shown}:
         shown += [(n, f) for n, f in numbered if f.rule == first][:1]
     for number, finding in shown:
-        yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose))
+        yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose, written))
     if len(d.findings) > len(shown):
         left = plural(len(d.findings) - len(shown), "smaller finding")
         yield Text("  " + tr("and {left} with --verbose, and in the JSON and HTML reports", left=left), style="dim")
@@ -82,10 +86,11 @@ def _checked(d: Diagnosis) -> Iterator[RenderableType]:
 class _Layout(NamedTuple):
     width: int
     verbose: bool
+    written: Sequence[Path] | None  # files that have whole diffs; None outside of a command
 
 
 def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, layout: _Layout) -> RenderableType:
-    width, verbose = layout
+    width, verbose = layout.width, layout.verbose
     parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
@@ -94,7 +99,7 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnos
     if verbose:
         parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
-        parts.extend(_fix(fix, _gained(fix, d, predictions(d)), width))
+        parts.extend(_fix(fix, _gained(fix, d, predictions(d)), layout))
         parts.extend(_alternative(fix, d))
     parts.extend(_refuted(finding.rule, d))
     if others := [p.id for p in d.also_possible if p.rule == finding.rule and p.id not in took_longer(d)]:
@@ -196,7 +201,7 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
-def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]:
+def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[RenderableType]:
     yield Text.assemble(
         (tr("fix") + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim")
     )
@@ -210,18 +215,22 @@ def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]
         )
     lines, most = _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES
     for line in lines[:most]:
-        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
+        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, layout.width - 12))
     if len(lines) > most:
         yield Text(f"    │ … {plural(len(lines) - most, 'more line')}", style="dim")
     if fix.diff:
-        yield Text(f"    {_whole_diff(fix)}", style="dim")
+        yield Text(f"    {_whole_diff(fix, layout.written)}", style="dim")
 
 
-def _whole_diff(fix: Prescription) -> str:
+def _whole_diff(fix: Prescription, written: Sequence[Path] | None) -> str:
     """Return where the diff is that the lines shown are taken from."""
     if fix.apply_with:
         return tr("an excerpt; {command} makes the change", command=one_line(fix.apply_with))
-    return tr("an excerpt; the HTML and JSON reports have the whole diff")
+    if written:
+        return tr("an excerpt; {file} has the whole diff", file=one_line(str(written[0])))
+    if written is not None:
+        return tr("an excerpt; -o report.html writes the whole diff")
+    return tr("an excerpt; an HTML or JSON report has the whole diff")
 
 
 def _code(fix: Prescription) -> list[str]:
