@@ -86,6 +86,15 @@ def test_the_first_screen_leaves_out_what_made_the_step_longer_and_counts_the_re
     assert (a.after.after_ns, a.num_changes) == (18 * MS, 1)
 
 
+def test_where_only_slower_changes_are_left_the_page_does_not_call_them_unpredicted(slower):
+    first = replace(slower, prescriptions=slower.prescriptions[:1], findings=slower.findings[:1], waterfall=None)
+    shown = Page(page(first)).text
+    assert "No change is predicted" not in shown
+    assert "A change that was tried made the step longer; no other is predicted to save 1 % of the step" in shown
+    even = replace(first, trials=())
+    assert "made the step longer" not in Page(page(even)).text
+
+
 def test_without_a_replay_of_the_rest_the_changes_before_it_are_promised(forms):
     a = answer(tried(forms["gaps"], trial("host-sync-fix", 0.9, (0.85, 0.95))))
     assert [action.prescription.id for action in a.actions] == ["data-stall-fix"]
