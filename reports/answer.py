@@ -12,6 +12,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.reports import headline as words
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
+from diagnose.reports.measured import offered_chain, took_longer, trial_of
 
 __all__ = [
     "Action",
@@ -150,7 +151,7 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
     alone = {p.id: p for p in reversed(d.prescriptions)}
     found: dict[str, Prediction] = {}
     has_steps = d.source.found_steps_by != "none"
-    for before, after in pairwise(d.waterfall.forecasts if d.waterfall else ()):
+    for before, after in pairwise(offered_chain(d)):
         p = alone.get(after.ids[-1])
         enabled = p is not None and bool(before.ids) and p.saves_ns[1] < MIN_GAIN_SHARE * d.step_ns
         ends, span = (before.step_ns, after.step_ns, after.low_ns, after.high_ns), (before.low_ns, before.high_ns)
@@ -225,14 +226,14 @@ def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
     """Return at most three changes, those that save most; of the best combination in its order, as they build on it."""
     known = {p.id: p for p in reversed(d.prescriptions)}
-    chain = [name for name in (d.waterfall.forecasts[-1].ids if d.waterfall else ()) if name in known and name in each]
+    chain = [name for f in offered_chain(d)[-1:] for name in f.ids if name in known and name in each]
     least = MIN_GAIN_SHARE * d.step_ns
     if not chain:
         of_rule: dict[str, str] = {}  # a rule's changes are ways of doing one thing
         for name in sorted((n for n in each if n in known), key=lambda n: -each[n].saves_ns):
             of_rule.setdefault(known[name].rule, name)
         chain = list(of_rule.values())
-    refuted = {t.id for t in d.trials if t.kind == "single" and not t.failure and t.interval[1] < 1}
+    refuted = took_longer(d)
     first = [name for name in _of_late_rank(d) if name not in refuted]
     worth = [name for name in chain if each[name].saves_ns >= least and name not in (*refuted, *first)]
     first += _without_prediction(d, [known[name].rule for name in (*first, *worth)])
@@ -252,7 +253,7 @@ def _without_prediction(d: Diagnosis, rules: Sequence[str]) -> list[str]:
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None or finding.rule in rules or finding.share_of(d.step_ns or 1.0) < MIN_GAIN_SHARE:
         return []
-    fitting = (p for p in d.prescriptions if p.rule == finding.rule)
+    fitting = (p for p in d.prescriptions if p.rule == finding.rule and p.id not in took_longer(d))
     return [p.id for p in fitting if p.predicted_step_ns is None or p.mean_step_ns is not None][:1]
 
 
@@ -260,9 +261,10 @@ def _action(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Act
     at = next((i for i, f in enumerate(d.findings) if f.rule == p.rule), None)
     places = [*p.edits, *(d.findings[at].where if at is not None else ())]
     where = next((w for w in places if w.file), places[0] if places else None)
-    trial = next((t for t in d.trials if t.kind == "single" and t.id == p.id and not t.failure), None)
     is_late = p.id in _of_late_rank(d)
-    return Action(p, prediction, None if at is None else at + 1, where, trial, words.late_rank(d) if is_late else None)
+    return Action(
+        p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), words.late_rank(d) if is_late else None
+    )
 
 
 def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | None, int]:
@@ -270,7 +272,7 @@ def _together(d: Diagnosis, actions: tuple[Action, ...]) -> tuple[Prediction | N
     predicted = [a.prediction for a in actions if a.prediction is not None]
     if not predicted:
         return None, 0
-    chain = d.waterfall.forecasts if d.waterfall else ()
+    chain = offered_chain(d)
     if len(chain) > 1:
         last = chain[-1]
         return Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True), len(last.ids)

@@ -23,13 +23,14 @@ from diagnose.reports.json import to_dict
 from diagnose.reports.language import tr
 from diagnose.reports.localized import localized
 from diagnose.reports.markdown import as_markdown
+from diagnose.reports.measured import certainty, measured_words, took_longer, trial_of, verdict
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
 from diagnose.reports.timeline_data import Data, timeline_data
-from diagnose.reports.trial_charts import loss_chart, measured_words, tones, trial_chart, trial_name, verdict
+from diagnose.reports.trial_charts import loss_chart, tones, trial_chart, trial_name
 
 __all__ = ["render"]
 
@@ -89,6 +90,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_name=trial_name,
         trial_verdict=verdict,
         measured=measured_words,
+        certainty=certainty,
+        trial_of=lambda fix: trial_of(d, fix.id),
+        took_longer=took_longer(d),
         calls=calls,
         achieved=achieved,
         kernels=(d.picture.kernels if d.picture is not None else ()) or d.kernels,

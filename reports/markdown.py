@@ -9,7 +9,7 @@ from diagnose.reports.answer import Action, Answer, behind, gain, saving
 from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, place
 from diagnose.reports.language import tr
-from diagnose.reports.trial_charts import measured_words
+from diagnose.reports.measured import measured_words
 from diagnose.text.plain_text import one_line
 
 __all__ = ["as_markdown", "outcome"]
@@ -53,5 +53,8 @@ def _line(action: Action, actions: Sequence[Action]) -> str:
     saves = f": {saving(found)}{behind(found, actions)}" if found is not None else ""
     if found is None and gain(p, {}):
         saves = f": {gain(p, {})}"
-    measured = f"; {measured_words(action.trial)}" if action.trial is not None else ""
+    measured = ""
+    if action.trial is not None:
+        measured = f"; {measured_words(action.trial, alone=bool(found and found.behind))}"
+        saves = saves and f": {tr('predicted: ')}{saves.removeprefix(': ')}"
     return f"**{one_line(p.title)}**{at}{saves}{measured}. {one_line(p.safety).capitalize()}."

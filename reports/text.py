@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from io import StringIO
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -33,7 +34,14 @@ _MAX_NOTES = 8
 _MAX_RANKS = 16
 
 
-def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: bool = False) -> str:
+def render(
+    d: Diagnosis,
+    *,
+    width: int = WIDTH,
+    colour: bool = False,
+    verbose: bool = False,
+    written: Sequence[Path] | None = None,
+) -> str:
     """Return the report as lines of at most ``width`` columns (at least 60).
 
     Args:
@@ -41,6 +49,7 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: b
         width: columns.
         colour: whether ANSI colours, and links of places to their files, may be written.
         verbose: list every finding, kernel and operator, with evidence and examples.
+        written: the HTML and JSON files that a command has written of it; None outside of a command.
     """
     out = StringIO()
     console = Console(
@@ -57,18 +66,19 @@ def render(d: Diagnosis, *, width: int = WIDTH, colour: bool = False, verbose: b
         emoji=False,
         soft_wrap=False,
     )
-    for part in _parts(localized(d), console.width, verbose=verbose):
+    for part in _parts(localized(d), console.width, verbose=verbose, written=written):
         console.print(part, overflow="fold")
     return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in out.getvalue().splitlines()) + "\n"
 
 
-def terminal_text(d: Diagnosis, *, verbose: bool = False) -> str:
+def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path] | None = None) -> str:
     """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return in_encoding(render(d, width=columns(), colour=colour, verbose=verbose), sys.stdout.encoding).rstrip("\n")
+    text = render(d, width=columns(), colour=colour, verbose=verbose, written=written)
+    return in_encoding(text, sys.stdout.encoding).rstrip("\n")
 
 
-def _parts(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableType]:
+def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:
     yield from first_screen(answer(d), width)
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _device(d, width) if d.partition is not None else _host(d, width)
@@ -77,7 +87,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool) -> Iterator[RenderableTyp
             tr("Where the run's time goes"), tr("{steps}, recorded or not", steps=plural(d.watched_steps, "step"))
         )
         yield text_picture.phases(phases)
-    yield from text_findings.findings(d, width, verbose=verbose)
+    yield from text_findings.findings(d, width, verbose=verbose, written=written)
     yield from _kernels(d, width, verbose=verbose)
     if d.cross_check:
         yield _title("Cross-check against Holistic Trace Analysis")

@@ -18,8 +18,8 @@ from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers,
 from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, plural
 from diagnose.reports.language import tr, translated
+from diagnose.reports.measured import measured_words
 from diagnose.reports.text_charts import bar
-from diagnose.reports.trial_charts import measured_words
 from diagnose.text.plain_text import one_line
 
 __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
@@ -110,6 +110,7 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
         saves.append(one_line(at), Style.parse("cyan") + place_style(action.where))
         saves.append("  ")
     if found is not None and a.now_ns > 0:
+        saves.append(tr("predicted: ") if action.trial is not None else "", "dim")
         saves.append(f"{saving(found)} ", "green")
         saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
         after = behind(found, a.actions).lstrip(",， ")
@@ -124,9 +125,8 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
         saves.append(words, "dim")
     parts.append(saves)
     if action.trial is not None:
-        parts.append(
-            Text(one_line(measured_words(action.trial)), "bold green" if action.trial.interval[0] > 1 else "bold")
-        )
+        measured = one_line(measured_words(action.trial, alone=bool(found and found.behind)))
+        parts.append(Text(measured, "bold green" if action.trial.interval[0] > 1 else "bold"))
     parts.append(Text(one_line(p.safety), "dim" if keeps_numbers(p) else "yellow"))
     if p.apply_with:
         parts.append(Text.assemble(("$ ", "dim"), (one_line(p.apply_with), "bold")))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -14,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
-from diagnose.reports.answer import gain, predictions
+from diagnose.reports.answer import Prediction, gain, predictions
 from diagnose.reports.format import confidence, duration, percent, place, plural
 from diagnose.reports.language import tr, translated
+from diagnose.reports.measured import measured_words, took_longer, trial_of
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import clean, middle, one_line
@@ -34,32 +36,34 @@ _COMMENTED = re.compile(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comme
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
-def findings(d: Diagnosis, width: int, *, verbose: bool = False) -> Iterator[RenderableType]:
+def findings(
+    d: Diagnosis, width: int, *, verbose: bool = False, written: Sequence[Path] | None = None
+) -> Iterator[RenderableType]:
     """Yield five findings at most and that of the first change; a line where there is none.
 
-    With ``verbose`` all of them are yielded, and their evidence.
+    With ``verbose`` all of them are yielded, and their evidence. ``written`` are the files that have whole diffs, None
+    outside of a command.
     """
     if not d.findings:
         if d.checked or d.not_checked:
             yield Padding(Text(tr("What was checked"), "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
-    each, most = predictions(d), len(d.findings) if verbose else _MAX_FINDINGS
+    most = len(d.findings) if verbose else _MAX_FINDINGS
     yield Padding(Text(tr("Findings, the most valuable first"), "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
     fixes: dict[str, Prescription] = {}
-    for prescription in d.prescriptions:
+    offered = _offered(d)
+    for prescription in offered:
         fixes.setdefault(prescription.rule, prescription)
     numbered = list(enumerate(d.findings, 1))
     shown = numbered[:most]
-    first = d.prescriptions[0].rule if d.prescriptions else None
+    first = offered[0].rule if offered else None
     if first not in {f.rule for _, f in shown}:
         shown += [(n, f) for n, f in numbered if f.rule == first][:1]
     for number, finding in shown:
-        fix = fixes.get(finding.rule)
-        gained = gain(fix, each) if fix is not None else ""
-        yield _finding(number, finding, (fix, gained), d, _Layout(width, verbose))
+        yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose, written))
     if len(d.findings) > len(shown):
         left = plural(len(d.findings) - len(shown), "smaller finding")
         yield Text("  " + tr("and {left} with --verbose, and in the JSON and HTML reports", left=left), style="dim")
@@ -82,13 +86,11 @@ def _checked(d: Diagnosis) -> Iterator[RenderableType]:
 class _Layout(NamedTuple):
     width: int
     verbose: bool
+    written: Sequence[Path] | None  # files that have whole diffs; None outside of a command
 
 
-def _finding(
-    number: int, finding: Finding, change: tuple[Prescription | None, str], d: Diagnosis, layout: _Layout
-) -> RenderableType:
-    fix, gained = change
-    width, verbose = layout
+def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, layout: _Layout) -> RenderableType:
+    width, verbose = layout.width, layout.verbose
     parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
@@ -97,9 +99,10 @@ def _finding(
     if verbose:
         parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
-        parts.extend(_fix(fix, gained, width))
+        parts.extend(_fix(fix, _gained(fix, d, predictions(d)), layout))
         parts.extend(_alternative(fix, d))
-    if others := [p.id for p in d.also_possible if p.rule == finding.rule]:
+    parts.extend(_refuted(finding.rule, d))
+    if others := [p.id for p in d.also_possible if p.rule == finding.rule and p.id not in took_longer(d)]:
         shown_ids = ", ".join(others[:_MAX_ALSO])
         if len(others) > _MAX_ALSO:
             shown_ids = tr("{words} and {last}", words=shown_ids, last=plural(len(others) - _MAX_ALSO, "more change"))
@@ -111,14 +114,37 @@ def _finding(
     return grid
 
 
+def _offered(d: Diagnosis) -> list[Prescription]:
+    """Return the prescriptions without those that made the step longer when they were tried."""
+    longer = took_longer(d)
+    return [p for p in d.prescriptions if p.id not in longer]
+
+
+def _gained(p: Prescription, d: Diagnosis, each: Mapping[str, Prediction]) -> str:
+    """Return what a trial of the change measured, in words; without one what is predicted."""
+    trial = trial_of(d, p.id)
+    if trial is None:
+        return gain(p, each)
+    return one_line(measured_words(trial, alone=p.id in each and bool(each[p.id].behind)))
+
+
+def _refuted(rule: str, d: Diagnosis) -> Iterator[Text]:
+    """Yield the changes for a rule that made the step longer, with what was measured."""
+    longer = took_longer(d)
+    for p in (*d.prescriptions, *d.also_possible):
+        if p.rule == rule and p.id in longer:
+            words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
+            yield Text(tr("tried  {change}", change=words), style="dim")
+
+
 def _alternative(fix: Prescription, d: Diagnosis) -> Iterator[Text]:
     """Yield the other way that saves most by itself, where a rule has several."""
     each = predictions(d)
-    same = [p for p in d.prescriptions if p.rule == fix.rule and p.id != fix.id and p.id in each]
+    same = [p for p in _offered(d) if p.rule == fix.rule and p.id != fix.id and p.id in each]
     others = [p for p in same if not each[p.id].behind]
     if others:
         best = max(others, key=lambda p: each[p.id].saves_ns)
-        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=gain(best, each))
+        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
         yield Text(words, style="dim")
 
 
@@ -175,7 +201,7 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
-def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]:
+def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[RenderableType]:
     yield Text.assemble(
         (tr("fix") + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim")
     )
@@ -189,18 +215,22 @@ def _fix(fix: Prescription, gained: str, width: int) -> Iterator[RenderableType]
         )
     lines, most = _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES
     for line in lines[:most]:
-        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
+        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, layout.width - 12))
     if len(lines) > most:
         yield Text(f"    │ … {plural(len(lines) - most, 'more line')}", style="dim")
     if fix.diff:
-        yield Text(f"    {_whole_diff(fix)}", style="dim")
+        yield Text(f"    {_whole_diff(fix, layout.written)}", style="dim")
 
 
-def _whole_diff(fix: Prescription) -> str:
+def _whole_diff(fix: Prescription, written: Sequence[Path] | None) -> str:
     """Return where the diff is that the lines shown are taken from."""
     if fix.apply_with:
         return tr("an excerpt; {command} makes the change", command=one_line(fix.apply_with))
-    return tr("an excerpt; the HTML and JSON reports have the whole diff")
+    if written:
+        return tr("an excerpt; {file} has the whole diff", file=one_line(str(written[0])))
+    if written is not None:
+        return tr("an excerpt; -o report.html writes the whole diff")
+    return tr("an excerpt; an HTML or JSON report has the whole diff")
 
 
 def _code(fix: Prescription) -> list[str]:

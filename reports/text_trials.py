@@ -11,7 +11,7 @@ from rich.text import Text
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import tr, translated
-from diagnose.reports.trial_charts import verdict
+from diagnose.reports.measured import certainty, verdict
 from diagnose.text.plain_text import one_line
 
 __all__ = ["after", "trials"]
@@ -52,6 +52,7 @@ def _line(trial: Trial) -> Text:
         (f"{trial.speed_up:.2f} × ", style),
         (f"({tr('{low} to {high}', low=f'{low:.2f}', high=f'{high:.2f}')})  ", "dim"),
         _name(trial),
+        (f"  {words}" if (words := certainty(trial)) else "", style),
         ("".join(parts), "dim"),
     )
 

@@ -9,12 +9,13 @@ from markupsafe import Markup
 
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.reports.colours import legible
-from diagnose.reports.format import MAX_LOSSES, duration
+from diagnose.reports.format import MAX_LOSSES
 from diagnose.reports.language import tr, translated
+from diagnose.reports.measured import certainty, verdict
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["loss_chart", "measured_words", "tones", "trial_chart", "trial_name", "verdict"]
+__all__ = ["loss_chart", "tones", "trial_chart", "trial_name"]
 
 _MAX_NAME_CHARS = 34  # characters of a name beside a chart
 ROW = 30.0
@@ -35,14 +36,6 @@ def trial_name(trial: Trial) -> str:
     if trial.kind == "single":
         return trial.id
     return tr("together") if trial.kind == "combination" else tr("together, without {name}", name=trial.id)
-
-
-def verdict(trial: Trial) -> str:
-    """Return ``gain``, ``drifted``, ``even`` or ``loss``: what the interval and the losses show together."""
-    low, high = trial.interval
-    if low > 1:
-        return "drifted" if trial.numerics == "drifted" else "gain"
-    return "loss" if high < 1 else "even"
 
 
 def trial_chart(d: Diagnosis) -> Markup | None:
@@ -96,7 +89,8 @@ def tones(d: Diagnosis) -> list[tuple[str, str, str]]:
 def _words(trial: Trial) -> str:
     low, high = trial.interval
     span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
-    return f"{trial_name(trial)} {trial.speed_up:.2f} × ({span}), {translated(TONES[verdict(trial)][0])}"
+    words = certainty(trial) or translated(TONES[verdict(trial)][0])
+    return f"{trial_name(trial)} {trial.speed_up:.2f} × ({span}), {words}"
 
 
 def _predicted(trial: Trial) -> float | None:
@@ -144,16 +138,3 @@ def loss_chart(d: Diagnosis) -> Markup | None:
 def _unchanged(trials: Sequence[Trial]) -> list[tuple[tuple[float, ...], str, float, str]]:
     different = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in trials))[:3]
     return [(losses, "currentColor", 6.0, ' stroke-opacity="0.25"') for losses in different]
-
-
-def measured_words(trial: Trial) -> str:
-    """Return the measurement of a trial in words: step, speed-up and interval, and what became of the losses."""
-    low, high = trial.interval
-    steps = trial.steps_ms
-    times = f"{duration(steps[0] * 1e6)} → {duration(steps[1] * 1e6)}, " if steps is not None else ""
-    known = {
-        "identical": tr("losses identical"), "within": tr("losses within noise"), "drifted": tr("losses drifted"),
-    }  # fmt: skip
-    losses = known.get(trial.numerics, tr("losses unknown"))
-    span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
-    return tr("measured {times}", times=f"{times}{trial.speed_up:.2f} × ({span}), {losses}")

@@ -96,7 +96,8 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
                 output.write(diagnosis, files, force=request.force, lang=request.lang)
             except OutputError as error:
                 failure = error
-    output.print_result(_printed(diagnosis, request))
+    whole = [file for file in files if is_page(file) or file.suffix.lower() == ".json"] if failure is None else []
+    output.print_result(_printed(diagnosis, request, whole))
     if failure is not None:
         raise failure
     for file in files:
@@ -107,7 +108,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
         webbrowser.open(next(file for file in files if is_page(file)).absolute().as_uri())
 
 
-def _printed(diagnosis: Diagnosis, request: Request) -> str:
+def _printed(diagnosis: Diagnosis, request: Request, written: Sequence[Path]) -> str:
     if request.as_json:
         from diagnose.reports import json
 
@@ -115,7 +116,7 @@ def _printed(diagnosis: Diagnosis, request: Request) -> str:
     from diagnose.reports.text import terminal_text
 
     with language(request.lang):
-        return terminal_text(diagnosis, verbose=request.verbose)
+        return terminal_text(diagnosis, verbose=request.verbose, written=written)
 
 
 def is_page(file: Path) -> bool:

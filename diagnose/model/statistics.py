@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, comb, exp, inf, log
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,17 @@ from diagnose.model.arrays import Floats
 from diagnose.model.intervals import quantiles
 from diagnose.model.step_means import whole_periods
 
-__all__ = ["RunShift", "SpeedUp", "middle_step", "noise_of", "run_shift", "runs_needed", "speed_up", "sum_factor"]
+__all__ = [
+    "RunShift",
+    "SpeedUp",
+    "leaning",
+    "middle_step",
+    "noise_of",
+    "run_shift",
+    "runs_needed",
+    "speed_up",
+    "sum_factor",
+]
 
 
 USUAL_RUNS = 2  # of each variant: the noise counts whole
@@ -32,6 +42,7 @@ COVERAGE = 0.95
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 NORMAL_QUANTILE = 1.960
 REGULAR_COUNT_SD = 0.5  # a window holds as many of equal distances as its length over theirs, rounded up or down
+MIN_LEANING = 0.5  # of half the interval, from 1 to its middle: a standard deviation, odds of five to one
 MAX_LOG_RATIO = 100.0  # keeps damaged times finite; no two steps differ by that
 
 
@@ -101,6 +112,14 @@ def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[flo
     low, high = quantiles(ratios, tail, 1 - tail)
     noise *= (USUAL_RUNS / min(len(baseline), len(variant))) ** 0.5
     return SpeedUp(float(ratio), float(min(low, ratio) / (1 + noise)), float(max(high, ratio) * (1 + noise)))
+
+
+def leaning(ratio: float, interval: tuple[float, float]) -> Literal["faster", "slower", ""]:
+    """Return to which side of 1 a speed-up probably lies, "" where its interval leaves that open."""
+    low, high = interval
+    if not 0 < low <= high < inf or not 0 < ratio < inf or abs(log(ratio)) <= MIN_LEANING * log(high / low) / 2:
+        return ""
+    return "faster" if ratio > 1 else "slower"
 
 
 def middle_step(runs: Sequence[Sequence[float]]) -> float:

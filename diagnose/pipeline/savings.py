@@ -158,7 +158,13 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combin
     after_all = path_shares(t, state)
     largest = max(after_all, key=lambda name: after_all[name], default="")
     subsets = _combinations(t, replayed, chain) if combine else ()
-    return Waterfall(tuple(chain), _BOUND_BY.get(largest, largest), after_all, subsets)
+    return Waterfall(tuple(chain), _bound_by(t, largest), after_all, subsets)
+
+
+def _bound_by(t: Tables, category: str) -> str:
+    if category == "host" and t.device_id < 0:
+        return "the host: Python and operators"
+    return _BOUND_BY.get(category, category)
 
 
 def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast]) -> tuple[Forecast, ...]:

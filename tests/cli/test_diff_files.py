@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
 from diagnose.cli import trace
-from diagnose.cli.answer import Request
+from diagnose.cli.answer import Request, answer
 from diagnose.cli.diff_files import with_diff_files
+from diagnose.errors import OutputError
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.text import render
 from tests.reports.forms import gaps
@@ -85,5 +87,22 @@ def test_a_diff_that_does_not_apply_here_is_not_written(diagnosed, after):
     assert not Path("report.fuse.diff").exists()
 
 
-def test_without_a_file_the_excerpt_names_where_the_whole_diff_is(diagnosed):
-    assert "an excerpt; the HTML and JSON reports have the whole diff" in render(diagnosed, width=100)
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), "-o report.html writes the whole diff"),
+        (("report.txt",), "-o report.html writes the whole diff"),
+        (("report.txt", "report.json"), "report.json has the whole diff"),
+        (("report.html",), "report.html has the whole diff"),
+        (("missing/report.html",), "-o report.html writes the whole diff"),
+    ],
+)
+def test_the_excerpt_names_what_has_the_whole_diff(diagnosed, capsys, files, words):
+    with suppress(OutputError):
+        answer(diagnosed, QUIET, tuple(map(Path, files)))
+    assert f"an excerpt; {words}" in capsys.readouterr().out
+    assert all(diagnosed.prescriptions[0].diff.splitlines()[-1] in Path(f).read_text() for f in files if f in words)
+
+
+def test_outside_of_a_command_the_excerpt_names_no_file(diagnosed):
+    assert "an excerpt; an HTML or JSON report has the whole diff" in render(diagnosed, width=100)

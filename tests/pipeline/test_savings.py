@@ -181,3 +181,21 @@ def test_a_cold_recording_states_no_savings_of_steady_steps(recording):
     assert [p.id for p in answer.prescriptions][:2] == ["capture-steady-steps", "schedule-gc"]
     assert {p.saves_ns for p in answer.prescriptions} == {(0.0, 0.0)}
     assert answer.waterfall is None
+
+
+@pytest.mark.parametrize(
+    ("has_device", "words"),
+    [(True, "the host: Python and operators between launches"), (False, "the host: Python and operators")],
+)
+def test_a_step_without_a_device_is_not_bound_by_what_lies_between_launches(recording, has_device, words):
+    r = recording()
+    for i in range(4):
+        r.step(i + 1, 1000 * i, 1000 * i + 900)
+        r.frame("train.py(5): slow", 1000 * i + 10, 1000 * i + 500)
+        r.op("aten::mm", 1000 * i + 500, 1000 * i + 900)
+        if has_device:
+            r.kernel("a", 1000 * i + 520, 1000 * i + 530, launched=(1000 * i + 505, 1000 * i + 510))
+    t = r.tables()
+    found = [finding("python-stall", 400)]
+    replayed = replay_savings(t, found, [prescription("python-stall", 200, 200)])
+    assert waterfall(t, found, replayed).bound_by == words

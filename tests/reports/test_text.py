@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from diagnose.analyzers import LEGENDS, OUTSIDE
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Advice
 from diagnose.model.charts import KernelTime
@@ -313,3 +314,9 @@ def test_the_first_screen_has_what_the_page_has_in_the_same_order(any_form, widt
 def test_that_operators_must_compute_what_they_do_is_not_claimed(forms, computed, headline):
     made = replace(forms["healthy"], verdict="no-gpu", queue=None, host_by_cause={"operators": computed})
     assert headline in render(made)
+
+
+def test_the_label_of_the_time_between_operators_is_never_cut_at_the_widest(forms):
+    longest = max(LEGENDS, key=len)
+    d = replace(forms["no_gpu"], host_by_cause={OUTSIDE: 0.6, longest: 0.4})
+    assert LEGENDS[OUTSIDE].label in render(d, width=100)

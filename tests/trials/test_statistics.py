@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from diagnose.model.statistics import noise_of, run_shift, runs_needed, speed_up
+from diagnose.model.statistics import leaning, noise_of, run_shift, runs_needed, speed_up
 
 RNG = np.random.default_rng(7)
 
@@ -124,3 +124,17 @@ def test_a_saving_of_what_every_tenth_step_costs_is_found():
 def test_a_control_is_claimed_no_more_often_than_before(spread, cost):
     rng = np.random.default_rng(6)
     assert sum(proven_twice(rng, spread, cost, cost) for _ in range(40)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "side"),
+    [
+        (0.5, (0.2, 1.25), "slower"),
+        (2.0, (0.8, 5.0), "faster"),
+        (0.8, (0.4, 1.6), ""),  # a third of the half-width from 1
+        (1.0, (1.0, 1.0), ""),
+        (1.0, (0.0, 0.0), ""),
+    ],
+)
+def test_a_speed_up_leans_to_a_side_where_its_middle_is_half_of_the_half_width_away(ratio, interval, side):
+    assert leaning(ratio, interval) == side
