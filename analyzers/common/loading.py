@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.analyzers.common.locate import is_own_file, is_user_file
+from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
@@ -78,9 +79,12 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     samples, run, whole = t.capture.samples, t.capture.run, 0.0
     seen: Counter[tuple[str, int]] = Counter()
     recorded: Counter[tuple[str, int]] = Counter()
+    places: Counter[tuple[str, int, str]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
     if samples is not None and t.trace.epoch_ns and len(during.start):
         inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
+        computing = samples.place[inside & (samples.running != 0)]
+        places.update(samples.places[row] for row in computing.tolist())
         at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
         seen.update(at)
         recorded.update(at)
@@ -88,7 +92,9 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         whole = _of_samples(samples, inside)
     if run is not None and seen:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
-        seen.update(path[0][:2] for path in paths if any(function in _OF_A_DATASET for _, _, function in path))
+        inner = [path[0] for path in paths if any(function in _OF_A_DATASET for _, _, function in path)]
+        seen.update(place[:2] for place in inner)
+        places.update(inner)
     num = sum(seen.values())
     if num < MIN_LINE_SAMPLES:
         return {}
@@ -97,8 +103,9 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(file):
-        return {}
-    return {"slow_line": {"file": file, "line": line, "share": share}, "sample_share": max(share, whole)}
+        return work_facts(t, places, num, ())
+    slow = {"file": file, "line": line, "share": share}
+    return {"slow_line": slow, "sample_share": max(share, whole), **work_facts(t, places, num, near)}
 
 
 def _of_samples(samples: Samples, inside: Mask) -> float:
