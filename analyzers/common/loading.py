@@ -105,7 +105,11 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(file):
         return work_facts(t, places, num, ())
     slow = {"file": file, "line": line, "share": share}
-    return {"slow_line": slow, "sample_share": max(share, whole), **work_facts(t, places, num, near)}
+    return {
+        "slow_line": slow,
+        "sample_share": max(share, whole),
+        **work_facts(t, places, num, sorted(near, key=(file, line).__ne__)),
+    }
 
 
 def _of_samples(samples: Samples, inside: Mask) -> float:

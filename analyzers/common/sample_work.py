@@ -64,14 +64,16 @@ def sample_work(line: SampledLine) -> str:
 def holds_lock(line: SampledLine) -> bool:
     """Return whether a line computes in Python for certain, as Python's own calls in a loop and parsers do.
 
-    NumPy and tensors may give the lock free, and arithmetic may be theirs.
+    NumPy and tensors may give the lock free, and arithmetic may be theirs. Python takes turns where a loop jumps back:
+    the sampler sees its head where the body held the lock.
     """
-    work = sample_work(line)
+    work, calls, text = sample_work(line), _calls(line.text), line.text
+    of_python = all(map(_OF_PYTHON.search, calls))
+    if _HEAD.match(text):
+        return of_python
     if work != "loop":
         return work in ("table", "parsing", "text")
-    calls, text = _calls(line.text), line.text
-    is_shown = bool(calls or _HEAD.match(text) or not _ARITHMETIC.search(text))
-    return bool(text) and is_shown and all(map(_OF_PYTHON.search, calls))
+    return bool(text) and of_python and bool(calls or not _ARITHMETIC.search(text))
 
 
 def _calls(text: str) -> list[str]:
@@ -93,20 +95,34 @@ def work_facts(
         t: tables of one rank.
         seen: how often the sampler saw each file, line and function within loading, those left out in which it waited.
         total: samples within loading, those included.
-        slow: file and line of those that most of the loading is spent on, if any.
+        slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    works = Counter[str]()
-    for place, num in seen.items():
-        works[sample_work(lines[place])] += num if place[:2] in slow else 0
     draws = sorted(place for place in seen if _RANDOM.search(lines[place].text))
     return {
-        "sample_work": max(works, key=lambda work: works[work], default=""),
+        "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": draws[0][0], "line": draws[0][1]}} if draws else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
+
+
+def _work(
+    lines: Mapping[tuple[str, int, str], SampledLine],
+    seen: Mapping[tuple[str, int, str], int],
+    slow: Sequence[tuple[str, int]],
+) -> str:
+    """Return what the line does that is named, or where that is not known what most samples beside it are at.
+
+    Samples at the head of a loop over samples belong to its body: they are taken where the loop jumps back.
+    """
+    works = Counter[str]()
+    for place, num in seen.items():
+        if place[:2] in slow and not (place[2] in _PER_SAMPLE and _HEAD.match(lines[place].text)):
+            works[sample_work(lines[place])] += num
+    named = (sample_work(line) for place, line in lines.items() if place[:2] == slow[0]) if slow else ()
+    return next(filter(None, named), "") or max(works, key=lambda work: works[work], default="")
 
 
 def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:

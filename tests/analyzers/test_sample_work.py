@@ -20,7 +20,8 @@ from diagnose.analyzers.common.sample_work import SampledLine, holds_lock, sampl
         ("scaled = [(frame - mean) / std for frame in frames]", "__getitem__", "loop", False),
         ("image = self.transform(image)", "__getitem__", "", False),
         ("left, right = torch.split(x, 2)", "__getitem__", "", False),
-        ("for path in self.paths:", "__iter__", "", False),
+        ("for path in self.paths:", "__iter__", "", True),
+        ("for chunk in reader.iter_batches():", "__iter__", "", False),
         ("", "__getitem__", "", False),
     ],
 )

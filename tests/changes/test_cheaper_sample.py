@@ -14,7 +14,7 @@ def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="da
     r.step(1, 0, 1000)
     r.annotation(SINGLE, 0, 800)
     r.op("aten::mm", 800, 1000)
-    for i in range(16):
+    for i in range(16) if lines else ():
         line = lines[i % len(lines)]
         r.sample(20 + 48 * i, (file, line, "<genexpr>" if line == 32 else "__getitem__"), running=running)
     return r
@@ -128,3 +128,13 @@ def test_no_thread_is_offered_for_loading_that_holds_the_lock(recording, text, r
     for line in (30, 31, 32) if text else ():
         r.lines["data.py", line] = text
     assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
+
+
+def test_samples_at_the_head_of_a_streams_loop_belong_to_its_body(recording):
+    r = computing(recording, lines=())
+    for i in range(16):
+        r.sample(20 + 48 * i, ("data.py", 31 if i % 3 else 32, "__iter__"))
+    r.lines["data.py", 31] = "for line in f:"
+    r.lines["data.py", 32] = "row = json.loads(line)"
+    facts = r.find("data-stall").facts
+    assert (facts["sample_work"], facts["holds_lock"]) == ("parsing", True)
