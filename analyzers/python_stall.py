@@ -9,9 +9,10 @@ Why it costs
     Python runs while nothing is queued.
 
 What to do
-    Do it in the DataLoader's workers, in a thread or process of its own, less often, or vectorised on the device. What
-    lies within a model's forward, the loss or the backward is wanted at once: vectorise it, or compute once what stays
-    the same; no thread and no process takes it over.
+    What computes in Python: make it cheaper (vectorised, or less often), or do it in another process, as the
+    DataLoader's workers are; a thread would only take turns with the training. What waits for files or sockets: a
+    background thread. What lies within a model's forward, the loss or the backward is wanted at once: vectorise it, or
+    compute once what stays the same; no thread and no process takes it over.
 
 How sure
     High where the sampler or recorded frames name the line; medium where marks surround it or it comes back; low where

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.analyzers.common.locate import is_own_file, is_user_file
+from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
@@ -81,10 +82,13 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     """
     samples, run, whole = t.capture.samples, t.capture.run, 0.0
     seen: Counter[tuple[str, int]] = Counter()
+    places: Counter[tuple[str, int, str]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
     functions: dict[tuple[str, int], str] = {}
     if samples is not None and t.trace.epoch_ns and len(during.start):
         inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
+        computing = samples.place[inside & (samples.running != 0)]
+        places.update(samples.places[row] for row in computing.tolist())
         at = [samples.places[row][:2] for row in samples.place[inside].tolist()]
         seen.update(at)
         still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
@@ -93,7 +97,9 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     recorded = Counter(seen)
     if run is not None and seen and sum(seen.values()) < MANY_LINE_SAMPLES:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
-        seen.update(path[0][:2] for path in paths if any(function in _OF_A_DATASET for _, _, function in path))
+        inner = [path[0] for path in paths if any(function in _OF_A_DATASET for _, _, function in path)]
+        seen.update(place[:2] for place in inner)
+        places.update(inner)
     num = sum(seen.values())
     if num < MIN_LINE_SAMPLES:
         return {}
@@ -102,10 +108,13 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
-        return {}
+        return work_facts(t, places, num, ())
     lines = [line for _, line in near]
-    found = {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)}
-    return {"slow_line": found, "sample_share": max(share, whole)}
+    return {
+        "slow_line": {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)},
+        "sample_share": max(share, whole),
+        **work_facts(t, places, num, sorted(near, key=most.__ne__)),
+    }
 
 
 def _lines_around(

@@ -1,12 +1,14 @@
 """Make the line of a sample cheaper that most of the loading is spent on.
 
 What it does
-    Computes once, before the training, what depends on the sample alone, and in one call of NumPy or of tensors what
-    a loop computes value by value. At least half of what the line takes is saved, at most the whole sample: computed
+    Computes once, before the training, what depends on the sample alone and comes before its first random draw, and
+    makes the line itself cheaper. The lines that are shown fit what its recorded text does: a loop over values, text,
+    parsing, rows of a table, images. At least half of what the line takes is saved, at most the whole sample: computed
     once, its other lines are gone too.
 
 What to watch
-    What is kept takes memory, in each worker too. Random augmentation stays behind it.
+    What is kept takes memory, in each worker too. What follows the first random draw, as a random crop, must run for
+    each sample: a line there is not computed once, and only made cheaper.
 """
 
 from __future__ import annotations
@@ -17,22 +19,32 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
-from diagnose.changes.common.loading import number
+from diagnose.changes.common.loading import is_iterable, number
 from diagnose.model.places import Where
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Finding
+    from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
 # is left of a loop in Python, and computed once the whole sample is gone.
 LEAST = 0.5
 MIN_BESIDE = 0.05  # of loading, in other lines of the sample: less is not worth a word
-_AFTER = """# what depends on the sample alone: once, in the dataset's __init__, and looked up in __getitem__
-prepared = [preprocess(each) for each in inputs]
-# else one call in the place of a loop over values: NumPy, tensors, str.translate, a compiled pattern; a table's columns
-# as arrays, once (table[name].to_numpy()), in the place of table.iloc[i] for each sample"""
+_BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
+# Lines to show, by what the slow line does; the first ones are of what is computed once.
+_ONCE_BY_WORK = {
+    "parsing": '# text parsed once and saved as arrays: np.save(...), then np.load(..., mmap_mode="r") in the dataset',
+    "image": "# images decoded and resized once, and saved at the size that is trained on",
+}
+_BY_WORK = {
+    "loop": "# one call of NumPy or of tensors in place of the loop over values",
+    "table": "# values = table[names].to_numpy(), once, in __init__: values[i] in place of table.iloc[i]",
+    "text": "# one call over the whole text: str.translate, a pattern compiled once, a tokenizer written in C",
+    "parsing": "# a faster parser, such as orjson.loads or pyarrow.csv.read_csv",
+    "image": '# decoded at a smaller size: image.draft("RGB", (width, height)) of a JPEG before its pixels are read',
+    "": "# else less in the line: one call of NumPy, of tensors or of a library written in C",
+}
 
 
 def _applies(_program: Program, finding: Finding) -> str:
@@ -47,10 +59,10 @@ def _line(finding: Finding) -> Mapping[str, object]:
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    line = _line(finding)
+    line, facts = _line(finding), finding.facts
     share = float(str(line["share"]))
     place = Where(str(line["file"]), int(str(line["line"])))
-    known, whole = own_place(finding), max(number(finding.facts, "sample_share"), share)
+    known, whole = own_place(finding), max(number(facts, "sample_share"), share)
     first, last = (int(str(line.get(key, place.line))) for key in ("first", "last"))
     lines = (
         f"{at_line(place)}, which takes"
@@ -61,14 +73,41 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     if whole - share >= MIN_BESIDE:
         title += f" (the whole sample {percent(whole, 0)})"
     code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None
+    is_random = bool(facts.get("behind_draw"))
     return Advice(
         title=title,
         before=code or "",
-        after=_AFTER,
+        after=_after(facts),
         least=LEAST * share,
-        most=whole,
-        needs="memory for what is computed once",
+        most=share if is_random else whole,
+        needs="" if is_random else "memory for what is computed once",
     )
+
+
+def _after(facts: Facts) -> str:
+    """Return the lines that fit what the slow line does, behind those of what is computed once."""
+    work = str(facts.get("sample_work") or "")
+    cheaper = _BY_WORK.get(work)
+    if facts.get("behind_draw"):
+        return f"{_BEHIND_DRAW.format(draw=_draw(facts))}\n{cheaper or _BY_WORK['']}"
+    return "\n".join(filter(None, (_once(facts), _ONCE_BY_WORK.get(work), cheaper)))
+
+
+def _once(facts: Facts) -> str:
+    """Return what is computed once, before the first random draw, in the words of the dataset's kind."""
+    draw = _draw(facts)
+    first = f"the random draw ({draw})" if draw else "the first random draw"
+    read = "yielded in __iter__, where all fits in memory" if is_iterable(facts) else "looked up in __getitem__"
+    return (
+        f"prepared = [preprocess(each) for each in inputs]   # once, in __init__; {read}\n"
+        f"# preprocess: only what depends on the sample alone and comes before {first}, nothing behind it"
+    )
+
+
+def _draw(facts: Facts) -> str:
+    """Return the line at which samples draw random numbers, "" where none was seen."""
+    found = facts.get("draws")
+    return at_line(Where(str(found["file"]), int(str(found["line"])))) if isinstance(found, Mapping) else ""
 
 
 CHANGE = Change(

@@ -4,8 +4,9 @@ What it does
     Asks the loader for the next batches on a thread of the training process while the step runs, without workers.
 
 What to watch
-    Loading that computes in Python takes turns with the training thread. A dataset that draws from the global random
-    generators is loaded as before.
+    Loading that computes in Python takes turns with the training thread: where samples show most of it at lines that
+    hold the interpreter's lock (loops over values, parsing, tables row by row), this is not offered. A dataset that
+    draws from the global random generators is loaded as before.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     facts = finding.facts
     if not facts.get("single_process") or facts.get("library") == "transformers":
         return None
+    if facts.get("holds_lock"):
+        return None  # a thread would take turns with the training
     return Advice(
         before="for batch in loader:",
         after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"

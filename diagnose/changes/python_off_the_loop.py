@@ -1,8 +1,10 @@
-"""Move Python work off the training thread.
+"""Make Python work cheaper, or move it off the training thread.
 
 What it does
-    Puts work for each sample into the dataset, which workers run ahead of the step, and files and logs into a
-    background thread.
+    What computes in Python: makes it cheaper, or does it in another process; a thread would only take turns with the
+    training. What waits for files or sockets: a background thread. Work for each sample goes into the dataset, which
+    DataLoader workers, processes of their own, run ahead of the step. The sampler shows which of them it is; without
+    samples both are named.
 
     What a module's forward, the loss or the backward waits for stays: operators in the place of its loops, and once
     what is the same in every step. What passes in an optimizer's step is left where it is.
@@ -37,9 +39,11 @@ class Prepared(Dataset):
 # `.cpu()` of a tensor on the CPU is the tensor itself: the next step would change what is being saved.
 _FILES = """from concurrent.futures import ThreadPoolExecutor
 
-# files and logs: into a background thread, with copies that the next step does not change
+# what waits for files or sockets: into a background thread, with copies that the next step does not change
 background = ThreadPoolExecutor(1)
 background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})"""
+_UNKNOWN = """
+# what computes in Python: cheaper, or in another process; a thread would only take turns with the training"""
 _COMPUTES = """# it computes in Python: less of it, a dict in place of a search, tensor operators in place of loops,
 # what stays the same once, before the loop
 # else another process, which needs a core of its own; a thread would only take turns with the training
@@ -60,7 +64,7 @@ pending = background.submit(preprocess, next_inputs)   # one step ahead
 inputs = pending.result()                              # ready by now"""
 _NOT_RECORDED = """diagnose trace {script}   # samples what runs between operators, and names its line
 # with torch.profiler: profile(with_stack=True)
-# then: work for each sample into the dataset, files and logs into a background thread"""
+# then: what computes in Python made cheaper or into another process, what waits for files into a background thread"""
 _IN_A_HOOK = """# only in the steps that need it
 if step % 100 == 0:
     handle = model.register_forward_hook(hook)
@@ -159,8 +163,12 @@ def _elsewhere(finding: Finding, program: Program, code: str, at: str) -> Advice
             needs="work that can be made cheaper, or a free CPU core",
         )
     thread = "thread that runs the model" if program.trains is False else "training thread"
+    unknown = "" if isinstance(waiting, float) else _UNKNOWN
     return Advice(
-        title=f"Move the Python work{at} off the {thread}", before=code, after=_PER_SAMPLE + _FILES, least=HIDDEN
+        title=f"Move the Python work{at} off the {thread}",
+        before=code,
+        after=_PER_SAMPLE + _FILES + unknown,
+        least=HIDDEN,
     )
 
 
@@ -199,7 +207,7 @@ def _share(finding: Finding, key: str) -> float:
 
 CHANGE = Change(
     id="python-off-the-loop",
-    title="Move the Python work off the training thread",
+    title="Make the Python work cheaper, or move it off the training thread",
     numerics=identical("where the work does not read what the step changes"),
     patch=ByHand("what the script's own Python does at that line cannot be moved from outside"),
     edit=ByHand("what the Python at that line is for only the script's author knows"),

@@ -34,7 +34,10 @@ FACTS = {
         {"single_process": False},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
-        {"single_process": True, "slow_line": {"file": "data.py", "line": 31, "share": 0.8}},
+        *(
+            {"single_process": True, "slow_line": {"file": "data.py", "line": 31, "share": 0.8}, "sample_work": work}
+            for work in ("", "image", "loop", "parsing", "table", "text")
+        ),
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),

@@ -7,6 +7,7 @@ import pytest
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited, set_arguments
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
+from diagnose.reports.language import language, translated
 
 WORKERS = {"num_workers": 2, "persistent_workers": True}
 LOADER = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "persistent_workers")
@@ -98,3 +99,38 @@ def test_what_a_class_does_not_take_is_not_written():
 @pytest.mark.parametrize("wrong", [{"begin": [9, 0]}, {"lines": "x"}, {"first": -1}, {"end": [1, 0]}])
 def test_a_record_that_was_edited_makes_no_diff(wrong):
     assert calls_in({"made": {**FIRST, **wrong}}, ("Adam",)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "clause"),
+    [
+        ("num_workers=args.workers", "in the script args.workers sets num_workers: --workers 2"),
+        (
+            "num_workers=opt.num_workers",
+            "in the script opt.num_workers sets num_workers: --num-workers 2, or --num_workers 2",
+        ),
+        ("num_workers=cfg.data.workers", "in the script cfg.data.workers sets num_workers: cfg.data.workers = 2"),
+        ("num_workers=self.args.workers", "in the script self.args.workers sets num_workers: --workers 2"),
+        ("8, args.workers", "in the script args.workers sets num_workers: --workers 2"),
+        ("num_workers=0", ""),
+        ("num_workers=workers", ""),
+        ("pin_memory=args.pin", ""),
+        ("*given", ""),
+    ],
+)
+def test_the_scripts_own_argument_is_named_beside_the_edit(given, clause):
+    line = f"loader = DataLoader(data, {given})"
+    record = {
+        "name": "DataLoader", "file": "train.py", "first": 1, "lines": [line], "begin": [1, 9], "end": [1, len(line)],
+        "parameters": ["dataset", "batch_size", "num_workers", "pin_memory", "persistent_workers"],
+    }  # fmt: skip
+    facts = {"single_process": True, "waits": True, "batch_ns": 1_000_000, "made": record}
+    finding = Finding("data-stall", "", 5e6, facts=facts)
+    p = next(p for p in prescribe(finding, 1e7) if p.id == "load-in-workers")
+    assert p.needs.partition("; ")[2] == clause
+
+
+def test_the_scripts_own_argument_is_named_in_chinese_too():
+    with language("zh"):
+        shown = translated("memory for a larger batch; in the script args.workers sets num_workers: --workers 2")
+    assert shown == "容纳更大批次的显存；脚本中由 args.workers 设置 num_workers：--workers 2"

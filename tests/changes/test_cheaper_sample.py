@@ -14,7 +14,7 @@ def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="da
     r.step(1, 0, 1000)
     r.annotation(SINGLE, 0, 800)
     r.op("aten::mm", 800, 1000)
-    for i in range(16):
+    for i in range(16) if lines else ():
         line = lines[i % len(lines)]
         r.sample(20 + 48 * i, (file, line, "<genexpr>" if line == 32 else "__getitem__"), running=running)
     return r
@@ -73,3 +73,78 @@ def test_two_loops_of_a_short_function_are_named_together(recording):
     assert r.prescribe("data-stall")[0].title.startswith(
         "Make the sample cheaper at data.py:33 to 41, which take 100 %"
     )
+
+
+def advised(r):
+    return next(p for p in r.prescribe("data-stall") if p.id == "cheaper-sample")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "other"),
+    [
+        ("row = self.table.iloc[i]", "to_numpy()", "orjson"),
+        ("row = json.loads(line)", "orjson", "to_numpy()"),
+        ("words = text.lower().split()", "str.translate", "to_numpy()"),
+        ('image = Image.open(path).convert("RGB")', "image.draft", "str.translate"),
+        ("out = [int(value) for value in row]", "in place of the loop over values", "image.draft"),
+        ("image = self.transform(image)", "else less in the line", "loop over values"),
+        (None, "else less in the line", "loop over values"),
+    ],
+)
+def test_the_lines_that_are_shown_fit_what_the_line_does(recording, text, shown, other):
+    r = computing(recording, lines=(31,))
+    if text:
+        r.lines["data.py", 31] = text
+    after = advised(r).after
+    assert shown in after
+    assert other not in after
+    assert len(after.splitlines()) <= 4
+
+
+def test_nothing_behind_a_random_draw_is_computed_once(recording):
+    after = advised(computing(recording, lines=(31,))).after
+    assert "comes before the first random draw, nothing behind it" in after
+    r = computing(recording, lines=(31, 31, 31, 40))
+    r.lines["data.py", 40] = "top = random.randrange(8)"
+    assert "comes before the random draw (data.py:40), nothing behind it" in advised(r).after
+    r = computing(recording, lines=(31, 31, 31, 20))
+    r.lines["data.py", 20] = "top, left = np.random.randint(0, 8, 2)"
+    p = advised(r)
+    assert p.after.startswith("# it follows a random draw (data.py:20)")
+    assert "prepared" not in p.after
+    assert (p.needs, p.saves_ns[1]) == ("", pytest.approx(600_000, rel=0.1))  # of the line's, not of the whole sample
+
+
+def test_a_stream_has_no_getitem(recording):
+    assert "looked up in __getitem__" in advised(computing(recording)).after
+    r = computing(recording)
+    r.told(flags={"cores": 2, "num_threads": 2}, loader={"num_workers": 0, "sampler": "_InfiniteConstantSampler"})
+    after = advised(r).after
+    assert "yielded in __iter__" in after
+    assert "__getitem__" not in after
+
+
+@pytest.mark.parametrize(
+    ("text", "running", "offered"),
+    [
+        ("row = json.loads(line)", 1, False),
+        ("row = json.loads(line)", 0, True),  # it waits
+        ('image = Image.open(path).convert("RGB")', 1, True),
+        (None, 1, True),
+    ],
+)
+def test_no_thread_is_offered_for_loading_that_holds_the_lock(recording, text, running, offered):
+    r = computing(recording, running=running)
+    for line in (30, 31, 32) if text else ():
+        r.lines["data.py", line] = text
+    assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
+
+
+def test_samples_at_the_head_of_a_streams_loop_belong_to_its_body(recording):
+    r = computing(recording, lines=())
+    for i in range(16):
+        r.sample(20 + 48 * i, ("data.py", 31 if i % 3 else 32, "__iter__"))
+    r.lines["data.py", 31] = "for line in f:"
+    r.lines["data.py", 32] = "row = json.loads(line)"
+    facts = r.find("data-stall").facts
+    assert (facts["sample_work"], facts["holds_lock"]) == ("parsing", True)

@@ -2,6 +2,11 @@
 
 import pytest
 
+from diagnose.analyzers import python_stall
+from diagnose.changes import python_off_the_loop
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding, Where
+
 
 @pytest.mark.parametrize(
     ("function", "code", "logs"),
@@ -39,3 +44,30 @@ def test_nothing_is_advised_for_what_passes_in_an_optimizers_step(late, until, a
     late.lines["train.py", 40] = "hits[c] += found.sum().item()"
     assert late.find("python-stall").where[0].line == 40
     assert [p.id for p in late.prescribe("python-stall")] == ["python-off-the-loop"] * advised
+
+
+THREAD, PROCESS = "background thread", "another process; a thread would only take turns with the training"
+
+
+def test_the_pages_state_the_same_of_threads_and_processes_as_the_report(late):
+    assert THREAD in page(python_off_the_loop)
+    assert PROCESS in page(python_off_the_loop)
+    assert "do it in another process" in page(python_stall)
+    assert "a thread would only take turns with the training" in page(python_stall)
+    assert THREAD in page(python_stall)
+    late.samples_every(10, 210, 680, ("train.py", 40, "encode"), 1)
+    (computes,) = late.prescribe("python-stall")
+    assert THREAD not in computes.after
+    assert "a thread would only take turns with the training" in computes.after
+
+
+@pytest.mark.parametrize(("facts", "both"), [({"waiting_share": 0.9}, False), ({}, True)])
+def test_both_are_named_only_where_no_samples_show_which_it_is(facts, both):
+    place = Where("train.py", 40, "write")
+    (p,) = prescribe(Finding("python-stall", "", 1e6, where=(place,), facts=facts), 1e7)
+    assert THREAD in p.after
+    assert (PROCESS in p.after) == both
+
+
+def page(module):
+    return " ".join(module.__doc__.split())

@@ -14,7 +14,9 @@ import msgspec
 from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
-__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments"]
+__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments", "settings_of"]
+
+_OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,40 @@ def edited(call: CallRecord, values: Mapping[str, object]) -> EditedCall | None:
         return None
     after, why = set_arguments(_text(call), values, parameters=call.parameters, spread=call.spread)
     return None if why or after == _text(call) else EditedCall(call, after)
+
+
+def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> list[str]:
+    """Return clauses that name the script's own settings, such as args.workers, which give a number that is edited."""
+    numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+    given = ((name, _given(edit.call, name), value) for edit in edits for name, value in numbers.items())
+    return list(
+        dict.fromkeys(
+            f"in the script {ast.unparse(node)} sets {name}: {_setting(node, value)}"
+            for name, node, value in given
+            if isinstance(node, ast.Attribute)
+        )
+    )
+
+
+def _given(call: CallRecord, name: str) -> ast.expr | None:
+    """Return what a call passes for an argument, None where it does not or not in a way that is known."""
+    parsed = _parsed(_text(call))
+    if parsed is None:
+        return None
+    named = next((keyword.value for keyword in parsed.keywords if keyword.arg == name), None)
+    if named is not None or name not in call.parameters[: len(parsed.args)]:
+        return named
+    return (
+        None if any(isinstance(arg, ast.Starred) for arg in parsed.args) else parsed.args[call.parameters.index(name)]
+    )
+
+
+def _setting(node: ast.Attribute, value: object) -> str:
+    """Return how a setting is given another value: an option of the command line, or an assignment."""
+    if ast.unparse(node.value).rpartition(".")[2] not in _OPTIONS:
+        return f"{ast.unparse(node)} = {value}"
+    option = f"--{node.attr.replace('_', '-')} {value}"
+    return option if "_" not in node.attr else f"{option}, or --{node.attr} {value}"
 
 
 def diff_of(edits: Sequence[EditedCall]) -> str:

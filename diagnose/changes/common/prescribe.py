@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, trial_method
-from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited
+from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, settings_of
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -87,7 +87,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         if advice.most > 0 and finding.share is None
         else None,
         safety=_safety(advice.numerics or change.numerics, program),
-        needs=advice.needs,
+        needs="; ".join([*filter(None, [advice.needs]), *_settings(change, advice, edits)]),
         remedy=change.remedy,
         arguments=advice.arguments,
         edits=tuple(dict.fromkeys(Where(edit.call.file, edit.call.begin[0], code=edit.line) for edit in edits)),
@@ -130,6 +130,10 @@ def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]
     calls = calls_in(finding.facts, change.edit.of)
     made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
     return [edit for edit in made if edit is not None]
+
+
+def _settings(change: Change, advice: Advice, edits: Sequence[EditedCall]) -> list[str]:
+    return settings_of(edits, change.edit.values(advice.arguments)) if isinstance(change.edit, SetArguments) else []
 
 
 def _safety(numerics: Numerics, program: Program) -> str:

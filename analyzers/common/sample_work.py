@@ -1,0 +1,139 @@
+"""What the lines do that the sampler saw while a batch was loaded, by their text and their function."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from diagnose.model.diagnosis import Facts
+from diagnose.tables import Tables
+
+__all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
+
+MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
+MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
+
+_IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
+_TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
+_PARSING = re.compile(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+")
+_TEXT = re.compile(
+    r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
+    r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
+)
+_LOOP = re.compile(r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b")
+_HEAD = re.compile(r"^(?:for|while)\b.*:\s*(?:#.*)?$")
+_COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
+_PER_SAMPLE = frozenset({"__iter__", "__next__", "__getitems__"})  # their own loop goes over samples, not over values
+_CALL = re.compile(r"([A-Za-z_][\w.]*|[\])]\.\w+)\s*\(")
+_KEYWORDS = frozenset(
+    {"if", "elif", "else", "in", "and", "or", "not", "return", "yield", "lambda", "while", "for", "is"}
+)
+_OF_PYTHON = re.compile(
+    r"^(?:abs|all|any|bool|bytes|chr|dict|divmod|enumerate|float|frozenset|hash|int|isinstance|len|list|max|min|ord|pow"
+    r"|range|reversed|round|set|sorted|str|sum|tuple|zip|math\.\w+"
+    r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
+)
+_OF_ARRAYS = re.compile(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
+_ARITHMETIC = re.compile(r"[-+*/@]")
+_RANDOM = re.compile(
+    r"\b(?:np|numpy|torch)\.random\.|(?<![\w.])(?:random|rng|self\.rng|self\.random)\.\w+\(|\bdefault_rng\("
+    r"|\btorch\.(?:rand|randn|randint|randperm|bernoulli|normal|multinomial|poisson)(?:_like)?\("
+    r"|\.(?:bernoulli_|normal_|uniform_|random_)\(|\bRandom[A-Z]\w*\("
+)
+
+
+class SampledLine(NamedTuple):
+    """A line of the user's own."""
+
+    text: str
+    function: str
+    in_loop: bool = False  # of the function's own
+
+
+def sample_work(line: SampledLine) -> str:
+    """Return what a line does: "image", "table", "parsing", "text", "loop"; "" where its text does not show it."""
+    for work, shown in (("image", _IMAGE), ("table", _TABLE), ("parsing", _PARSING), ("text", _TEXT)):
+        if shown.search(line.text):
+            return work
+    known = all(_OF_PYTHON.search(call) or _OF_ARRAYS.search(call) for call in _calls(line.text))
+    return "loop" if known and _is_loop(line) else ""
+
+
+def holds_lock(line: SampledLine) -> bool:
+    """Return whether a line computes in Python for certain, as Python's own calls in a loop and parsers do.
+
+    NumPy and tensors may give the lock free, and arithmetic may be theirs. Python takes turns where a loop jumps back:
+    the sampler sees its head where the body held the lock.
+    """
+    work, calls, text = sample_work(line), _calls(line.text), line.text
+    of_python = all(map(_OF_PYTHON.search, calls))
+    if _HEAD.match(text):
+        return of_python
+    if work != "loop":
+        return work in ("table", "parsing", "text")
+    return bool(text) and of_python and bool(calls or not _ARITHMETIC.search(text))
+
+
+def _calls(text: str) -> list[str]:
+    return [name for name in _CALL.findall(text.partition("#")[0]) if name not in _KEYWORDS]
+
+
+def _is_loop(line: SampledLine) -> bool:
+    own = line.in_loop and line.function not in _PER_SAMPLE
+    per_sample = line.function in _PER_SAMPLE and bool(_HEAD.match(line.text))
+    return line.function in _COMPREHENSIONS or own or (bool(_LOOP.search(line.text)) and not per_sample)
+
+
+def work_facts(
+    t: Tables, seen: Mapping[tuple[str, int, str], int], total: int, slow: Sequence[tuple[str, int]]
+) -> Facts:
+    """Return what the slow lines do, whether loading holds Python's lock, and where samples draw random numbers.
+
+    Args:
+        t: tables of one rank.
+        seen: how often the sampler saw each file, line and function within loading, those left out in which it waited.
+        total: samples within loading, those included.
+        slow: file and line of those that most of the loading is spent on, if any, the one that is named first.
+    """
+    lines = {place: _line(t, place) for place in seen}
+    locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
+    draws = sorted(place for place in seen if _RANDOM.search(lines[place].text))
+    return {
+        "sample_work": _work(lines, seen, slow),
+        "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
+        **({"draws": {"file": draws[0][0], "line": draws[0][1]}} if draws else {}),
+        "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
+    }
+
+
+def _work(
+    lines: Mapping[tuple[str, int, str], SampledLine],
+    seen: Mapping[tuple[str, int, str], int],
+    slow: Sequence[tuple[str, int]],
+) -> str:
+    """Return what the line does that is named, or where that is not known what most samples beside it are at.
+
+    Samples at the head of a loop over samples belong to its body: they are taken where the loop jumps back.
+    """
+    works = Counter[str]()
+    for place, num in seen.items():
+        if place[:2] in slow and not (place[2] in _PER_SAMPLE and _HEAD.match(lines[place].text)):
+            works[sample_work(lines[place])] += num
+    named = (sample_work(line) for place, line in lines.items() if place[:2] == slow[0]) if slow else ()
+    return next(filter(None, named), "") or max(works, key=lambda work: works[work], default="")
+
+
+def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
+    """Return whether a line stands at a draw of random numbers or below it, in the same function."""
+    if place[0] != draw[0] or place[1] < draw[1]:
+        return False
+    inner = bool({place[2], draw[2]} & _COMPREHENSIONS) and place[1] - draw[1] <= MAX_LINES_APART
+    return place[2] == draw[2] or inner
+
+
+def _line(t: Tables, place: tuple[str, int, str]) -> SampledLine:
+    file, line, function = place
+    in_loop = any(head < line <= last for head, last in t.capture.loops.get(file, ()))
+    return SampledLine(t.capture.lines.get((file, line), "").strip(), function, in_loop)

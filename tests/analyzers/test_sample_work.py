@@ -1,0 +1,37 @@
+"""What a sampled line of loading does, by its text, and whether it holds Python's lock."""
+
+import pytest
+
+from diagnose.analyzers.common.sample_work import SampledLine, holds_lock, sample_work
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "work", "locked"),
+    [
+        ('image = Image.open(self.paths[i]).convert("RGB")', "__getitem__", "image", False),
+        ("row = self.table.iloc[i]", "__getitem__", "table", True),
+        ("row = json.loads(line)", "__iter__", "parsing", True),
+        ("words = text.lower().split()", "__getitem__", "text", True),
+        ("ids = [ord(c) % 97 for c in self.texts[i]]", "__getitem__", "text", True),
+        ("for value in row:", "__getitem__", "loop", True),
+        ("total = sum(int(v) for v in row)", "<genexpr>", "loop", True),
+        ("return [VOCABULARY[c] for c in text]", "__getitem__", "loop", True),
+        ("rows = [np.fft.rfft(row) for row in signal]", "__getitem__", "loop", False),
+        ("scaled = [(frame - mean) / std for frame in frames]", "__getitem__", "loop", False),
+        ("image = self.transform(image)", "__getitem__", "", False),
+        ("left, right = torch.split(x, 2)", "__getitem__", "", False),
+        ("for path in self.paths:", "__iter__", "", True),
+        ("for chunk in reader.iter_batches():", "__iter__", "", False),
+        ("", "__getitem__", "", False),
+    ],
+)
+def test_the_text_of_a_line_shows_its_work(text, function, work, locked):
+    line = SampledLine(text, function)
+    assert (sample_work(line), holds_lock(line)) == (work, locked)
+
+
+def test_a_line_of_a_loop_is_known_by_the_loop_around_it():
+    assert sample_work(SampledLine("out[i] = row[i] * scale[i]", "__getitem__", in_loop=True)) == "loop"
+    assert not holds_lock(SampledLine("out[i] = row[i] * scale[i]", "__getitem__", in_loop=True))  # of arrays perhaps
+    assert holds_lock(SampledLine("total += int(row[i])", "__getitem__", in_loop=True))
+    assert not sample_work(SampledLine("yield self.parse(line)", "__iter__", in_loop=True))
