@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, contains
+from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
@@ -77,14 +77,15 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     With it comes the share of loading that goes into samples at all.
 
     A loop goes over a few lines; a line that waits is made no cheaper by computing less. Samples of steps that were not
-    recorded count too, where they show a call of the dataset; which line of several beside each other it is, those of
-    recorded steps show, which are taken more exactly.
+    recorded count too, where they show a call of the dataset or a function that mostly loads; which line of several
+    beside each other it is, those of recorded steps show, which are taken more exactly.
     """
     samples, run, whole = t.capture.samples, t.capture.run, 0.0
     seen: Counter[tuple[str, int]] = Counter()
     places: Counter[tuple[str, int, str]] = Counter()
     still: Counter[tuple[str, int]] = Counter()
     functions: dict[tuple[str, int], str] = {}
+    loads: Set[tuple[str, str]] = frozenset()
     if samples is not None and t.trace.epoch_ns and len(during.start):
         inside = contains(during, samples.time_ns - t.trace.epoch_ns) & (samples.place >= 0)
         computing = samples.place[inside & (samples.running != 0)]
@@ -93,11 +94,12 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         seen.update(at)
         still.update(place for place, runs in zip(at, samples.running[inside].tolist(), strict=True) if runs == 0)
         functions = {(file, line): function for file, line, function in samples.places}
-        whole = _of_samples(samples, inside)
+        watched = contains(span(*t.steps.window), samples.time_ns - t.trace.epoch_ns)
+        loads, whole = _of_samples(samples, inside, watched)
     recorded = Counter(seen)
     if run is not None and seen and sum(seen.values()) < MANY_LINE_SAMPLES:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
-        inner = [path[0] for path in paths if any(function in _OF_A_DATASET for _, _, function in path)]
+        inner = [p[0] for p in paths if (p[0][0], p[0][2]) in loads or any(name in _OF_A_DATASET for *_, name in p)]
         seen.update(place[:2] for place in inner)
         places.update(inner)
     num = sum(seen.values())
@@ -133,15 +135,17 @@ def _lines_around(
     return function if is_short and num_near < MOST_OF_FUNCTION * num else near
 
 
-def _of_samples(samples: Samples, inside: Mask) -> float:
-    """Return the share of loading in functions that mostly run within it: in the dataset's, not in the step's loop.
+def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tuple[str, str]], float]:
+    """Return the functions that mostly run within loading, and their share of it: the dataset's, not the step's loop.
 
-    Where batches are collated the innermost line outside torch is that of the loop.
+    Where batches are collated the innermost line outside torch is that of the loop. ``watched``: samples of steps whose
+    loading is known.
     """
     functions = [(file, function) for file, _, function in samples.places]
     within = Counter(functions[row] for row in samples.place[inside].tolist())
-    others = Counter(functions[row] for row in samples.place[~inside & (samples.place >= 0)].tolist())
-    return sum(num for each, num in within.items() if num > others[each]) / max(within.total(), 1)
+    others = Counter(functions[row] for row in samples.place[watched & ~inside & (samples.place >= 0)].tolist())
+    found = {each for each, num in within.items() if num > others[each]}
+    return found, sum(within[each] for each in found) / max(within.total(), 1)
 
 
 def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:

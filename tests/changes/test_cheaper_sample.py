@@ -1,7 +1,9 @@
 """cheaper-sample: one line computes for most of the loading. Times in µs."""
 
+import numpy as np
 import pytest
 
+from diagnose.model.capture import RunSteps
 from diagnose.reports.text import render
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -148,3 +150,14 @@ def test_samples_at_the_head_of_a_streams_loop_belong_to_its_body(recording):
     r.lines["data.py", 32] = "row = json.loads(line)"
     facts = r.find("data-stall").facts
     assert (facts["sample_work"], facts["holds_lock"]) == ("parsing", True)
+
+
+def test_samples_of_other_steps_count_in_functions_that_mostly_load(recording):
+    """A collate function is no call of the dataset: in recorded steps its samples lie within loading."""
+    r = computing(recording, lines=(30,), file="train.py", cores=3)
+    r.sampled = [(at, ("train.py", 30, "mask_tokens"), running) for at, _, running in r.sampled[:4]]
+    assert "slow_line" not in r.find("data-stall").facts
+    path = (("train.py", 30, "mask_tokens"), ("train.py", 54, "main"))
+    steps = np.arange(20) * 1_000_000
+    r.run = RunSteps(steps, np.diff(steps, append=20_000_000), np.zeros(20, np.int8), {}, (path,), steps, steps * 0)
+    assert r.find("data-stall").facts["slow_line"]["line"] == 30
