@@ -163,8 +163,12 @@ def _shapes(t: Tables, functions: Rows) -> list[Shape]:
 def _updated(t: Tables, step: int) -> list[Counter[Shape]]:
     """Return, for each operator in an optimizer's call, the shapes that it updates in all its calls."""
     events = t.trace.events
-    rows = host_rows(t.trace, int(events.thread[step]), Kind.OP)
-    rows = rows[(events.start[rows] >= events.start[step]) & (events.end[rows] <= events.end[step])]
+    thread = int(events.thread[step])
+    rows = t.cached(("operators of a thread", thread), lambda: host_rows(t.trace, thread, Kind.OP))
+    # events are in time order: of all steps together each is looked at once
+    first, last = np.searchsorted(rows, np.searchsorted(events.start, (events.start[step], events.end[step] + 1)))
+    rows = rows[first:last]
+    rows = rows[events.end[rows] <= events.end[step]]
     seen = Counter(zip(events.name[rows].tolist(), events.shapes[rows].tolist(), strict=True))  # few different ones
     found: dict[int, Counter[Shape]] = {}
     for (name, text), num in seen.items():
