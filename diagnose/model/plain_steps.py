@@ -1,4 +1,4 @@
-"""What steps took that no profiler watched, beside the recorded ones."""
+"""Step times without the profiler, right before and right after the recorded steps."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
 
 @shared_table
 def plain_steps(t: Tables) -> PlainSteps | None:
-    """Return what steps took beside the timing window, None where the run's steps are not known, or not the device's.
+    """Return what steps took around the timing window, None where the run's steps are not known, or not the device's.
 
     With a device those after the window count for nothing where they differ, nor does the run's mean then: its
     profiler stays attached and makes their launches longer (on an H100 steps of 23 ms took 37 ms after the recording).
