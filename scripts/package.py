@@ -87,7 +87,8 @@ def check_content(wheel: Path) -> None:
 
 def install(built: Path, python: str, folder: Path, *, torch: bool, dependencies: bool) -> Path:
     """Install what was built in a fresh environment and return its Python."""
-    run(python, "-m", "venv", folder)
+    # An environment's own setuptools (65 on Python 3.11) would stand before that of the environment at hand.
+    run(python, "-m", "venv", *([] if dependencies or torch else ["--without-pip"]), folder)
     inside = folder / "bin" / "python"
     pip = (inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", ROOT / "constraints.txt")
     if torch:
