@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from diagnose.errors import InputError, is_debugging
@@ -121,14 +122,21 @@ def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool, pr
     if found is not None:
         with suppress(ValueError):
             return cast("Diagnosis", unpack(found))
-    from diagnose.pipeline.rank import analyze_rank
     from diagnose.trace_reader.folders import read_rank
 
-    made = analyze_rank(read_rank(files, processes), draw=draw)
+    capture = read_rank(files, processes, _import_rules)
+    from diagnose.pipeline.rank import analyze_rank
+
+    made = analyze_rank(capture, draw=draw)
     if cache and key:
         with suppress(TypeError, OverflowError):  # it is only not kept
             cache.put(key, pack(made))
     return made
+
+
+def _import_rules() -> None:
+    """Import what a diagnosis needs, which takes as long as reading 16 MB."""
+    import_module("diagnose.pipeline.rank")
 
 
 def _examined(files: RankFiles, *, draw: bool) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from diagnose.errors import InputError, NotATraceError
@@ -35,10 +35,13 @@ _KINETO_KEYS = frozenset({"schemaVersion", "deviceProperties", "computePropertie
 _MAX_LISTED = 5  # categories that are named
 
 
-def read_trace(path: str | os.PathLike[str] | Stored | Piped, processes: int = 1) -> Trace:
+def read_trace(
+    path: str | os.PathLike[str] | Stored | Piped, processes: int = 1, meanwhile: Callable[[], object] | None = None
+) -> Trace:
     """Read a trace of torch.profiler, JSON, gzip or zstd, of any release; a truncated one up to its cut.
 
-    ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same.
+    ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same;
+    ``meanwhile`` is done while the others read, and left out where there are none.
     Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
     What holds for every trace is described in ``diagnose.trace_reader.plausibility``.
 
@@ -48,7 +51,7 @@ def read_trace(path: str | os.PathLike[str] | Stored | Piped, processes: int = 1
     """
     name = _name(path)
     try:
-        return _read(path, name, processes)
+        return _read(path, name, processes, meanwhile)
     except MemoryError:
         raise InputError(
             f"{name} needs more memory than there is. Record fewer steps, or read it on a machine with more."
@@ -61,9 +64,14 @@ def _name(path: str | os.PathLike[str] | Stored | Piped) -> str:
     return "standard input" if os.fspath(path) == STANDARD_INPUT else os.fspath(path)
 
 
-def _read(path: str | os.PathLike[str] | Stored | Piped, name: str, processes: int) -> Trace:
+def _read(
+    path: str | os.PathLike[str] | Stored | Piped,
+    name: str,
+    processes: int,
+    meanwhile: Callable[[], object] | None,
+) -> Trace:
     with without_collector():
-        read = _by_processes(path, name, processes) or _alone(path, name)
+        read = _by_processes(path, name, processes, meanwhile) or _alone(path, name)
     rows, ending, around, fault = read.rows, read.ending, read.around, read.fault
     if not rows.count:
         raise _error_without_events(name, rows, ending, around)
@@ -109,10 +117,15 @@ def _alone(path: str | os.PathLike[str] | Stored | Piped, name: str) -> _ReadFil
     return _ReadFile(rows, ending, _read_keys(head, ending, rest), ending.fault or source.fault, source.raw_bytes)
 
 
-def _by_processes(path: str | os.PathLike[str] | Stored | Piped, name: str, processes: int) -> _ReadFile | None:
+def _by_processes(
+    path: str | os.PathLike[str] | Stored | Piped,
+    name: str,
+    processes: int,
+    meanwhile: Callable[[], object] | None,
+) -> _ReadFile | None:
     if processes < 2 or not isinstance(path, Stored):
         return None
-    read = read_parts(path, name, processes)
+    read = read_parts(path, name, processes, meanwhile)
     if read is None:
         return None
     return _ReadFile(read.rows, read.ending, _read_keys(read.head, read.ending, read.rest), "", read.raw_bytes)

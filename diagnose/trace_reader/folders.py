@@ -54,8 +54,8 @@ def _with_notes(capture: Capture, faults: Sequence[str]) -> Capture:
     return replace(capture, trace=replace(capture.trace, trust=capture.trace.trust + notes)) if notes else capture
 
 
-def read_rank(files: RankFiles, processes: int = 1) -> Capture:
-    """Read the files of one rank, a large trace by several ``processes``.
+def read_rank(files: RankFiles, processes: int = 1, meanwhile: Callable[[], object] | None = None) -> Capture:
+    """Read the files of one rank, a large trace by several ``processes``; ``meanwhile`` is as for ``read_trace``.
 
     Raises:
         InputError: they cannot be read.
@@ -65,7 +65,7 @@ def read_rank(files: RankFiles, processes: int = 1) -> Capture:
         return _open_rank(files.folder, read_info(files.description))
     if files.trace is None:
         raise InputError(f"{files} names no file.")
-    return Capture(read_trace(files.trace, processes))
+    return Capture(read_trace(files.trace, processes, meanwhile))
 
 
 def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:

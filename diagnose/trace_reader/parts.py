@@ -3,17 +3,21 @@
 Ranges are cut between two events. Every process fills columns of its own, in which names and threads have its own
 numbers; they are sent back as arrays, renumbered, and put behind each other. Whatever is not as it should be at a cut,
 or is damaged anywhere, makes the file one that a single process reads: it alone knows how to go on there.
+
+The processes are forked here and not by ``multiprocessing``, whose import takes as long as reading 2 MB and more memory
+than a column.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +28,10 @@ from diagnose.trace_reader.remote import is_url
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.stored import Stored
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+__all__ = ["PART_BYTES", "ReadParts", "read_parts"]
 
-__all__ = ["MIN_BYTES", "ReadParts", "read_parts"]
-
-MIN_BYTES = 96 << 20  # of a file: below it, starting a process and sending its columns back costs what it saves
+PART_BYTES = 8 << 20  # the least for a process: less costs more to start it and to send the columns back
+_AHEAD_BYTES = 16 << 20  # what a process reads while this one does what else there is to do, importing the rules
 _NUMBERED = ("name", "shapes", "types", "values", "detail")  # columns that hold numbers of names
 _FIRST_BYTES = (b"{", b"[")
 
@@ -49,7 +51,7 @@ class ReadParts:
 class _Filled:
     """The rows of one range, and what their numbers stand for."""
 
-    columns: dict[str, np.dtype[Any]]  # the columns themselves follow, in this order
+    columns: tuple[str, ...]  # that were recorded; they themselves follow, in this order
     count: int
     names: tuple[str, ...]
     threads: tuple[tuple[str, str], ...]
@@ -60,13 +62,21 @@ class _Filled:
     raw_bytes: int
 
 
-def read_parts(stored: Stored, name: str, processes: int) -> ReadParts | None:
-    """Read a file by so many processes, this one among them; None where it is not made for that."""
+def read_parts(
+    stored: Stored, name: str, processes: int, meanwhile: Callable[[], object] | None = None
+) -> ReadParts | None:
+    """Read a file by so many processes, this one among them; None where it is not made for that.
+
+    This one does ``meanwhile`` first, and reads less for that.
+    """
     size = _size(stored)
-    if processes < 2 or size < MIN_BYTES or not _may_fork():
+    ahead = _AHEAD_BYTES if meanwhile is not None else 0
+    processes = min(processes, (size + ahead) // (PART_BYTES + ahead))
+    if processes < 2 or not _may_fork():
         return None
+    nears = [(size + ahead) * k // processes - ahead for k in range(1, processes)]
     # A cut is where an event begins; the comma before it belongs to no range.
-    cuts = [cut for k in range(1, processes) if (cut := _cut_at(stored.path, size * k // processes)) is not None]
+    cuts = [cut for near in nears if (cut := _cut_at(stored.path, near)) is not None]
     if len(cuts) < processes - 1 or sorted(set(cuts)) != cuts:
         return None
     with ExitStack() as started:
@@ -74,41 +84,63 @@ def read_parts(stored: Stored, name: str, processes: int) -> ReadParts | None:
         others = [
             started.enter_context(_started(stored.path, begin, end, is_last=end == size)) for begin, end in ranges
         ]
+        if meanwhile is not None:
+            meanwhile()
         first = _read_first(stored, name, cuts[0] - 1)
         return _joined(first, others) if first is not None else None
 
 
 @contextmanager
-def _started(path: str, begin: int, end: int, *, is_last: bool) -> Iterator[Connection]:
+def _started(path: str, begin: int, end: int, *, is_last: bool) -> Iterator[BinaryIO]:
     """Start a process that reads a range, and offer what it sends; it ends with the block."""
-    from multiprocessing import get_context  # 12 ms, for long files only
-
-    context = get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_send_range, args=(sending, path, begin, end, is_last), daemon=True)
-    process.start()
-    sending.close()
+    receiving, sending = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            os.close(receiving)
+            with os.fdopen(sending, "wb", 0) as out:
+                _send_range(out, path, begin, end, is_last=is_last)
+        finally:
+            os._exit(0)  # nothing that belongs to the process that was forked is closed or written twice
+    os.close(sending)
     try:
-        yield receiving
+        with os.fdopen(receiving, "rb", 0) as sent:
+            yield sent
     finally:
-        receiving.close()
-        process.terminate()
-        process.join()
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
-def _send_range(sending: Connection, path: str, begin: int, end: int, is_last: bool) -> None:
+def _send_range(out: BinaryIO, path: str, begin: int, end: int, *, is_last: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked ends this one
     try:
         read = _read_range(path, begin, end, is_last=is_last)
     except Exception:  # whatever is wrong with the file, who reads it alone finds and names
-        read = None
+        return
     if read is None:
-        sending.send(None)
         return
     filled, columns = read
-    sending.send(filled)
-    for column in columns:  # one after the other: who receives them holds one twice, and not all of them
-        sending.send_bytes(column.data)
+    packed = pickle.dumps(filled)
+    _send(out, memoryview(len(packed).to_bytes(8, "little") + packed))
+    for column in columns:
+        _send(out, column.data.cast("B"))
+
+
+def _send(out: BinaryIO, view: memoryview) -> None:
+    while view:
+        view = view[out.write(view) :]
+
+
+def _receive(sent: BinaryIO, view: memoryview) -> None:
+    """Fill ``view`` with what a process sends.
+
+    Raises:
+        EOFError: it ended before that.
+    """
+    while view:
+        if not (count := sent.readinto(view)):  # type: ignore[attr-defined]  # a raw file has it
+            raise EOFError
+        view = view[count:]
 
 
 def _read_first(stored: Stored, name: str, until: int) -> tuple[bytes, EventRows, Ending, int] | None:
@@ -120,35 +152,42 @@ def _read_first(stored: Stored, name: str, until: int) -> tuple[bytes, EventRows
     return (head, rows, ending, source.raw_bytes) if _ends_at_the_cut(ending) else None
 
 
-def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[Connection]) -> ReadParts | None:
+def _joined(first: tuple[bytes, EventRows, Ending, int], others: Sequence[BinaryIO]) -> ReadParts | None:
     """Put the ranges behind each other, in the order of the file."""
     head, rows, ending, raw_bytes = first
     rest = b""
     for other in others:
         try:
-            filled = other.recv()
-            if filled is None:
-                return None
+            filled = _receive_header(other)
             _append(rows, filled, other)
-        except (EOFError, OSError):  # its process was killed
+        except EOFError:  # its range is not whole, or it was killed
             return None
         ending, rest, raw_bytes = filled.ending, filled.rest, raw_bytes + filled.raw_bytes
     return ReadParts(head, rows, ending, rest, raw_bytes)
 
 
-def _append(rows: EventRows, filled: _Filled, other: Connection) -> None:
+def _receive_header(sent: BinaryIO) -> _Filled:
+    length = bytearray(8)
+    _receive(sent, memoryview(length))
+    packed = bytearray(int.from_bytes(length, "little"))
+    _receive(sent, memoryview(packed))
+    filled: _Filled = pickle.loads(packed)  # of a process that this one forked
+    return filled
+
+
+def _append(rows: EventRows, filled: _Filled, other: BinaryIO) -> None:
     names, threads = rows.fields.names, rows.fields.threads
-    of_name = np.array([*(names[text] for text in filled.names), -1], np.int64)  # -1 picks the last one
-    of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int64)
+    of_name = np.array([*(names[text] for text in filled.names), -1], np.int32)  # -1 picks the last one
+    of_thread = np.array([*(threads[key] for key in filled.threads), -1], np.int16)
     for key, text in filled.thread_names.items():
         threads.set_name(*key, text)
-    for column, dtype in filled.columns.items():
-        values: npt.NDArray[Any] = np.frombuffer(other.recv_bytes(), dtype)
+    for column in filled.columns:
+        values = rows.columns[column].extended(rows.count, filled.count)
+        _receive(other, values.data.cast("B"))
         if column in _NUMBERED:
-            values = of_name[values]
+            values[:] = of_name[values]
         elif column == "thread":
-            values = of_thread[values]
-        rows.columns[column].write(rows.count, values)
+            values[:] = of_thread[values]
     rows.count += filled.count
     for tally, value in filled.tallies.items():
         if isinstance(value, set):
@@ -169,7 +208,7 @@ def _read_range(path: str, begin: int, end: int, *, is_last: bool) -> tuple[_Fil
     columns = {name: column.finish(rows.count) for name, column in rows.columns.items() if column.is_recorded}
     threads = rows.fields.threads
     filled = _Filled(
-        columns={name: column.dtype for name, column in columns.items()},
+        columns=tuple(columns),
         count=rows.count,
         names=tuple(rows.fields.names),
         threads=threads.ids,

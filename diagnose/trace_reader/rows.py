@@ -162,11 +162,15 @@ class Column:
 
     def write(self, at: int, values: _Array) -> None:
         """Write rows from row ``at`` on; what lies between them and earlier ones was not recorded."""
-        end = at + len(values)
+        self.extended(at, len(values))[:] = values
+
+    def extended(self, at: int, count: int) -> _Array:
+        """Return so many rows from row ``at`` on, for the caller to write before any others."""
+        end = at + count
         self._grow(end)
         self._data[self._filled : at] = -1
-        self._data[at:end] = values
         self._filled = max(self._filled, end)
+        return self._data[at:end]
 
     @property
     def is_recorded(self) -> bool:

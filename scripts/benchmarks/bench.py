@@ -178,7 +178,7 @@ def report(results: Sequence[Result], costs: OwnCosts) -> str:
         "`scripts/bench` writes this page. It repeats real traces in time, then lets both tools answer in fresh",
         "processes that take turns; the numbers are medians. Holistic Trace Analysis does load, temporal breakdown,",
         "idle breakdown and queue length; `diagnose analyze --json` does all of its analysis. Both are byte-compiled.",
-        "The peak is that of the largest process: a file of 100 MB or more is read by one process for each core.",
+        "The peak is that of the largest process: a file of 32 MB or more is read by up to four processes, one a core.",
         "",
         f"{HTA.replace('==', ' ')}; {python}; {os.cpu_count()} cores.",
         "",

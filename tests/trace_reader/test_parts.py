@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +38,8 @@ def events(num=4_500):
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """Return what writes a trace from its text around the events, and from what is done to it then."""
-    monkeypatch.setattr(parts, "MIN_BYTES", 1 << 19)
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 18)
+    monkeypatch.setattr(parts, "_AHEAD_BYTES", 1 << 18)
     monkeypatch.setattr(parts, "_may_fork", lambda: True)  # several tests at a time run beside a thread
 
     def written(found, *, damage=lambda text: text, behind=""):
@@ -70,6 +72,17 @@ def test_two_and_three_processes_read_what_one_reads(write, processes):
     found = read_parts(stored, "trace.json", processes)
     assert found.rows.count == 13_500
     assert content(read_trace(stored, processes)) == content(read_trace(stored))
+
+
+def test_other_work_is_done_while_the_others_read_and_not_where_there_are_none(write):
+    done, stored = [], write(events())
+    found = content(read_trace(stored, 2, lambda: done.append("imports")))
+    assert found == content(read_trace(stored))
+    assert done == ["imports"]
+    many = read_parts(stored, "trace.json", 64, lambda: done.append("again"))  # as many as there is work for
+    assert many.raw_bytes == Path(stored.path).stat().st_size
+    read_trace(stored, 1, lambda: done.append("not for one process"))
+    assert done == ["imports", "again"]
 
 
 def test_times_that_need_their_digits_are_read_so_by_each(write):
@@ -133,10 +146,10 @@ def test_what_cannot_be_divided_is_read_by_one_process(write, tmp_path, monkeypa
     stored = write(events())
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress((tmp_path / "trace.json").read_bytes(), 1))
-    monkeypatch.setattr(parts, "MIN_BYTES", 1 << 10)
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 10)
     assert read_parts(Stored(str(packed), "trace.json.gz"), "trace.json.gz", 2) is None
     assert read_parts(stored, "trace.json", 1) is None
-    monkeypatch.setattr(parts, "MIN_BYTES", 1 << 30)
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 30)
     assert read_parts(stored, "trace.json", 2) is None
 
 

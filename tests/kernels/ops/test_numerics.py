@@ -81,7 +81,7 @@ def test_errors_are_near_torchs(case, cases, implementation, device, dtype, hard
     slack = SLACK * (math.sqrt(ROWS / 2) if case is cases["linear_cross_entropy"] else 1)  # rounded once a chunk of two
     for number, draws in enumerate(zip(*errors, strict=True)):
         error, least, rounding = (math.hypot(*of_draws) for of_draws in zip(*draws, strict=True))
-        assert error <= slack * max(least, rounding) or not math.isfinite(rounding), f"result {number}: {error}, {least}"
+        assert error <= slack * max(least, rounding) or not math.isfinite(rounding), f"{number}: {error}, {least}"
 
 
 def errors_of(case, given, dtype):
