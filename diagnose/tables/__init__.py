@@ -185,7 +185,8 @@ class Tables:
     @cached_property
     def frame_layers(self) -> dict[int, Layers]:
         """Python frames by nesting, for the main and launching threads; empty where stacks were not recorded."""
-        return {t: host.layers(self.trace, host.host_rows(self.trace, t, Kind.PYTHON)) for t in self.threads}
+        rows = {t: host.host_rows(self.trace, t, Kind.PYTHON) for t in self.threads}
+        return {t: host.layers(self.trace, frames, deep=True) for t, frames in rows.items()}
 
     @cached_property
     def in_ops(self) -> Intervals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "m
 MIN_LAUNCH_SHARE = 0.01
 MAX_DEPTH = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
+
+_RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
 
 class Layers(NamedTuple):
@@ -63,12 +65,21 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
-    """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting."""
+def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH, *, deep: bool = False) -> Layers:
+    """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting.
+
+    ``deep``: they are nested dozens deep, as Python's frames are; then they are counted, not peeled off one by one.
+    """
     events = trace.events
+    rest, start, end = rows.astype(np.int32), events.start[rows], events.end[rows]
+    counted = _counted(rest, start, end, most) if deep else None
+    return Layers(*(counted or _peeled(rest, start, end, most)), events.end)
+
+
+def _peeled(rest: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _RowsAndStarts:
+    """Take the outermost events away again and again: a pass for each layer."""
     out_rows: list[npt.NDArray[np.int32]] = []
     out_start: list[Ints] = []
-    rest, start, end = rows.astype(np.int32), events.start[rows], events.end[rows]
     while len(rest) and len(out_rows) < most:
         outer = _outermost(start, end)
         out_rows.append(rest[outer])
@@ -77,7 +88,22 @@ def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH) -> Layers:
         rest = rest[inner]  # one column after the other: there are as many rows as the host has events
         start = start[inner]
         end = end[inner]
-    return Layers(tuple(out_rows), tuple(out_start), events.end)
+    return tuple(out_rows), tuple(out_start)
+
+
+def _counted(rows: npt.NDArray[np.int32], start: Ints, end: Ints, most: int) -> _RowsAndStarts | None:
+    """Return the layers by how many events are open where each begins; None where two of one layer would overlap."""
+    lasting = end > start  # others enclose nothing, also what begins with them
+    depth = np.arange(len(rows)) - np.searchsorted(np.sort(end[lasting]), start, side="right")
+    depth -= np.cumsum(~lasting) - ~lasting
+    layer = np.minimum(depth, most).astype(np.uint8)  # which sorts in one pass
+    order = np.argsort(layer, kind="stable")
+    rows, start, end, layer = rows[order], start[order], end[order], layer[order]
+    if ((start[1:] < end[:-1]) & (layer[1:] == layer[:-1]) & (layer[1:] < most)).any():
+        return None
+    num = min(int(layer[-1]) + 1, most) if len(layer) else 0
+    cuts = np.searchsorted(layer, np.arange(1, num + 1))
+    return tuple(np.split(rows, cuts)[:num]), tuple(np.split(start, cuts)[:num])
 
 
 def outermost(trace: Trace, rows: Rows) -> Rows:

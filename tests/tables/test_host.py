@@ -1,6 +1,7 @@
 """The host's nesting, and which of its threads matter."""
 
 import numpy as np
+import pytest
 
 from diagnose.model.events import Kind
 from diagnose.tables.host import host_rows, layers
@@ -9,7 +10,10 @@ from diagnose.tables.host import host_rows, layers
 def nesting(r, *kinds):
     """Return the names in each layer, outermost first."""
     trace = r.trace
-    found = layers(trace, host_rows(trace, 0, *(kinds or (Kind.OP,))))
+    rows = host_rows(trace, 0, *(kinds or (Kind.OP,)))
+    found, counted = layers(trace, rows), layers(trace, rows, deep=True)
+    for one, other in zip((*found.rows, *found.start), (*counted.rows, *counted.start), strict=True):
+        assert np.array_equal(one, other)
     return [[trace.names[trace.events.name[row]] for row in rows] for rows in found.rows], found, trace
 
 
@@ -29,6 +33,26 @@ def test_steps_that_overlap_a_moment_lie_side_by_side(recording):
         r.op(f"step {i}", 100 * i, 100 * i + 100)
         r.op(f"update {i}", 100 * i + 50, 100 * i + 101)  # ends in the next step
     assert [len(names) for names in nesting(r)[0]] == [40, 40]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("most", [3, 64])
+def test_counted_layers_are_those_peeled_off_one_by_one(recording, seed, most):
+    random, r = np.random.default_rng(seed), recording()
+
+    def nest(start, end, depth):
+        times = np.sort(random.integers(start, end, 6, endpoint=True)).tolist()  # instants and shared ends among them
+        for first, last in zip(times[::2], times[1::2], strict=True):
+            r.op(f"depth {depth}", first, last)
+            if depth < 7 and random.random() < 0.8:
+                nest(first, last, depth + 1)
+
+    nest(0, 10_000, 0)
+    rows = host_rows(r.trace, 0, Kind.OP)
+    peeled, counted = layers(r.trace, rows, most), layers(r.trace, rows, most, deep=True)
+    assert len(peeled.rows) == len(counted.rows) > 2
+    for one, other in zip((*peeled.rows, *peeled.start), (*counted.rows, *counted.start), strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_of_two_with_one_start_the_longer_is_the_parent(recording):
