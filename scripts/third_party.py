@@ -38,7 +38,6 @@ MIN_PHASE = 0.01  # share of the run: less is setting up
 ALWAYS = frozenset({"training", "loading", "other"})
 RUNS_SECONDS = 12  # a changed script runs where it is still at work, or ended well, after so long
 CERTAIN = frozenset({"steps", "applies", "runs"})  # columns that do not rest on times
-BUDGET = "90s"
 
 
 def main() -> int:
@@ -257,7 +256,7 @@ def _launched(script: Script) -> list[str]:
 
 def _proof(script: Script, folder: Path, result: Path) -> dict[str, str]:
     """Run diagnose prove and score what it measured."""
-    command = [sys.executable, "-m", "diagnose", "prove", "--yes", "--budget", BUDGET, "-q", "-o", str(result)]
+    command = [sys.executable, "-m", "diagnose", "prove", "--yes", "--budget", script.budget, "-q", "-o", str(result)]
     if launched := _launched(script):
         command += ["--launcher", shlex.join([sys.executable, *launched])]
     failure = _run([*command, *_target(script)], folder, 600)

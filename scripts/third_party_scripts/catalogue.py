@@ -33,6 +33,7 @@ class Script:
     prepare: str = ""  # a script of this folder that is run first
     needs: str = ""  # a package that may be missing
     args: tuple[str, ...] = field(default=())
+    budget: str = "90s"  # of diagnose prove
 
 
 def _optimizer(name: str, calls: int = 1, **events: int) -> dict[str, int]:
@@ -110,6 +111,7 @@ SCRIPTS = (
             ("hf_trainer.py", "for position in range(len(ids)):"),
         ),
         needs="transformers",
+        budget="5m",  # compiling its model takes longer than 90 s
     ),
     Script("accelerate_classifier", "", NOTHING, _optimizer("AdamW"), needs="accelerate"),
     Script(
