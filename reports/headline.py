@@ -20,6 +20,7 @@ __all__ = [
     "headline",
     "is_off_mean",
     "late_rank",
+    "passes_words",
     "record_again",
     "recording_words",
     "shown_rank",
@@ -224,6 +225,12 @@ def _beside_recording(d: Diagnosis) -> list[str]:
         why = tr("long steps are a larger part of the recorded ones")
     steps = plural(d.steps, "recorded step")
     return [tr(words, step=duration(d.step_ns), steps=steps, mean=duration(p.mean_ns), why=why)]
+
+
+def passes_words(d: Diagnosis) -> str:
+    """Return how many backward passes a step has, where an optimizer's call adds several up; "" elsewhere."""
+    num = d.passes_per_update or 1
+    return tr(", {num} backward passes before each optimizer call", num=num) if num > 1 else ""
 
 
 def is_off_mean(d: Diagnosis) -> bool:

@@ -87,6 +87,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(d.recording_removed),
         "plain_steps": None if d.plain_steps is None else _plain_steps(d.plain_steps),
+        "passes_per_update": d.passes_per_update,
         "cpu_wait": share(d.cpu_wait),
         "recording_ms": ms(d.recording_ns),
         "recording_estimate": share(d.recording_estimate),

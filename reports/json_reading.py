@@ -8,168 +8,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 
 from diagnose.errors import InputError
 from diagnose.model.decoding import decode
 from diagnose.model.diagnosis import (
-    Confidence,
     Diagnosis,
     Finding,
     Partition,
     Prescription,
     Queue,
     Source,
-    Verdict,
     Where,
 )
 from diagnose.model.events import Note
-from diagnose.model.trial_methods import TrialMethod
+from diagnose.model.plain_steps import PlainSteps
 from diagnose.reports.json import SCHEMA_VERSION
+from diagnose.reports.json_records import (
+    FindingRecord,
+    HeadRecord,
+    Ms,
+    PartitionRecord,
+    PlainStepsRecord,
+    PrescriptionRecord,
+    QueueRecord,
+    ReportRecord,
+    SourceRecord,
+    VersionRecord,
+    WhereRecord,
+)
 
 __all__ = ["from_dict", "from_json", "is_report"]
 
 REMEDY = "Write it again with --json."
 HEAD_BYTES = 1 << 16  # in which a report has both keys, whatever is nested behind them
-ROUNDING = 1e-6  # by which shares of earlier releases left their range
-
-Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
-Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)] | None
-Share: TypeAlias = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
-Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
-Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float | str | None
-Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
-
-
-class _Head(msgspec.Struct):
-    schema_version: msgspec.Raw | UnsetType = UNSET
-    verdict: msgspec.Raw | UnsetType = UNSET
-
-
-class _Version(msgspec.Struct):
-    schema_version: Annotated[int, Meta(ge=1, le=2**62)]
-
-
-class _Queue(msgspec.Struct):
-    busy_share: Share | None
-    idle_share: Share | None
-    depth_p50: Amount
-    depth_p90: Amount
-    empty_share: Share | None
-    launches_per_step: Amount
-    late_share: Share | None
-    delay_p50_ms: Ms
-    busy_depth_p50: Amount = None  # absent in older reports
-    launch_latency_ms: Ms = None
-
-
-class _Partition(msgspec.Struct):
-    compute: Share | None
-    exposed_communication: Share | None
-    exposed_copy: Share | None
-    idle: Share | None
-
-
-class _Where(msgspec.Struct):
-    file: str | None
-    line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None
-    op: str | None
-    function: str | None
-    code: str | None
-    stack: list[str]
-    library: str | None = None  # absent in older reports
-
-
-class _Finding(msgspec.Struct):
-    rule: Rule
-    title: str
-    lost_ms: Ms
-    count: Count
-    total_ms: Ms
-    median_ms: Ms
-    evidence: list[str]
-    where: list[_Where]
-    confidence: Confidence
-    facts: dict[str, object]
-    path_share: Share | None = None
-    relief_ms: Ms = None
-
-
-class _Prescription(msgspec.Struct):
-    rule: Rule
-    id: str
-    title: str
-    before: str
-    after: str
-    saves_ms: tuple[Ms, Ms]
-    predicted_step_ms: Ms
-    safety: str
-    needs: str
-    remedy: str
-    basis: Literal["replay", "bound"] = "bound"
-    assumes: str = ""
-    edits: list[_Where] = []
-    diff: str = ""
-    trial_method: TrialMethod | Literal[""] = ""
-    records_again: bool = False
-    records_more: bool = False
-    mean_step_ms: Ms = None
-
-
-class _Note(msgspec.Struct):
-    text: str
-    rule: Rule | None = None
-
-
-class _Source(msgspec.Struct):
-    path: str
-    command: str
-    torch: str
-    devices: list[str]
-    world_size: Annotated[int, Meta(ge=1, le=2**31)]
-    found_steps_by: str
-    unprofiled_step_ms: list[Ms]
-    settled_after: Count | None
-    samples: dict[str, object]
-    setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
-    loading: dict[str, float] = {}
-
-
-class _Replay(msgspec.Struct):
-    error_share: Amount = None
-
-
-class _Report(msgspec.Struct):
-    verdict: Verdict
-    headline: str
-    dominant: Rule | None
-    step_ms: Ms
-    step_times_ms: list[Ms]
-    queue: _Queue | None
-    partition: _Partition | None
-    idle_by_cause: dict[Rule, Share | None]
-    findings: list[_Finding]
-    prescriptions: list[_Prescription]
-    trust: list[_Note]
-    source: _Source
-    replay: _Replay | None = None
-    host_by_cause: dict[Rule, Share | None] | None = None
-    profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
-    recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
-    cpu_wait: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    recording_ms: Ms = None
-    recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    summary: list[str] = []
-    also_possible: list[_Prescription] = []
 
 
 def is_report(text: bytes) -> bool:
     """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
-        head = msgspec.json.decode(text, type=_Head)
+        head = msgspec.json.decode(text, type=HeadRecord)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     except RecursionError:
@@ -183,13 +63,13 @@ def from_json(text: str | bytes, *, source: str) -> Diagnosis:
     Raises:
         InputError: it is not JSON, not a diagnosis, of a later schema, or a value is not what it can be.
     """
-    head = decode(text, _Head, source=source, remedy="Name a report that diagnose wrote with --json.")
+    head = decode(text, HeadRecord, source=source, remedy="Name a report that diagnose wrote with --json.")
     if UNSET in (head.schema_version, head.verdict):
         raise InputError(f"{source} is not a diagnosis; name a report that diagnose wrote with --json.")
-    version = decode(text, _Version, source=source, remedy=REMEDY).schema_version
+    version = decode(text, VersionRecord, source=source, remedy=REMEDY).schema_version
     if version > SCHEMA_VERSION:
         raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
-    return _diagnosis(decode(text, _Report, source=source, remedy=REMEDY))
+    return _diagnosis(decode(text, ReportRecord, source=source, remedy=REMEDY))
 
 
 def from_dict(data: object, *, source: str) -> Diagnosis:
@@ -201,7 +81,7 @@ def from_dict(data: object, *, source: str) -> Diagnosis:
     return from_json(json.dumps(data), source=source)
 
 
-def _diagnosis(d: _Report) -> Diagnosis:
+def _diagnosis(d: ReportRecord) -> Diagnosis:
     return Diagnosis(
         verdict=d.verdict,
         headline=d.headline,
@@ -221,13 +101,21 @@ def _diagnosis(d: _Report) -> Diagnosis:
         host_by_cause=_shares(d.host_by_cause or {}),
         profiler_overhead=d.profiler_overhead,
         recording_removed=d.recording_removed,
+        plain_steps=None if d.plain_steps is None else _plain_steps(d.plain_steps),
+        passes_per_update=d.passes_per_update,
         cpu_wait=d.cpu_wait,
         recording_ns=_ns(d.recording_ms or 0.0),
         recording_estimate=d.recording_estimate,
     )
 
 
-def _source(s: _Source) -> Source:
+def _plain_steps(p: PlainStepsRecord) -> PlainSteps:
+    each = (p.before_ms, p.recorded_ms, p.after_ms, p.mean_ms)
+    before, recorded, after, mean = (None if time is None else _ns(time) for time in each)
+    return PlainSteps(before, recorded or 0.0, after, mean, p.num, p.agree)
+
+
+def _source(s: SourceRecord) -> Source:
     return Source(
         path=s.path,
         command=s.command,
@@ -243,7 +131,7 @@ def _source(s: _Source) -> Source:
     )
 
 
-def _queue(q: _Queue) -> Queue:
+def _queue(q: QueueRecord) -> Queue:
     return Queue(
         busy_share=_share(q.busy_share),
         idle_share=_share(q.idle_share),
@@ -258,11 +146,11 @@ def _queue(q: _Queue) -> Queue:
     )
 
 
-def _partition(p: _Partition) -> Partition:
+def _partition(p: PartitionRecord) -> Partition:
     return Partition(_share(p.compute), _share(p.exposed_communication), _share(p.exposed_copy), _share(p.idle))
 
 
-def _finding(f: _Finding) -> Finding:
+def _finding(f: FindingRecord) -> Finding:
     return Finding(
         rule=f.rule,
         title=f.title,
@@ -279,11 +167,11 @@ def _finding(f: _Finding) -> Finding:
     )
 
 
-def _where(w: _Where) -> Where:
+def _where(w: WhereRecord) -> Where:
     return Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library)
 
 
-def _prescription(p: _Prescription) -> Prescription:
+def _prescription(p: PrescriptionRecord) -> Prescription:
     return Prescription(
         rule=p.rule,
         id=p.id,

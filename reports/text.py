@@ -18,7 +18,7 @@ from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
-from diagnose.reports.headline import recording_words
+from diagnose.reports.headline import passes_words, recording_words
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
@@ -31,6 +31,7 @@ __all__ = ["WIDTH", "render", "terminal_text"]
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 _AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
 _MAX_NOTES = 8
+MIN_REPLAY_ERROR = 0.01  # of the step: less says nothing about how far a prediction may be off
 _MAX_RANKS = 16
 
 
@@ -174,11 +175,11 @@ def _title(title: str, aside: str = "") -> RenderableType:
 def _context(d: Diagnosis) -> Iterator[str]:
     yield tr("verdict {verdict}", verdict=translated(d.verdict))
     mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
-    yield tr("step {time}", time=duration(d.step_ns)) + mean
+    yield tr("step {time}", time=duration(d.step_ns)) + mean + passes_words(d)
     if cost := recording_words(d):
         yield cost
-    if d.replay_error is not None:
-        yield tr("replay error {error}", error=percent(d.replay_error))
+    if (d.replay_error or 0.0) >= MIN_REPLAY_ERROR:
+        yield tr("the unchanged replay is {error} off", error=percent(d.replay_error))
     names = [one_line(name) for name in d.source.devices]
     if names:
         yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)

@@ -66,7 +66,7 @@ def findings(
         yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose, written))
     if len(d.findings) > len(shown):
         left = plural(len(d.findings) - len(shown), "smaller finding")
-        yield Text("  " + tr("and {left} with --verbose, and in the JSON and HTML reports", left=left), style="dim")
+        yield Text("  " + tr("and {left}, which --verbose, JSON and HTML show", left=left), style="dim")
     if d.dominant is None:
         yield from _checked(d)
 

@@ -256,6 +256,7 @@ class Diagnosis:
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
     recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
     plain_steps: PlainSteps | None = None  # without the profiler, around the recorded ones; None where not known
+    passes_per_update: int | None = None  # backward passes that add up before each optimizer's call; None: they differ
     cpu_wait: float = 0.0  # share of the watched time in which the training thread waited for a core
     recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     recording_estimate: float = 0.0  # share of the step that it takes the host at most, where it was not measured

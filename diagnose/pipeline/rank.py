@@ -27,6 +27,7 @@ from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, missing_records
 from diagnose.pipeline.verdict import answering, savings_by_rule, verdict
 from diagnose.tables import Tables
+from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
@@ -93,6 +94,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
         profiler_overhead=part("profiler-overhead", overhead.overhead_share),
         plain_steps=part("plain steps", plain_steps),
+        passes_per_update=part("backward passes", passes_per_update),
         cpu_wait=ready_share(t),
         recording_ns=part("profiler-overhead", overhead.recording_ns) or 0.0,
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,

@@ -19,15 +19,14 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.backward_passes import gradients
 from diagnose.tables.host import host_rows
-from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, ZERO_GRAD, matching
-from diagnose.tables.python_calls import called_by_python
+from diagnose.tables.names import BACKWARD, ZERO_GRAD, matching
 
 __all__ = ["DiscardedGradients", "discarded_gradients"]
 
 MIN_DISCARDED = 2  # gradients of a pass
 MIN_STEPS = 0.5  # of the steps
-_ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 _GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
 _CLEARS = re.compile(r"^aten::(_foreach_)?zero_$")
 _CLEARS_FRAME = re.compile(r"\(\d+\): zero_grad$")
@@ -123,27 +122,16 @@ def _is_cleared(t: Tables, before: _Pass, after: _Pass) -> bool:
 
 
 def _passes(t: Tables) -> list[list[_Pass]]:
-    """Return each step's backward passes that an optimizer's call follows.
-
-    Of several that add up, as of parts of a batch, the last counts: a forward pass lies between them, of operators with
-    numbers of autograd's that Python calls.
-    """
-    events = t.trace.events
-    calls = called_by_python(t)
-    forward = events.start[calls[events.sequence[calls] >= 0]]
-    gradients = t.in_window(matching(t.trace, (Kind.OP, Kind.ANNOTATION), _ACCUMULATE))
-    updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
-    updates = updates[np.argsort(events.start[updates], kind="stable")]
-    gradients = gradients[np.argsort(events.start[gradients], kind="stable")]
-    if len(updates) < t.steps.num or not len(gradients):
+    """Return each step's backward passes that an optimizer's call follows; of several that add up, the last."""
+    every = gradients(t)
+    if every is None:
         return []
-    behind = np.searchsorted(events.start[updates], events.start[gradients])
-    step = np.searchsorted(t.steps.start, events.start[gradients], side="right") - 1
+    step = np.searchsorted(t.steps.start, t.trace.events.start[every.rows], side="right") - 1
     found: list[list[_Pass]] = [[] for _ in range(t.steps.num)]
-    for update in distinct(behind[behind < len(updates)]).tolist():
-        mine = gradients[behind == update]
-        part = np.searchsorted(forward, events.start[mine])
-        found[int(step[behind == update][0])].append(_Pass(mine[part == part[-1]], int(updates[update])))
+    for update in distinct(every.update).tolist():
+        mine = every.update == update
+        rows, part = every.rows[mine], every.part[mine]
+        found[int(step[mine][0])].append(_Pass(rows[part == part[-1]], int(every.updates[update])))
     return [passes for passes in found if passes]
 
 

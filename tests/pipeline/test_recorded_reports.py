@@ -24,7 +24,7 @@ PARTS = {
     "exposed_copy": "exposed copies",
     "idle": "idle",
 }
-OVER = ("replay error", "longer while recorded", "% off")  # of what these state there may be more than the whole
+OVER = ("longer while recorded", "% off")  # of what these state there may be more than the whole
 
 
 def shares(d):

@@ -47,7 +47,7 @@ def test_the_finding_of_the_first_change_is_printed_wherever_it_stands(forms):
     text = render(replace(d, findings=(*others, last), prescriptions=(first, *d.prescriptions)))
     assert "\n  7 host-sync" in text
     assert "fix Stop waiting" in text
-    assert "and 1 smaller finding with --verbose" in text
+    assert "and 1 smaller finding, which --verbose" in text
 
 
 def test_one_rank_of_several_is_said(forms):
@@ -98,7 +98,7 @@ def test_findings_are_ranked_with_line_and_fix(forms):
     assert "/home/ada/project/train.py:42 in train_step" in text
     assert "fix Load batches in worker processes  saves 5.00 ms a step (4.00 ms to 6.00 ms)" in text
     assert "│     num_workers=4," in text
-    assert "and 1 smaller finding with --verbose, and in the JSON and HTML reports" in text
+    assert "and 1 smaller finding, which --verbose, JSON and HTML show" in text
 
 
 def test_only_the_first_prescription_of_a_rule_is_shown(forms):

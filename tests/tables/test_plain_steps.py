@@ -6,6 +6,7 @@ import pytest
 
 from diagnose.reports.answer import answer
 from diagnose.reports.headline import recording_words
+from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
 
 STATE = [0] * 14 + [3] + [1] * 10 + [3] + [0] * 30
@@ -53,6 +54,13 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
         "16.0 ms: something else changed, so the stated step may not be the usual one. Record on an idle machine.",
     )
     assert answer(d).cautions[0] in " ".join(render(d).split())
+
+
+def test_a_report_that_is_read_back_has_the_same_sentence(ran):
+    d = ran(16.0, 16.0, 10.0)
+    read = from_json(d.to_json(), source="a report")
+    assert read.plain_steps.agree is False
+    assert answer(read).cautions == answer(d).cautions
 
 
 def test_a_script_that_became_faster_before_it_was_recorded_is_compared_with_the_steps_behind(ran):
