@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import is_own_file, is_user_file
+from diagnose.analyzers.common.locate import MAX_LINES_APART, is_own_file, is_user_file
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
@@ -25,8 +25,7 @@ __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
 MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line has most by chance
-MANY_LINE_SAMPLES = 24  # of recorded steps: they are taken more exactly than the others, which are left out then
-MAX_LINES_APART = 2  # of one loop
+MANY_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than the others, which are left out then
 # A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
 MAX_FUNCTION_LINES, MOST_OF_FUNCTION = 12, 0.75
 MAX_BETWEEN = 4  # lines from one sampled line of a function to the next

@@ -33,6 +33,8 @@ __all__ = [
     "source_line",
 ]
 
+MAX_LINES_APART = 2  # of one loop
+MAX_LINES = 50  # that are looked at: those with most samples
 _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
 )
@@ -177,7 +179,11 @@ def _frames(t: Tables, work: list[int], frames: list[int]) -> list[str]:
 
 
 def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Where, float]]:
-    """Return the user's lines that the sampler saw while ``during`` lasted, with their share of its samples."""
+    """Return the user's lines that the sampler saw while ``during`` lasted, with their share of its samples.
+
+    Lines beside each other count together, as those of a loop: the line with most samples of the place that has most
+    comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere.
+    """
     samples = t.capture.samples
     if samples is None or not len(during.start) or not t.trace.epoch_ns:
         return []
@@ -186,12 +192,18 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     inside = (i >= 0) & (time < during.end[np.maximum(i, 0)]) & (samples.place >= 0)
     seen = Counter(samples.place[inside].tolist())
     total = sum(seen.values())
-    found = []
-    for row, count in seen.most_common(most):
-        file, line, function = samples.places[row]
+    found, places = [], samples.places
+    often = seen.most_common(MAX_LINES)
+    beside = {row: sum(n for other, n in often if _is_beside(places[row], places[other])) for row, _ in often}
+    for row, count in sorted(often, key=lambda item: (-beside[item[0]], -item[1]))[:most]:
+        file, line, function = places[row]
         op = _operator_at(t, time[inside][samples.place[inside] == row])
         found.append((Where(file, line, function, op, code=source_line(t, file, line)), count / total))
     return found
+
+
+def _is_beside(one: tuple[str, int, str], other: tuple[str, int, str]) -> bool:
+    return one[0] == other[0] and abs(one[1] - other[1]) <= MAX_LINES_APART
 
 
 def _operator_at(t: Tables, time: Ints) -> str | None:

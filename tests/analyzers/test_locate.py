@@ -179,6 +179,23 @@ def test_the_launch_itself_is_no_place(r):
     assert locate_one(r.tables(), 0, 150_000).op == "aten::mm"
 
 
+def test_of_two_lines_of_a_loop_and_a_single_one_the_loop_comes_first(recording):
+    """Its lines have fewer samples each, and more together."""
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    seen = {("data.py", 23, "__getitem__"): 9, ("data.py", 33, "draw"): 7, ("data.py", 32, "draw"): 8}
+    seen |= {("other.py", 24, "tidy"): 8}
+    for number, place in enumerate(place for place, num in seen.items() for _ in range(num)):
+        r.sample(100 + number, place)
+    found = sampled_lines(r.tables(), span(100_000, 200_000), most=4)
+    assert [(where.file, where.line) for where, _ in found] == [
+        ("data.py", 32),
+        ("data.py", 33),
+        ("data.py", 23),
+        ("other.py", 24),
+    ]
+
+
 def test_a_sampled_line_has_the_operator_that_was_open_while_it_ran(late):
     late.op("aten::layer_norm", 200, 690)  # then relu launches what ends the gap
     late.sampled = [(at, ("train.py", 38, "main"), 1) for at in range(310, 680, 10)]

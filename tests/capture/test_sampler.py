@@ -107,6 +107,21 @@ def test_samplers_in_turn_leave_the_interpreter_as_they_found_it():
     assert (between, sys.getswitchinterval()) == (before, before)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_begins_with_python_s_own_switching():
+    sampler, before = Sampler(threading.get_ident(), threading.get_native_id(), 1.0), sys.getswitchinterval()
+    sampler.start()
+    reads, writes = os.pipe()
+    if not (child := os.fork()):
+        os.write(writes, str(sys.getswitchinterval()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    sampler.stop()
+    assert float(os.read(reads, 100)) == before
+    os.close(reads)
+    os.close(writes)
+
+
 def test_collections_are_noted_in_windows_and_between_them(monkeypatch):
     monkeypatch.setattr("diagnose.capture.record.gc_watch.MIN_PAUSE_NS", 0)
     samplers, noted = Samplers(2.0, wanted=True), []
@@ -217,9 +232,10 @@ def test_this_system_s_count_is_read():
     assert module._ready_ns(threading.get_native_id()) >= 0
 
 
-def test_samples_less_often_where_a_sample_is_dear(monkeypatch):
-    """At 1 ms of CPU time a sample, 80 ms between samples keep it at 1.25 % of a core."""
-    sampler = Sampler(threading.get_ident(), threading.get_native_id(), 2.0)
+@pytest.mark.parametrize(("depth", "pause"), [(1, 0.033333), (6, 0.08)])
+def test_samples_less_often_where_a_sample_is_dear(monkeypatch, depth, pause):
+    """At 1 ms of CPU time a sample, 33 ms between samples keep it at 3 % of a core in a window, 80 ms at 1.25 %."""
+    sampler = Sampler(threading.get_ident(), threading.get_native_id(), 2.0, depth=depth)
     pauses, used_ns = [], iter(range(0, 100_000_000, 1_000_000))
 
     def sleep(seconds):
@@ -229,7 +245,7 @@ def test_samples_less_often_where_a_sample_is_dear(monkeypatch):
     for name, value in {"sleep": sleep, "thread_time_ns": lambda: next(used_ns)}.items():
         monkeypatch.setattr(module.time, name, value)
     sampler._run()
-    assert pauses == [0.002, 0.08, 0.08, 0.08]
+    assert pauses == [0.002, pause, pause, pause]
 
 
 def test_stretches_add_up():

@@ -31,22 +31,26 @@ UNKNOWN = -1
 # 5 ms the sampler would hardly ever look into a short stretch of Python, but into the call of torch or NumPy that comes
 # after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
 # 68 %). So short a wait has to end on time, or it ends with that call. Where other threads compute in Python too they
-# would take the interpreter from each other as often.
+# would take the interpreter from each other as often. Outside of windows it stays as Python has it: a sampler that
+# waits for long calls which keep the interpreter would wake every 20 µs (measured: 9 to 29 samples instead of 160).
 SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
 PR_SET_TIMERSLACK = 29  # linux/prctl.h; in ns, of the calling thread alone
 MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
-MAX_CPU_SHARE = 0.0125  # of a core: where waking a thread is dear, as on virtual machines, samples come less often
+# Of a core: where waking a thread is dear, as on virtual machines (0.2 ms a sample), samples come less often. A window
+# lasts less than a second, and a place that a quarter of it goes to needs some samples.
+MAX_CPU_SHARE, MAX_WINDOW_CPU_SHARE = 0.0125, 0.03
 
 
 class Sampler:
     """A thread that samples another one; ``rows`` has the file's layout of diagnose.model.capture.Samples."""
 
     def __init__(self, thread_id: int, native_id: int, period_ms: float, *, depth: int = 1) -> None:
+        """``depth`` is how many lines of user code a row holds; with one, it is a window that is sampled."""
         self._thread_id = thread_id
         self._period = period_ms / 1e3
         self._native_id = native_id
         self._user_code: dict[CodeType, bool] = {}
-        self._depth = depth  # lines of user code that a row holds; with more than one Python's own timing is left alone
+        self._depth = depth
         self._places: dict[_Lines, int] = {}
         self._time_ns: list[int] = []
         self._place: list[int] = []
@@ -56,7 +60,7 @@ class Sampler:
         self._own_cpu_ns = 0  # of the sampled thread
         self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
         self._enough = False
-        self._switch_s = 0.0
+        self._switch_s = sys.getswitchinterval()
         self._thread: threading.Thread | None = None
         self._others = OtherThreads(thread_id) if depth == 1 else None
 
@@ -66,6 +70,7 @@ class Sampler:
             self._enough = False
             if self._depth == 1:
                 self._switch_s = sys.getswitchinterval()
+                _keep_in_forked(self._switch_s)
                 sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
             self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}sampler", daemon=True)
             self._thread.start()
@@ -134,6 +139,7 @@ class Sampler:
         began, used = time.perf_counter_ns(), time.thread_time_ns()
         ready_ns = _ready_ns(self._native_id)
         pause, num = self._period, 0
+        most = MAX_WINDOW_CPU_SHARE if self._depth == 1 else MAX_CPU_SHARE
         if self._others is not None:
             self._others.begin()
         own_ns = cpu_ns(self._native_id)
@@ -151,7 +157,7 @@ class Sampler:
                 del frame, frames
                 self._running.append(state())
                 num += 1
-                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * MAX_CPU_SHARE))
+                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * most))
         if self._others is not None:
             self._others.end()
         self._own_cpu_ns += max(cpu_ns(self._native_id) - own_ns, 0)
@@ -187,6 +193,16 @@ class Sampler:
         if known is None:
             known = self._user_code[code] = is_users(code)
         return known
+
+
+_OF_FORKED: list[float] = []  # the interpreter's switching that a forked process begins with; empty: not asked for yet
+
+
+def _keep_in_forked(switch_s: float) -> None:
+    """Let processes that the script forks, such as a DataLoader's workers, have Python's own switching."""
+    if not _OF_FORKED and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: sys.setswitchinterval(_OF_FORKED[-1]))
+    _OF_FORKED[:] = [switch_s]
 
 
 def is_users(code: CodeType) -> bool:

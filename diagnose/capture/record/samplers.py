@@ -33,11 +33,12 @@ class Samplers:
         if self.in_windows is None:
             thread = threading.current_thread()
             self.in_windows = Sampler(thread.ident or 0, thread.native_id or 0, self._period_ms)
-        self.sample_run(on=not on)
-        if on:
+        if on:  # one after the other: each leaves the interpreter's switching as it found it
+            self.sample_run(on=False)
             self.in_windows.start()
         else:
             self.in_windows.stop()
+            self.sample_run(on=True)
 
     def sample_run(self, *, on: bool) -> None:
         """Sample what the thread does where no timing window is open, from now on or no longer."""
