@@ -64,7 +64,8 @@ training script, with a waste planted or none, and the truth about it stands in 
 optimizer calls and operators a step has, its phases, the rules that may be dominant, the exact line, and changes that
 would be wrong. `scripts/third_party` traces each as a user would and compares. A column is `n/a` where it does not
 apply: `line` where nothing is planted, `applies` and `runs` (the printed diff, applied, and the script after it) where
-no diff is printed, `phases` where they were not measured. `diagnose prove` has 90 s for each script, 5 minutes for `hf_trainer`, whose model takes longer to compile:
+no diff is printed, `phases` where they were not measured. `diagnose prove` has 90 s for each script, and 5 minutes
+for `hf_trainer`, whose model takes longer to compile:
 `prove` is whether it tried a change (`n/a` where only the author can make one, or where the script starts its ranks
 itself), `saves` whether every measured saving can lie within the range that its report states, and `harmless` whether
 no change made steps longer for certain. `answer` is the time from the command to its answer; its median is that of
