@@ -86,8 +86,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     )
     shares = shares_cores(facts, workers, cpus)
     most = max(0.0, 1 - cheaply_left) if handed_ns or shares else 1.0
-    if most < MIN_SAVED:
-        return None
+    if most < MIN_SAVED or (left >= 1 and not (waits or facts.get("has_device"))):
+        return None  # or it only pays where handing batches over is as cheap as in a loop without a step
     is_open = busy > MAX_READY_SHARE or bool(shared_out) or shares
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
