@@ -29,6 +29,8 @@ MANY_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than th
 # A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
 MAX_FUNCTION_LINES, MOST_OF_FUNCTION = 12, 0.75
 MAX_BETWEEN = 4  # lines from one sampled line of a function to the next
+MIN_WITHIN = 4  # samples of a function: of fewer it is chance that none lies outside of loading
+MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that loads and trains
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
 MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
@@ -104,7 +106,12 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     num = sum(seen.values())
     if num < MIN_LINE_SAMPLES:
         return {}
-    most = max(recorded, key=lambda at: (recorded[at], seen[at]))
+    called = {place[::2] for place in places if place[2] in _OF_A_DATASET} | loads
+    called |= {p[0][::2] for p in (run.paths if run is not None else ()) if any(n in _OF_A_DATASET for *_, n in p)}
+    of_samples = [at for at in recorded if (at[0], functions[at]) in called]
+    if not of_samples:  # in torch's own code, which the line of the training loop calls
+        return work_facts(t, places, num, ())
+    most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
     near = _lines_around(most, seen, functions)
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
@@ -135,15 +142,15 @@ def _lines_around(
 
 
 def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tuple[str, str]], float]:
-    """Return the functions that mostly run within loading, and their share of it: the dataset's, not the step's loop.
+    """Return the functions that only run within loading, and their share of it: the dataset's, not the step's loop.
 
-    Where batches are collated the innermost line outside torch is that of the loop. ``watched``: samples of steps whose
-    loading is known.
+    Where batches are collated the innermost line outside torch is that of the loop, which is seen outside of loading
+    too. ``watched``: samples of steps whose loading is known.
     """
     functions = [(file, function) for file, _, function in samples.places]
     within = Counter(functions[row] for row in samples.place[inside].tolist())
     others = Counter(functions[row] for row in samples.place[watched & ~inside & (samples.place >= 0)].tolist())
-    found = {each for each, num in within.items() if num > others[each]}
+    found = {each for each, num in within.items() if num >= MIN_WITHIN and others[each] <= max(MAX_OUTSIDE * num, 1)}
     return found, sum(within[each] for each in found) / max(within.total(), 1)
 
 

@@ -117,6 +117,17 @@ def test_nothing_behind_a_random_draw_is_computed_once(recording):
     assert (p.needs, p.saves_ns[1]) == ("", pytest.approx(600_000, rel=0.1))  # of the line's, not of the whole sample
 
 
+def test_the_training_loop_is_no_sample(recording):
+    """Its line is the innermost outside of torch while torch puts a batch together."""
+    r = computing(recording, lines=())
+    for i in range(16):
+        r.sample(20 + 48 * i, ("train.py", 22, "main"))
+    for i in range(4):
+        r.sample(810 + 40 * i, ("train.py", 24 + i, "main"))
+    assert "slow_line" not in r.find("data-stall").facts
+    assert "cheaper-sample" not in {p.id for p in r.prescribe("data-stall")}
+
+
 def test_a_stream_has_no_getitem(recording):
     assert "looked up in __getitem__" in advised(computing(recording)).after
     r = computing(recording)
