@@ -43,6 +43,7 @@ class Reservation:
             except FileNotFoundError:  # another run has given the folder up in between
                 continue
             except BlockingIOError:
+                self.made = []  # whoever keeps the place has the folders too, which may still be empty
                 if must:
                     raise
                 self.is_held = False
@@ -64,7 +65,7 @@ class Reservation:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700 if folder == self.folder else 0o777)
                 self.made.append(folder)
-        if not self.folder.is_dir():
+        if not self.folder.is_dir() and os.path.lexists(self.folder):  # else it was given up: the lock shows it
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.folder))
 
     def _is_current(self) -> bool:

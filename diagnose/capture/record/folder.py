@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,7 @@ class CaptureFolder:
         self._name = f"capture.rank{rank}.json"
 
     def _check(self) -> None:
-        if os.path.lexists(self.target) and not self.target.is_dir():
+        if _is_something_else(self.target):
             raise OutputError(f"{printable(self.target)} is a file, but a capture is a folder; give another name.")
         if not self._force and self._is_taken(self.target):
             raise OutputError(
@@ -267,3 +268,12 @@ def _rank_of(name: str) -> int:
     """Return the rank in a capture file's name, -1 where it has none."""
     found = re.search(r"rank(\d+)", name)
     return int(found[1]) if found else -1
+
+
+def _is_something_else(target: Path) -> bool:
+    """Return whether there is something that is no folder; looked at once, as another run may remove its own."""
+    try:
+        mode = target.lstat().st_mode
+    except (OSError, ValueError):  # nothing there, or what stands there shows when it is written to
+        return False
+    return not stat.S_ISDIR(mode) and not target.is_dir()
