@@ -70,7 +70,7 @@ class Sampler:
             self._enough = False
             if self._depth == 1:
                 self._switch_s = sys.getswitchinterval()
-                _keep_in_forked(self._switch_s)
+                _OF_FORKED.append(self._switch_s)
                 sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
             self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}sampler", daemon=True)
             self._thread.start()
@@ -83,6 +83,7 @@ class Sampler:
             self._thread = None
             if self._depth == 1:
                 sys.setswitchinterval(self._switch_s)
+                _OF_FORKED.clear()
 
     def _is_alone(self) -> bool:
         """Return whether the sampled thread is the only one, ours left out."""
@@ -195,14 +196,17 @@ class Sampler:
         return known
 
 
-_OF_FORKED: list[float] = []  # the interpreter's switching that a forked process begins with; empty: not asked for yet
+_OF_FORKED: list[float] = []  # while a window is sampled: the switching that a forked process begins with
 
 
-def _keep_in_forked(switch_s: float) -> None:
+def _restore_in_forked() -> None:
     """Let processes that the script forks, such as a DataLoader's workers, have Python's own switching."""
-    if not _OF_FORKED and hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: sys.setswitchinterval(_OF_FORKED[-1]))
-    _OF_FORKED[:] = [switch_s]
+    if _OF_FORKED:
+        sys.setswitchinterval(_OF_FORKED[-1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_forked)
 
 
 def is_users(code: CodeType) -> bool:
