@@ -40,13 +40,13 @@ def test_float32_is_prescribed(recording):
     assert (p.id, p.saves_ns) == ("single-precision", (pytest.approx(100_000), pytest.approx(200_000)))
 
 
-def on_a_cpu(recording, types='["double", "double"]', took=400):
+def on_a_cpu(recording, types='["double", "double"]', took=400, shapes="[[8, 8], [8]]"):
     r = recording(devices=())
     for step in range(2):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)
-        r.op("aten::linear", at + 100, at + 100 + took, types=types)
-        r.op("aten::mm", at + 100, at + 90 + took, types=types)
+        r.op("aten::linear", at + 100, at + 100 + took, types=types, shapes=shapes)
+        r.op("aten::mm", at + 100, at + 90 + took, types=types, shapes=shapes)
         r.op("aten::relu", at + 800, at + 1000, types='["float"]')
     return r
 
@@ -65,3 +65,11 @@ def test_without_a_device_half_of_the_time_of_operators_is_lost(recording):
 )
 def test_without_a_device_what_is_none_of_it(recording, types, took):
     assert on_a_cpu(recording, types, took).find("double-precision") is None
+
+
+@pytest.mark.parametrize(
+    ("types", "shapes"),
+    [('["double", "Scalar"]', "[[], []]"), ('["long int", "double"]', "[[64, 64], []]"), ('["double"]', "cut")],
+)
+def test_a_number_of_python_is_no_array_of_float64(recording, types, shapes):
+    assert on_a_cpu(recording, types, shapes=shapes).find("double-precision") is None

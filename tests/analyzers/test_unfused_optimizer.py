@@ -1,6 +1,9 @@
 """unfused-optimizer: idle inside an optimizer's step that launches tensor by tensor."""
 
 import pytest
+import torch
+
+from diagnose.changes.common.optimizers import OWN_STEP
 
 STEP = "Optimizer.step#AdamW.step"
 
@@ -176,6 +179,38 @@ def test_a_class_of_the_authors_own_takes_no_argument_of_torchs(recording, name,
         not module.startswith("torch")
     )
     assert not any("torch.optim." in p.after for p in found)
+
+
+class OfTheAuthor(torch.optim.Optimizer):
+    """An optimizer whose ``step`` is the sketch of the advice."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.01})
+        for p in (p for group in self.param_groups for p in group["params"]):
+            self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        self.updates = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.updates += 1
+        for group in self.param_groups:
+            known = {"group": group, "self": self, "torch": torch, "step": self.updates, "lr": group["lr"]}
+            exec(OWN_STEP, known | {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8})  # as pasted
+
+
+def test_the_sketch_of_a_step_computes_what_adam_does():
+    def trained(make):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+        optimizer = make(net.parameters())
+        for step in range(5):
+            optimizer.zero_grad()
+            net(torch.full((4, 7), step / 5)).square().sum().backward()
+            optimizer.step()
+        return torch.nn.utils.parameters_to_vector(net.parameters()).detach()
+
+    expected = trained(lambda parameters: torch.optim.Adam(parameters, lr=0.01))
+    torch.testing.assert_close(trained(OfTheAuthor), expected)
 
 
 def test_a_step_that_calls_the_model_again_is_no_loop_over_parameters(recording):
