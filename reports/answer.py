@@ -23,6 +23,7 @@ __all__ = [
     "behind",
     "gain",
     "keeps_numbers",
+    "on_top",
     "of_busy",
     "predictions",
     "saving",
@@ -221,6 +222,15 @@ def behind(p: Prediction, actions: Sequence[Action] = ()) -> str:
     named = [numbered.replace("{num}", enumeration(listed))] if listed else []
     changes = enumeration([*named, *others])
     return tr(", only after {changes}", changes=changes) if p.is_enabled else tr(", after {changes}", changes=changes)
+
+
+def on_top(a: Answer) -> str:
+    """Return which changes shorten the run beyond the step possible, in words that follow that; "" where none does."""
+    numbers = [str(i) for i, action in enumerate(a.actions, 1) if action.prediction is None]
+    if a.after is None or a.is_measured or a.run_share is None or not numbers:
+        return ""
+    one, several = tr("; change {num} comes on top"), tr("; changes {num} come on top")
+    return (one if len(numbers) == 1 else several).replace("{num}", enumeration(numbers))
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:

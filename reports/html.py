@@ -56,6 +56,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         each=each,
         gain=lambda fix: answers.gain(fix, each),
         behind=answers.behind,
+        on_top=answers.on_top,
         factor_range=factor_range,
         keeps_numbers=answers.keeps_numbers,
         confidence=confidence,

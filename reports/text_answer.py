@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers, saving
+from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers, on_top, saving
 from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, plural
 from diagnose.reports.language import tr, translated
@@ -80,7 +80,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
             words = "{low} to {high}, by what the causes take of the step: it was not replayed"
         if a.is_measured:
             words = "{low} to {high}, measured by running the script"
-        yield Text(" " * 17 + tr(words, low=span[0], high=span[1]), "dim")
+        yield Padding(Text(tr(words, low=span[0], high=span[1]) + on_top(a), "dim"), (0, 0, 0, 17))
 
 
 def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Text:

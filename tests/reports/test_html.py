@@ -265,6 +265,9 @@ def test_what_happens_outside_the_usual_step_is_shown_of_the_run(forms):
     known = replace(fix, saves_ns=(300 * MS, 600 * MS), mean_step_ns=640 * MS)
     page = Page(render(replace(shown, prescriptions=(known,))))
     assert "saves 300 ms to 600 ms of the run's mean step of 640 ms" in page.text
+    both = replace(shown, findings=(rare, *d.findings), prescriptions=(known, *d.prescriptions), waterfall=d.waterfall)
+    assert "; change 1 comes on top" in Page(render(both)).text
+    assert "comes on top" not in Page(render(d)).text
 
 
 def test_the_bar_shows_what_a_finding_takes_of_the_devices_own_work(forms):
