@@ -46,10 +46,10 @@ MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 
 
 def line_of(where: Where) -> str:
-    """Return "train.py:42" alone, the operator where the line is not known, or ""."""
+    """Return "train.py:42" alone, the operator where the line is not known, or ""; of a full path the name alone."""
     if not where.file:
         return middle(op_name(where.op) or where.function or "", 50)
-    name = where.file.rpartition("/")[2]
+    name = where.file.rpartition("/")[2] if where.file.startswith("/") else path_tail(where.file)
     return f"{name}:{where.line}" if where.line is not None and where.line > 0 else name
 
 

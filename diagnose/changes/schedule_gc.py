@@ -38,7 +38,7 @@ CHANGE = Change(
         "with scheduled_gc() as collect:\n"
         "    for batch in loader:\n"
         "        run_step(batch)\n"
-        "        collect.step()  # collects every so many steps",
+        "        collect.step()  # one collection every 100 steps: scheduled_gc(every=…)",
         least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
         needs="memory for the cycles that wait for the next collection",
     ),

@@ -46,6 +46,8 @@ def test_what_recording_cost_is_one_sentence(left, removed, text):
 def test_places_say_what_is_known():
     assert place(Where("a/train.py", 3, "step", "aten::mm")) == "a/train.py:3 in step · aten::mm"
     assert place(Where(op="aten::mm")) == "aten::mm"
+    assert line_of(Where("project/train.py", 3)) == "project/train.py:3"
+    assert line_of(Where("/home/ada/project/train.py", 3)) == "train.py:3"
     assert line_of(Where(op="autograd::engine::evaluate_function: IndexBackward0")) == "IndexBackward0"
     assert place(Where()) == ""
     assert path_tail("/very/long/path/to/some/project/src/train.py", 24) == "…/project/src/train.py"

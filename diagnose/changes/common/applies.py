@@ -105,8 +105,9 @@ def empties_cache(finding: Finding) -> Where | None:
 
 
 def at_line(place: Where) -> str:
-    """Return "model.py:40": a title names the line, the finding the whole path."""
-    return f"{(place.file or '').rpartition('/')[2]}:{place.line}"
+    """Return "model.py:40": of a full path the name alone, the finding has the rest."""
+    file = place.file or ""
+    return f"{file.rpartition('/')[2] if file.startswith('/') else file}:{place.line}"
 
 
 def is_in_a_library(finding: Finding) -> bool:
