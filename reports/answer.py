@@ -23,8 +23,8 @@ __all__ = [
     "behind",
     "gain",
     "keeps_numbers",
-    "on_top",
     "of_busy",
+    "on_top",
     "predictions",
     "saving",
 ]
