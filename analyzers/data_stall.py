@@ -12,6 +12,9 @@ What to do
     most of the wait: keep them alive. Workers too slow: more of them, of those that compute at most as many as cores,
     or a cheaper sample; and move the batch to the device ahead of time.
 
+    A loader that begins anew for each batch (`next(iter(loader))`) draws the order of all samples each time: make its
+    iterator once.
+
     Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
 
 How sure
@@ -36,7 +39,14 @@ META = RuleMeta(
     order=70,
     host_order=40,
     legend=Legend("the step waited for its next batch", "#f2811d"),
-    changes=("cheaper-sample", "load-in-workers", "keep-workers", "more-workers", "concurrent-samples"),
+    changes=(
+        "keep-iterator",
+        "cheaper-sample",
+        "load-in-workers",
+        "keep-workers",
+        "more-workers",
+        "concurrent-samples",
+    ),
     cause="loading",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
@@ -67,6 +77,8 @@ def find(t: Tables) -> list[Finding]:
         if facts["single_process"]
         else "The step waits for the DataLoader's workers"
     )
+    if facts["restart_share"]:
+        title = "The step waits for the DataLoader, which begins anew for each batch"
     return idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )

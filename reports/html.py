@@ -11,6 +11,7 @@ from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import answer as answers
+from diagnose.reports import saving_words
 from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
@@ -54,13 +55,13 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         d=d,
         a=first,
         each=each,
-        gain=lambda fix: answers.gain(fix, each),
-        behind=answers.behind,
-        on_top=answers.on_top,
+        gain=lambda fix: saving_words.gain(fix, each),
+        behind=saving_words.behind,
+        on_top=saving_words.on_top,
         factor_range=factor_range,
         keeps_numbers=answers.keeps_numbers,
         confidence=confidence,
-        saving=answers.saving,
+        saving=saving_words.saving,
         drawn=charts,
         timeline=timeline,
         flames=flames,

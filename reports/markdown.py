@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.answer import Action, Answer, behind, gain, saving
+from diagnose.reports.answer import Action, Answer
 from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, place
 from diagnose.reports.language import tr
 from diagnose.reports.measured import measured_words
+from diagnose.reports.saving_words import behind, gain, saving
 from diagnose.text.plain_text import one_line
 
 __all__ = ["as_markdown", "outcome"]

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, behind, gain, keeps_numbers, on_top, saving
+from diagnose.reports.answer import Action, Answer, keeps_numbers
 from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words
+from diagnose.reports.saving_words import behind, gain, on_top, saving
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import one_line
 

@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
-from diagnose.reports.answer import Prediction, gain, predictions
+from diagnose.reports.answer import Prediction, predictions
 from diagnose.reports.format import confidence, duration, percent, place, plural
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words, took_longer, trial_of
+from diagnose.reports.saving_words import gain
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
 from diagnose.text.plain_text import clean, middle, one_line

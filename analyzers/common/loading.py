@@ -18,6 +18,7 @@ from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
+from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import duration, percent, plural
 
@@ -66,6 +67,7 @@ def loading_facts(t: Tables) -> Facts:
         "cores": t.capture.info.flags.cores if t.capture.info else None,
         "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
         "waiting_share": share,
+        "restart_share": restart_share(t),
         "ready_share": ready_share(t),
         **_dataset(t),
         **(_slow_line(t, t.covering(rows)) if single else {}),
@@ -207,6 +209,9 @@ def loading_evidence(facts: Facts) -> list[str]:
         if slow["first"] < slow["last"]:
             lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
+    restart = facts.get("restart_share")
+    if isinstance(restart, float):
+        spends += f" Each call draws the order of all samples anew, which takes {percent(restart, 0)} of it."
     said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])

@@ -50,6 +50,8 @@ _BY_WORK = {
 def _applies(_program: Program, finding: Finding) -> str:
     if not finding.facts.get("single_process"):
         return "workers load, whose lines are not sampled"
+    if finding.facts.get("restart_share"):
+        return "the loader begins anew for each batch, which takes its time"
     return "" if _line(finding) else "no line of the script takes most of the loading"
 
 

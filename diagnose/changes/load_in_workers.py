@@ -57,8 +57,8 @@ _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
     facts = with_batch_size(finding.facts, program)
-    if not facts.get("single_process"):
-        return None
+    if not facts.get("single_process") or facts.get("restart_share"):
+        return None  # or they would start anew with each batch
     batches = max(1.0, number(facts, "batches_per_step"))
     load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
     rest_ns = max(step_ns - finding.lost_ns, 1.0)

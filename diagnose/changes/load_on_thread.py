@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     facts = finding.facts
-    if not facts.get("single_process") or facts.get("library") == "transformers":
+    if not facts.get("single_process") or facts.get("restart_share") or facts.get("library") == "transformers":
         return None
     if facts.get("holds_lock"):
         return None  # a thread would take turns with the training

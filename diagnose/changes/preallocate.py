@@ -10,23 +10,48 @@ What to watch
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+_CACHE = Advice(
+    before="keys = torch.cat([keys, new_keys], dim=2)",
+    after=(
+        "keys = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once\n"
+        "keys[:, :, length : length + 1] = new_keys   # in each step\n"
+        'read = keys[:, :, : length + 1]   # transformers: cache_implementation="static"'
+    ),
+    least=0.5,
+    most=0.95,
+    needs="a known longest length, and memory for it",
+)
+_ROWS = Advice(
+    before="rows = torch.cat([rows, new])",
+    after=(
+        "rows = torch.empty(capacity, *new.shape[1:], dtype=new.dtype)   # once\n"
+        "place = torch.arange(end, end + len(new)) % capacity   # the oldest rows are written over\n"
+        "rows[place] = new\n"
+        "end += len(new)   # rows[: min(end, capacity)] is what there is to read"
+    ),
+    least=0.7,
+    most=1.0,
+    needs="a known longest length, and memory for it; where rows are read in their order, it begins at end % capacity",
+)
+
+
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+    return _ROWS if finding.facts.get("in_rows") else _CACHE
+
 
 CHANGE = Change(
     id="preallocate",
     title="Write each piece into a tensor that is made once, instead of concatenating",
     numerics=identical(),
-    advice=Advice(
-        before="keys = torch.cat([keys, new_keys], dim=2)",
-        after=(
-            "keys = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once\n"
-            "keys[:, :, length : length + 1] = new_keys   # in each step\n"
-            'read = keys[:, :, : length + 1]   # transformers: cache_implementation="static"'
-        ),
-        least=0.5,
-        most=0.95,
-        needs="a known longest length, and memory for it",
-    ),
+    advice=_advice,
     patch=ByHand("how long the tensor gets only the script's author knows"),
     edit=ByHand("how long the tensor gets only the script's author knows"),
     without_remedy="torch has the operators",

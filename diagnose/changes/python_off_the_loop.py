@@ -98,6 +98,8 @@ def _applies(_program: Program, finding: Finding) -> str:
     place = own_place(finding)
     if place is not None and _OWN_CALL.search(place.code or ""):
         return "the line calls torch's own Python, which cannot be moved"
+    if place is not None and "next(iter(" in (place.code or ""):
+        return "the line makes an iterator for each batch, which is made once instead"
     if calls(finding, SAVES) or calls(finding, LOADS):
         return "the line saves or loads a checkpoint, for which there is a module"
     if _share(finding, "in_optimizer") >= MIN_IN_OPTIMIZER:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
-    if is_iterable(finding.facts) or finding.facts.get("library") == "transformers":
+    facts = finding.facts
+    if is_iterable(facts) or facts.get("restart_share") or facts.get("library") == "transformers":
         return None
     state = "" if program.trains is False else ", state=(model, optimizer)"
     device = "cuda" if finding.facts.get("has_device") else "cpu"

@@ -108,6 +108,15 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
             most=MOST * share,
             needs="a module of torch that computes the same, or a part of it that does not depend on the state",
         )
+    if issuer.get("calls_modules"):
+        return Advice(
+            title=f"Move what does not depend on the iteration before out of the loop at {at}",
+            before=(place.code or "") if place else "",
+            after=_CELL,
+            least=0.0,
+            most=MOST * share,
+            needs="operators in the loop that do not depend on the iteration before",
+        )
     # Without a device a read waits for nothing: what saves is fewer operators.
     read, counts = reads >= MIN_READS and finding.facts.get("has_device") is not False, reads >= MIN_READS
     what = f"read {reads:.0f} numbers in one transfer" if read else f"let few operators work on all {_what(issuer)}"

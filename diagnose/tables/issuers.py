@@ -181,7 +181,8 @@ def _main_issuer(t: Tables) -> Issuer | None:
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
     is_mine = np.array([one is not None and one[:2] == (frame, in_model) for one in owners], bool)
-    module, through = Counter(one.module for one in compress(owners, is_mine) if one is not None).most_common(1)[0]
+    modules = Counter(one.module for one in compress(owners, is_mine) if one is not None)
+    module, through = modules.most_common(1)[0]
     module = module if 2 * through > num else ""
     mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
     length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
@@ -198,6 +199,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
         names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
         module=_INSTANCE.sub("", module.removeprefix("nn.Module: ")),
         calls=_num_calls(t, module, steps) / steps if module else 0.0,
+        calls_modules=any(modules),
     )
 
 

@@ -34,6 +34,7 @@ class Issuer:
     names: tuple[str, ...]  # of the commonest operators
     module: str = ""  # the one that it calls again and again, and that calls most of these operators
     calls: float = 0.0  # of that module
+    calls_modules: bool = False  # it calls some again and again, as a loop over time does
 
 
 @shared_table

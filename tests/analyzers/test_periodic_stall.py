@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.reports.answer import gain, predictions
+from diagnose.reports.answer import predictions
+from diagnose.reports.saving_words import gain
 
 
 @pytest.fixture

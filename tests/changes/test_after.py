@@ -31,7 +31,7 @@ FACTS = {
         {"single_process": True, "num_workers": 0, "has_device": True},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "sampler": "_InfiniteConstantSampler"},
         {"single_process": False, "num_workers": 1, "batch_size": 2},
-        {"single_process": False},
+        {"single_process": False}, {"single_process": True, "num_workers": 0, "restart_share": 0.8},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
         *(

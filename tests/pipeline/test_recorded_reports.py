@@ -10,8 +10,9 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.reports.answer import answer, predictions, saving
+from diagnose.reports.answer import answer, predictions
 from diagnose.reports.headline import MAX_WORDS
+from diagnose.reports.saving_words import saving
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 from tests.pipeline.rendered import forms, part, read

@@ -8,13 +8,14 @@ import pytest
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
-from diagnose.reports.answer import Prediction, answer, behind, predictions
+from diagnose.reports.answer import Prediction, answer, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.format import duration
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
+from diagnose.reports.saving_words import behind
 from diagnose.reports.text import render as text_report
 
 MS = 1_000_000

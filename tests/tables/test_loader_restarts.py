@@ -1,0 +1,36 @@
+"""Loaders that begin anew for each batch: what that takes, and what is advised."""
+
+import pytest
+
+SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def restarting(recording, draws=6, took=600):
+    r = recording(devices=())
+    for step in range(6):
+        at = 1000 * step
+        r.step(step + 1, at, at + 1000)
+        r.annotation(SINGLE, at, at + took)
+        if step < draws:
+            r.op("aten::randperm", at + 10, at + 100)
+            r.op("aten::resolve_neg", at + 101, at + 102)
+        r.op("aten::slice", at + took - 150, at + took - 100)
+        r.op("aten::mm", at + took, at + 1000)
+    return r
+
+
+def test_a_loader_that_begins_anew_for_each_batch_is_no_work_for_workers(recording):
+    r = restarting(recording)
+    finding = r.find("data-stall")
+    assert finding.title == "The step waits for the DataLoader, which begins anew for each batch"
+    assert finding.facts["restart_share"] == pytest.approx(450 / 600)
+    assert "Each call draws the order of all samples anew, which takes 75 % of it." in finding.evidence[-1]
+    (p,) = r.prescribe("data-stall")
+    assert (p.id, p.saves_ns) == ("keep-iterator", (pytest.approx(360_000), pytest.approx(510_000)))
+
+
+@pytest.mark.parametrize("draws", [0, 1, 5])
+def test_an_order_that_is_drawn_with_each_epoch_is_none_of_it(recording, draws):
+    r = restarting(recording, draws)
+    assert r.find("data-stall").facts["restart_share"] is None
+    assert "keep-iterator" not in [p.id for p in r.prescribe("data-stall")]
