@@ -14,7 +14,7 @@ from diagnose.trace_reader.lenient import flatten, salvage
 
 GOOD = b'{"ph":"X","cat":"cpu_op","name":"good","pid":1,"tid":1,"ts":1,"dur":2}'
 MB = 1 << 20
-DEEP = "[" * 3000 + "]" * 3000
+DEEP = "[" * 100_000 + "]" * 100_000
 
 
 class Endless:
