@@ -1,0 +1,178 @@
+"""Products of one-hot rows with a weight, and what they take beside a lookup of the weight's rows.
+
+One-hot rows are what `one_hot` makes, converted to the weight's type, and ones that are scattered into zeros. Their
+shape alone is recorded, so a product is taken for theirs where it follows closely, multiplies as many such rows from
+the left, and nothing between the two changes a tensor of that shape. Where an operator takes two tensors of that shape
+before the backward pass, as a loss of soft labels does, they may be targets, and nothing is said of them.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import takewhile
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from diagnose.model.arrays import Ints
+from diagnose.model.intervals import EMPTY, Intervals, total, union
+from diagnose.tables import Tables, shared_table
+from diagnose.tables.matching_operators import MatchedStep, matched_steps
+from diagnose.tables.names import BACKWARD
+from diagnose.tables.repeated_calls import extent
+from diagnose.tables.shapes import Shape, shapes_of
+
+__all__ = ["OneHotProducts", "one_hot_products"]
+
+MIN_COLUMNS = 32  # of fewer a product takes as long as a lookup with its gradient
+KEPT_COLUMNS = 32  # a lookup takes as long as so many: of 512 columns 3 % to 8 % (two cores, 4096 and 512 rows)
+MAX_BETWEEN = 16  # operators from the rows to their product
+MAX_ZEROS = 4  # operators from the zeros to the ones in them
+
+_FIRST_AT = {"aten::linear": 0, "aten::matmul": 0, "aten::mm": 0, "aten::addmm": 1}  # the weight is the one behind it
+_CONVERTS = frozenset({"aten::to", "aten::_to_copy", "aten::type_as"})
+_KEEPS = _CONVERTS | {
+    "aten::view", "aten::reshape", "aten::flatten", "aten::view_as", "aten::unsqueeze", "aten::squeeze",
+    "aten::detach", "aten::detach_", "aten::alias", "aten::contiguous", "aten::clone", "aten::requires_grad_",
+    "detach", "detach_", "aten::lift_fresh", "aten::zero_",
+}  # fmt: skip
+_ZEROS = frozenset({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero_"})
+_ONE_HOT, _SCATTER = "aten::one_hot", "aten::scatter_"
+
+
+class OneHotProducts(NamedTuple):
+    """The products of a recording's steps with their functions in the backward pass, and what made their rows."""
+
+    host: Intervals
+    lost: Intervals  # of it, what a lookup would not take, at the ends
+    forward: Intervals  # the products alone
+    times: Ints  # in the attribution window, within the products
+    num: float  # products a step
+    columns: tuple[int, ...]  # the different numbers of them
+
+    @property
+    def share(self) -> float:
+        """Return the share that is lost."""
+        return total(self.lost) / max(total(self.host), 1)
+
+
+class _Rows(NamedTuple):
+    """One-hot rows; places are among a step's outermost operators."""
+
+    made: tuple[int, ...]
+    shape: Shape
+    product: int
+
+    def are_in(self, shape: Shape) -> bool:
+        """Return whether a tensor of this shape may be these rows."""
+        return bool(shape) and shape[-1] == self.shape[-1] and prod(shape) == prod(self.shape)
+
+
+@shared_table
+def one_hot_products(t: Tables) -> OneHotProducts | None:
+    """Return the products of one-hot rows, None where there are none or no shapes were recorded."""
+    host, lost, forward = [EMPTY], [EMPTY], [EMPTY]
+    times, columns, num = set[int](), set[int](), 0
+    mine, named = t.trace.events, t.named.trace.events
+    of_named: dict[bytes, list[_Rows]] = {}
+    for step in matched_steps(t):
+        key = step.named.tobytes()  # many steps are matched with one
+        found = of_named[key] if key in of_named else of_named.setdefault(key, _of_step(t.named, step))
+        for one in found:
+            rows, product = step.rows[list(one.made)], step.rows[[one.product]]
+            making = union((mine.start[rows], mine.end[rows]))
+            multiplying = extent(t, product)[0]
+            took = multiplying.end - multiplying.start
+            kept = (took * min(KEPT_COLUMNS / one.shape[-1], 1.0)).astype(np.int64)
+            host += [making, multiplying]
+            lost += [making, union((multiplying.start + kept, multiplying.end))]
+            forward.append(union((mine.start[product], mine.end[product])))
+            row = int(step.named[one.product])
+            times.add(int(named.start[row] + named.end[row]) // 2)
+            columns.add(one.shape[-1])
+            num += 1
+    if not num:
+        return None
+    at = np.array(sorted(times), np.int64)
+    return OneHotProducts(union(*host), union(*lost), union(*forward), at, num / t.steps.num, tuple(sorted(columns)))
+
+
+def _of_step(named: Tables, step: MatchedStep) -> list[_Rows]:
+    """Return the one-hot rows of a step that are multiplied and no targets."""
+    names = [named.name(row) for row in step.named.tolist()]
+    if _ONE_HOT not in names and _SCATTER not in names:
+        return []
+    shapes = [shapes_of(named.trace, row) for row in step.named.tolist()]
+    found: list[_Rows] = []
+    for at, name in enumerate(names):
+        if name in (_ONE_HOT, _SCATTER):
+            used = {i for one in found for i in one.made}
+            made, shape = _made(named, step, at, names, shapes, used)
+            one = _multiplied(made, shape, names, shapes, {each.product for each in found})
+            if one is not None:
+                found.append(one)
+    products = {one.product for one in found}
+    each = ((one, _readers(one, products, names, shapes)) for one in found)
+    return [one._replace(made=() if readers else one.made) for one, readers in each if 2 not in readers]
+
+
+def _made(
+    named: Tables, step: MatchedStep, at: int, names: list[str], shapes: list[tuple[Shape, ...]], used: set[int]
+) -> tuple[list[int], Shape]:
+    """Return the operators that make one-hot rows as the product takes them, and their shape; none for other rows."""
+    given = shapes[at]
+    if names[at] == _ONE_HOT:
+        for i in range(at + 1, min(at + 1 + MAX_BETWEEN, len(names))) if given and given[0] else ():
+            if i not in used and names[i] in _CONVERTS and shapes[i] and shapes[i][0][:-1] == given[0]:
+                return [at, i], shapes[i][0]
+        return [], ()
+    zeros = [i for i in range(max(at - MAX_ZEROS, 0), at) if names[i] in _ZEROS]
+    is_one_each = len(given) >= 4 and len(given[2]) >= 2 and given[2] == (*given[0][:-1], 1) and not given[3]
+    if zeros and is_one_each and _scatters_one(named, int(step.named[at])):
+        return [zeros[-1], at], given[0]
+    return [], ()
+
+
+def _scatters_one(named: Tables, row: int) -> bool:
+    """Return whether a 1 is scattered along the last dimension."""
+    text = int(named.trace.events.values[row])
+    try:
+        values = json.loads(named.trace.names[text]) if text >= 0 else []
+        dim, value = int(values[1]), float(values[3])
+    except (ValueError, TypeError, IndexError):
+        return False
+    return value == 1 and dim in (-1, len(shapes_of(named.trace, row)[0]) - 1)
+
+
+def _multiplied(
+    made: list[int], shape: Shape, names: list[str], shapes: list[tuple[Shape, ...]], taken: set[int]
+) -> _Rows | None:
+    """Return the rows with the first product of them; None where something else is computed of them before."""
+    if not made or shape[-1] < MIN_COLUMNS:
+        return None
+    rows = _Rows(tuple(made), shape, -1)
+    for i in range(made[-1] + 1, min(made[-1] + 1 + MAX_BETWEEN, len(names))):
+        if i in taken or not any(map(rows.are_in, shapes[i])):
+            continue
+        if names[i] in _FIRST_AT:
+            return rows._replace(product=i) if _is_product(rows, names[i], shapes[i]) else None
+        if names[i] not in _KEEPS and names[i] != _SCATTER:
+            return None
+    return None
+
+
+def _is_product(rows: _Rows, name: str, shapes: tuple[Shape, ...]) -> bool:
+    """Return whether a product multiplies the rows by one weight, from the left."""
+    first = _FIRST_AT[name]
+    if len(shapes) < first + 2 or len(shapes[first + 1]) != 2 or not rows.are_in(shapes[first]):
+        return False
+    return shapes[first + 1][1 if name == "aten::linear" else 0] == rows.shape[-1]
+
+
+def _readers(one: _Rows, products: set[int], names: list[str], shapes: list[tuple[Shape, ...]]) -> set[int]:
+    """Return how many tensors that may be the rows other operators before the backward pass are given; 2 for more."""
+    forward = takewhile(lambda i: not BACKWARD.match(names[i]), range(one.made[0], len(names)))
+    others = (i for i in forward if i not in products and names[i] not in _KEEPS and names[i] != _SCATTER)
+    num = {min(sum(map(one.are_in, shapes[i])), 2) for i in others}
+    return num - {0}
