@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Ints
+from diagnose.model.events import Trace
 from diagnose.model.intervals import EMPTY, Intervals, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
@@ -55,6 +56,15 @@ class OneHotProducts(NamedTuple):
     def share(self) -> float:
         """Return the share that is lost."""
         return total(self.lost) / max(total(self.host), 1)
+
+
+class _Operators(NamedTuple):
+    """The outermost operators of a step in the attribution window."""
+
+    trace: Trace
+    rows: Ints
+    names: list[str]
+    shapes: list[tuple[Shape, ...]]
 
 
 class _Rows(NamedTuple):
@@ -100,64 +110,59 @@ def one_hot_products(t: Tables) -> OneHotProducts | None:
 
 def _of_step(named: Tables, step: MatchedStep) -> list[_Rows]:
     """Return the one-hot rows of a step that are multiplied and no targets."""
-    names = [named.name(row) for row in step.named.tolist()]
+    rows = step.named.tolist()
+    names = [named.name(row) for row in rows]
     if _ONE_HOT not in names and _SCATTER not in names:
         return []
-    shapes = [shapes_of(named.trace, row) for row in step.named.tolist()]
+    step_ops = _Operators(named.trace, step.named, names, [shapes_of(named.trace, row) for row in rows])
     found: list[_Rows] = []
     for at, name in enumerate(names):
         if name in (_ONE_HOT, _SCATTER):
-            used = {i for one in found for i in one.made}
-            made, shape = _made(named, step, at, names, shapes, used)
-            one = _multiplied(made, shape, names, shapes, {each.product for each in found})
+            one = _multiplied(step_ops, _made(step_ops, at, found), found)
             if one is not None:
                 found.append(one)
     products = {one.product for one in found}
-    each = ((one, _readers(one, products, names, shapes)) for one in found)
+    each = ((one, _readers(step_ops, one, products)) for one in found)
     return [one._replace(made=() if readers else one.made) for one, readers in each if 2 not in readers]
 
 
-def _made(
-    named: Tables, step: MatchedStep, at: int, names: list[str], shapes: list[tuple[Shape, ...]], used: set[int]
-) -> tuple[list[int], Shape]:
-    """Return the operators that make one-hot rows as the product takes them, and their shape; none for other rows."""
-    given = shapes[at]
-    if names[at] == _ONE_HOT:
-        for i in range(at + 1, min(at + 1 + MAX_BETWEEN, len(names))) if given and given[0] else ():
-            if i not in used and names[i] in _CONVERTS and shapes[i] and shapes[i][0][:-1] == given[0]:
-                return [at, i], shapes[i][0]
-        return [], ()
-    zeros = [i for i in range(max(at - MAX_ZEROS, 0), at) if names[i] in _ZEROS]
+def _made(step: _Operators, at: int, found: list[_Rows]) -> _Rows | None:
+    """Return one-hot rows as a product takes them, with the operators that make them; None for other rows."""
+    given = step.shapes[at]
+    if step.names[at] == _ONE_HOT:
+        taken = {i for one in found for i in one.made}
+        behind = range(at + 1, min(at + 1 + MAX_BETWEEN, len(step.names))) if given and given[0] else ()
+        for i in behind:
+            if i not in taken and step.names[i] in _CONVERTS and step.shapes[i] and step.shapes[i][0][:-1] == given[0]:
+                return _Rows((at, i), step.shapes[i][0], -1)
+        return None
+    zeros = [i for i in range(max(at - MAX_ZEROS, 0), at) if step.names[i] in _ZEROS]
     is_one_each = len(given) >= 4 and len(given[2]) >= 2 and given[2] == (*given[0][:-1], 1) and not given[3]
-    if zeros and is_one_each and _scatters_one(named, int(step.named[at])):
-        return [zeros[-1], at], given[0]
-    return [], ()
+    return _Rows((zeros[-1], at), given[0], -1) if zeros and is_one_each and _scatters_one(step, at) else None
 
 
-def _scatters_one(named: Tables, row: int) -> bool:
+def _scatters_one(step: _Operators, at: int) -> bool:
     """Return whether a 1 is scattered along the last dimension."""
-    text = int(named.trace.events.values[row])
+    text = int(step.trace.events.values[step.rows[at]])
     try:
-        values = json.loads(named.trace.names[text]) if text >= 0 else []
+        values = json.loads(step.trace.names[text]) if text >= 0 else []
         dim, value = int(values[1]), float(values[3])
     except (ValueError, TypeError, IndexError):
         return False
-    return value == 1 and dim in (-1, len(shapes_of(named.trace, row)[0]) - 1)
+    return value == 1 and dim in (-1, len(step.shapes[at][0]) - 1)
 
 
-def _multiplied(
-    made: list[int], shape: Shape, names: list[str], shapes: list[tuple[Shape, ...]], taken: set[int]
-) -> _Rows | None:
+def _multiplied(step: _Operators, rows: _Rows | None, found: list[_Rows]) -> _Rows | None:
     """Return the rows with the first product of them; None where something else is computed of them before."""
-    if not made or shape[-1] < MIN_COLUMNS:
+    if rows is None or rows.shape[-1] < MIN_COLUMNS:
         return None
-    rows = _Rows(tuple(made), shape, -1)
-    for i in range(made[-1] + 1, min(made[-1] + 1 + MAX_BETWEEN, len(names))):
-        if i in taken or not any(map(rows.are_in, shapes[i])):
+    taken = {one.product for one in found}
+    for i in range(rows.made[-1] + 1, min(rows.made[-1] + 1 + MAX_BETWEEN, len(step.names))):
+        if i in taken or not any(map(rows.are_in, step.shapes[i])):
             continue
-        if names[i] in _FIRST_AT:
-            return rows._replace(product=i) if _is_product(rows, names[i], shapes[i]) else None
-        if names[i] not in _KEEPS and names[i] != _SCATTER:
+        if step.names[i] in _FIRST_AT:
+            return rows._replace(product=i) if _is_product(rows, step.names[i], step.shapes[i]) else None
+        if step.names[i] not in _KEEPS and step.names[i] != _SCATTER:
             return None
     return None
 
@@ -170,9 +175,10 @@ def _is_product(rows: _Rows, name: str, shapes: tuple[Shape, ...]) -> bool:
     return shapes[first + 1][1 if name == "aten::linear" else 0] == rows.shape[-1]
 
 
-def _readers(one: _Rows, products: set[int], names: list[str], shapes: list[tuple[Shape, ...]]) -> set[int]:
+def _readers(step: _Operators, one: _Rows, products: set[int]) -> set[int]:
     """Return how many tensors that may be the rows other operators before the backward pass are given; 2 for more."""
+    names = step.names
     forward = takewhile(lambda i: not BACKWARD.match(names[i]), range(one.made[0], len(names)))
     others = (i for i in forward if i not in products and names[i] not in _KEEPS and names[i] != _SCATTER)
-    num = {min(sum(map(one.are_in, shapes[i])), 2) for i in others}
+    num = {min(sum(map(one.are_in, step.shapes[i])), 2) for i in others}
     return num - {0}
