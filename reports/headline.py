@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
+from diagnose.model.plain_steps import PlainSteps
 from diagnose.reports.format import duration, growth, percent, plural, recording_cost
 from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
@@ -200,23 +201,28 @@ def _beside_recording(d: Diagnosis) -> list[str]:
         return []
     if not p.agree:
         words = (
-            "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: something "
-            "else changed, so the stated step may not be the usual one. Record on an idle machine."
+            "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: the "
+            "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
         )
         if p.before_ns is None:
             words = (
-                "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: "
-                "something else changed, so the stated step may not be the usual one. Record on an idle machine."
+                "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: the "
+                "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
             )
         elif p.after_ns is not None:
             words = (
                 "Steps without the profiler took {before} right before and {after} right after the recorded ones, "
-                "which took {recorded}: something else changed, so the stated step may not be the usual one. Record "
-                "on an idle machine."
+                "which took {recorded}: the script or the machine changed meanwhile, so the stated step may not be the "
+                "usual one. Record again."
             )
         each = (p.before_ns, p.after_ns, p.recorded_ns)
         before, after, recorded = map(duration, each)
-        return [tr(words, before=before, after=after, recorded=recorded)]
+        return [tr(words, before=before, after=after, recorded=recorded), *_off_mean(d, p)]
+    return _off_mean(d, p)
+
+
+def _off_mean(d: Diagnosis, p: PlainSteps) -> list[str]:
+    """State that the recorded steps hold more or less of the long ones than the run does, where they do."""
     if p.mean_ns is None or not is_off_mean(d):
         return []
     words = "The step of {step} is the mean of {steps}, the run's mean step is {mean}: {why}."

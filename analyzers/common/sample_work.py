@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from diagnose.model.diagnosis import Facts
 from diagnose.tables import Tables
+from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
 
@@ -37,11 +38,6 @@ _OF_PYTHON = re.compile(
 )
 _OF_ARRAYS = re.compile(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
 _ARITHMETIC = re.compile(r"[-+*/@]")
-_RANDOM = re.compile(
-    r"\b(?:np|numpy|torch)\.random\.|(?<![\w.])(?:random|rng|self\.rng|self\.random)\.\w+\(|\bdefault_rng\("
-    r"|\btorch\.(?:rand|randn|randint|randperm|bernoulli|normal|multinomial|poisson)(?:_like)?\("
-    r"|\.(?:bernoulli_|normal_|uniform_|random_)\(|\bRandom[A-Z]\w*\("
-)
 
 
 class SampledLine(NamedTuple):
@@ -99,11 +95,14 @@ def work_facts(
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if _RANDOM.search(lines[place].text))
+    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text))
+    named = [place[:2] for place in draws] or [
+        (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
+    ]
     return {
         "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
-        **({"draws": {"file": draws[0][0], "line": draws[0][1]}} if draws else {}),
+        **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
 

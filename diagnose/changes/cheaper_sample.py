@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
 # is left of a loop in Python, and computed once the whole sample is gone.
 LEAST = 0.5
-MIN_BESIDE = 0.05  # of loading, in other lines of the sample: less is not worth a word
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
 _ONCE_BY_WORK = {
@@ -72,8 +71,6 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         else f"{at_line(replace(place, line=first))} to {last}, which take"
     )
     title = f"Make the sample cheaper at {lines} {percent(share, 0)} of loading"
-    if whole - share >= MIN_BESIDE:
-        title += f" (the whole sample {percent(whole, 0)})"
     code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None
     is_random = bool(facts.get("behind_draw"))
     return Advice(
@@ -82,7 +79,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         after=_after(facts),
         least=LEAST * share,
         most=share if is_random else whole,
-        needs="" if is_random else "memory for what is computed once",
+        needs="" if is_random else "memory, where results are kept",
     )
 
 
@@ -98,11 +95,11 @@ def _after(facts: Facts) -> str:
 def _once(facts: Facts) -> str:
     """Return what is computed once, before the first random draw, in the words of the dataset's kind."""
     draw = _draw(facts)
-    first = f"the random draw ({draw})" if draw else "the first random draw"
+    first = f"the first random draw ({draw})" if draw else "the first random draw"
     read = "yielded in __iter__, where all fits in memory" if is_iterable(facts) else "looked up in __getitem__"
     return (
         f"prepared = [preprocess(each) for each in inputs]   # once, in __init__; {read}\n"
-        f"# preprocess: only what depends on the sample alone and comes before {first}, nothing behind it"
+        f"# preprocess: only what depends on the sample alone and comes before {first}"
     )
 
 

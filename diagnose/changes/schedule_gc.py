@@ -25,6 +25,17 @@ def _applies(_program: Program, finding: Finding) -> str:
     return "" if collects else "the long steps collect no garbage"
 
 
+# With the standard library alone; the module does the same, and sets things back behind the loop.
+_AFTER = """import gc
+
+gc.collect()
+gc.freeze()   # what exists is not looked through again
+gc.disable()  # no automatic runs: scheduled_gc of diagnose.kernels.gc_schedule does these three, and enables again
+for step, batch in enumerate(loader):
+    run_step(batch)
+    if step % 100 == 99:
+        gc.collect()"""
+
 CHANGE = Change(
     id="schedule-gc",
     title="Freeze long-lived objects and collect between steps on a schedule",
@@ -33,12 +44,7 @@ CHANGE = Change(
     edit=ByHand("which loop trains only the script's author knows"),
     advice=Advice(
         before="for batch in loader:\n    run_step(batch)",
-        after="from diagnose.kernels.gc_schedule import scheduled_gc\n\n"
-        "# What exists is frozen, and automatic runs are switched off.\n"
-        "with scheduled_gc() as collect:\n"
-        "    for batch in loader:\n"
-        "        run_step(batch)\n"
-        "        collect.step()  # one collection every 100 steps: scheduled_gc(every=…)",
+        after=_AFTER,
         least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze
         needs="memory for the cycles that wait for the next collection",
     ),

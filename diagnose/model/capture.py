@@ -222,6 +222,7 @@ class Capture:
     event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
+    draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
 
     @property
     def run_samples(self) -> Samples | None:

@@ -70,6 +70,7 @@ class _StepRows(msgspec.Struct, gc=False):
 class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
+    draws: list[int] = []
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -147,6 +148,7 @@ class SourceText(NamedTuple):
 
     lines: dict[tuple[str, int], str]  # text by file and line
     loops: dict[str, Loops]
+    draws: dict[str, tuple[int, ...]]  # of a file: lines at which samples draw random numbers
 
 
 def read_lines(path: Path | Stored) -> SourceText:
@@ -159,6 +161,7 @@ def read_lines(path: Path | Stored) -> SourceText:
     return SourceText(
         {(name, line): text for name, file in stored.items() for line, text in file.lines.items()},
         {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
+        {name: tuple(file.draws) for name, file in stored.items() if file.draws},
     )
 
 

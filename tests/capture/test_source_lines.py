@@ -72,9 +72,32 @@ def test_the_loops_around_the_lines_but_that_of_the_training(tmp_path):
     assert stored[0]["lines"] == {"5": "use(row)", "3": "while rows:", "4": "for row in rows:"}
 
 
-def test_no_loops_of_what_is_no_python(tmp_path):
-    an_hour_old(tmp_path / "train.py", "%time\nfor row in rows:\n    use(row)\n")
-    assert SourceLines(tmp_path).stored([("train.py", 3)])["files"]["train.py"]["loops"] == {}
+def test_no_loops_and_draws_of_what_is_no_python(tmp_path):
+    an_hour_old(tmp_path / "train.py", "%time\nfor row in rows:\n    use(row)\n    transforms.RandomCrop(8)\n")
+    file = SourceLines(tmp_path).stored([("train.py", 3)])["files"]["train.py"]
+    assert (file["loops"], file["draws"]) == ({}, [])
+
+
+DRAWN = """import random
+class Rows:
+    def __init__(self):
+        self.rows = np.random.rand(8)
+    def __getitem__(self, i):
+        return self.cut(self.rows[i])  # random.random()
+    def cut(self, row):
+        return row[random.randrange(4):]
+class Model:
+    def forward(self, x):
+        return x + torch.randn(3)
+def rows():
+    return np.random.rand(8)
+use(transforms.Compose([transforms.RandomCrop(8)]), RandomSampler(rows))
+"""
+
+
+def test_where_samples_draw_at_random(tmp_path):
+    an_hour_old(tmp_path / "train.py", DRAWN)
+    assert SourceLines(tmp_path).stored([("train.py", 6)])["files"]["train.py"]["draws"] == [8, 14]
 
 
 def test_the_encoding_that_a_file_declares(tmp_path):

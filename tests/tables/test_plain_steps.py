@@ -51,7 +51,10 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
     assert "longer while recorded" not in render(d)
     assert answer(d).cautions == (
         "Steps without the profiler took 16.0 ms right before and 10.0 ms right after the recorded ones, which took "
-        "16.0 ms: something else changed, so the stated step may not be the usual one. Record on an idle machine.",
+        "16.0 ms: the script or the machine changed meanwhile, so the stated step may not be the usual one. Record "
+        "again.",
+        "The step of 16.0 ms is the mean of 10 recorded steps, the run's mean step is 11.4 ms: long steps are a larger "
+        "part of the recorded ones.",
     )
     assert answer(d).cautions[0] in " ".join(render(d).split())
 

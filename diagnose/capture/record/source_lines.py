@@ -1,7 +1,8 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw and the heads of the loops around them, credentials masked, and of each file a checksum that identifies its version.
+saw, the heads of the loops around them, the numbers of the lines at which samples draw at random, credentials masked,
+and of each file a checksum that identifies its version.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.capture.record.source_loops import inner_loops
+from diagnose.capture.record.source_tree import SourceTree, source_tree
 from diagnose.text.masking import mask_code
 
 __all__ = ["SourceLines"]
@@ -41,6 +42,7 @@ class _Stored(NamedTuple):
     changed_at: str
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
+    draws: list[int]  # lines
 
 
 class SourceLines:
@@ -54,7 +56,7 @@ class SourceLines:
         self.changed: list[str] = []
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
-        self._loops: dict[str, list[tuple[int, int]]] = {}
+        self._trees: dict[str, SourceTree] = {}
 
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
@@ -63,17 +65,16 @@ class SourceLines:
             file = self._file(name)
             if file is None or not (text := _line_of(file, line)):
                 continue
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}))
+            if name not in self._trees:
+                self._trees[name] = source_tree(file.lines)
+            loops, draws = self._trees[name]
+            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws))
             each.lines[str(line)] = text
-            for head, last in self._loops_around(name, file, line):
-                each.loops[str(head)] = last
-                each.lines[str(head)] = _line_of(file, head)
+            for head, last in loops:
+                if head <= line <= last:
+                    each.loops[str(head)] = last
+                    each.lines[str(head)] = _line_of(file, head)
         return {"files": {name: each._asdict() for name, each in found.items()}}
-
-    def _loops_around(self, name: str, file: _File, line: int) -> list[tuple[int, int]]:
-        if name not in self._loops:
-            self._loops[name] = inner_loops(file.lines)
-        return [(head, last) for head, last in self._loops[name] if head <= line <= last]
 
     def text(self, name: str) -> Sequence[str] | None:
         """Return all lines of a file of this process, None where it cannot be read or was changed since it began."""

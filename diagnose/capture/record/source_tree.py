@@ -1,0 +1,60 @@
+"""What the tree of a source file shows: its loops, that of the training left out, and where samples draw at random."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from diagnose.text.random_draws import RANDOM_DRAW
+
+__all__ = ["SourceTree", "source_tree"]
+
+MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
+MAX_DRAWS = 100
+_TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
+_TRANSFORM = re.compile(r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|RandAugment|ColorJitter|TrivialAugmentWide)\(")
+# Methods of datasets, samplers of augmentations and transforms, which run for each sample.
+_PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
+_ONCE = frozenset({"__init__", "__post_init__", "__new__", "setup", "prepare"})
+
+
+class SourceTree(NamedTuple):
+    """Lines of a source file, from 1."""
+
+    loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
+    draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
+
+
+def source_tree(lines: Sequence[str]) -> SourceTree:
+    """Return the loops and draws of a source file; none of what is no Python."""
+    if sum(map(len, lines)) > MAX_CHARACTERS:
+        return SourceTree([], [])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+            tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return SourceTree([], [])
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
+    code = {number: line.partition("#")[0] for number, line in enumerate(lines, 1)}
+    draws = {line for line in _of_samples(tree) if RANDOM_DRAW.search(code[line])}
+    draws |= {line for line, text in code.items() if _TRANSFORM.search(text)}
+    return SourceTree(
+        [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
+        sorted(draws)[:MAX_DRAWS],
+    )
+
+
+def _of_samples(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of the methods that run for each sample, and of those that they may call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            if _PER_SAMPLE & {each.name for each in methods}:
+                for each in methods:
+                    if each.name not in _ONCE:
+                        yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
