@@ -30,7 +30,7 @@ _AFTER = """import gc
 
 gc.collect()
 gc.freeze()   # what exists is not looked through again
-gc.disable()  # no automatic runs: scheduled_gc of diagnose.kernels.gc_schedule does these three, and enables again
+gc.disable()  # no automatic runs (scheduled_gc of diagnose.kernels.gc_schedule does all this)
 for step, batch in enumerate(loader):
     run_step(batch)
     if step % 100 == 99:
