@@ -19,8 +19,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
@@ -32,6 +30,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dense_embeddings import dense_updates, in_embedding_backward
 from diagnose.tables.kernel_classes import tasks_of
+from diagnose.tables.names import AnyCase
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -46,7 +45,7 @@ MIN_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
 MIN_OF_STEP = 0.1  # without a device
 TITLE = "Gradients of embedding tables are dense, and all rows are updated"
-_FILLS = re.compile(r"FillFunctor|Memset", re.IGNORECASE)
+_FILLS = AnyCase(r"fillfunctor|memset")
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

@@ -28,6 +28,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.names import TO_HOST
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -41,7 +42,6 @@ META = RuleMeta(
     cause="copy",
 )
 _PAGEABLE = re.compile("Pageable", re.IGNORECASE)
-_TO_HOST = re.compile("DtoH|DeviceToHost")
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 
 
@@ -69,7 +69,7 @@ def find(t: Tables) -> list[Finding]:
     rows = t.tasks.row[t.tasks.is_copy]
     names = [t.name(row) for row in rows.tolist()]
     pageable = sum(1 for name in names if _PAGEABLE.search(name))
-    to_host = sum(1 for name in names if _TO_HOST.search(name))
+    to_host = sum(1 for name in names if TO_HOST.search(name))
     evidence = [
         f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "
         f"{duration(total(t.occupancy.exposed_copy) / t.steps.num)} {of_whole(t)} only copies.",

@@ -17,8 +17,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
@@ -27,6 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dense_embeddings import in_embedding_backward
+from diagnose.tables.names import AnyCase
 
 META = RuleMeta(
     id="full-sort",
@@ -36,7 +35,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.08  # of the busy time: sorting a few thousand keys beside a model takes less
 KEPT = 0.3  # of the time, by the selection of a few from each row
-_KERNELS = re.compile(r"radix_?sort|merge_?sort|bitonic_?sort|segmented_?sort", re.IGNORECASE)
+_KERNELS = AnyCase(r"radix_?sort|merge_?sort|bitonic_?sort|segmented_?sort")
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:

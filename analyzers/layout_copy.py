@@ -44,6 +44,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graph_nodes
+from diagnose.tables.names import AnyCase
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.text.numbers import plural
 
@@ -54,10 +55,9 @@ META = RuleMeta(
     changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
 )
 MIN_SHARE = 0.05  # of the busy time
-_CONVERTS = re.compile(
-    r"nchwToNhwc|nhwcToNchw|foldedNhwc|NhwcToFolded|batched_transpose|transpose_readWrite|convertTensor_kernel"
-    r"|tensorTransform",
-    re.IGNORECASE,
+_CONVERTS = AnyCase(
+    r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
+    r"|tensortransform"
 )
 _COPIES = re.compile(r"direct_copy_kernel")
 _CASTS = re.compile(r"LoadWithCast|StoreWithCast")

@@ -16,14 +16,13 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.names import AnyCase
 from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import duration
 
@@ -34,7 +33,7 @@ META = RuleMeta(
     changes=("send-less",),
 )
 MIN_LINK_SHARE = 0.6  # of the link's rate; pinned copies reach 80 to 90 %, pageable ones a third
-_HOST = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
+_HOST = AnyCase(r"htod|dtoh|hosttodevice|devicetohost")
 
 
 def find(t: Tables) -> list[Finding]:

@@ -21,7 +21,6 @@ How sure
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -41,6 +40,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
+from diagnose.tables.names import TO_HOST
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
 from diagnose.text.numbers import duration, percent, plural
@@ -59,7 +59,6 @@ META = RuleMeta(
 
 MIN_SAMPLES = 5
 MAX_NUMBER_BYTES = 64
-_TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 MAX_NAMED = 3
 
 
@@ -150,7 +149,7 @@ def _share_after_reads(t: Tables, pieces: Intervals) -> float:
     queued = np.flatnonzero(t.tasks.launch >= 0)
     start = t.trace.events.start[t.tasks.launch[queued]]
     order = np.argsort(start, kind="stable")
-    is_read = t.tasks_matching(_TO_HOST) & (t.trace.events.size[t.tasks.row] > MAX_NUMBER_BYTES)
+    is_read = t.tasks_matching(TO_HOST) & (t.trace.events.size[t.tasks.row] > MAX_NUMBER_BYTES)
     reads = np.append(is_read[queued[order]], False)
     last = np.searchsorted(start[order], pieces.start) - 1
     length = pieces.end - pieces.start

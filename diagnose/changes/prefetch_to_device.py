@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is in no table
-_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
 _PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
@@ -48,11 +47,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import among
     from diagnose.replay.copy_ahead import CopiesAhead
     from diagnose.replay.effects import Effect, limit_of
-    from diagnose.tables.names import LOADER_NEXT
+    from diagnose.tables.names import FROM_HOST, LOADER_NEXT
     from diagnose.tables.roofline import gpu_spec
     from diagnose.tables.syncs import blocking_calls
 
-    tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(_FROM_HOST))
+    tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(FROM_HOST))
     if not len(tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)

@@ -14,7 +14,7 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
@@ -70,6 +70,7 @@ class _Facts(NamedTuple):
     target: int = -1
 
 
+@shared_table
 def collectives_of(t: Tables) -> Found:
     """Return the collectives that the steady steps launch."""
     rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)

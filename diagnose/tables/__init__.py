@@ -154,8 +154,10 @@ class Tables:
         ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         found[ids] = True
+        words = names.words_of(pattern)
         for name in np.flatnonzero(found).tolist():
-            found[name] = pattern.search(self.trace.names[name][: names.NAME_PART]) is not None
+            text = self.trace.names[name][: names.NAME_PART]
+            found[name] = any(word in text for word in words) and pattern.search(text) is not None
         mask: Mask = found[ids]
         return mask
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.names import TO_HOST
 
 __all__ = ["AGREE_NS", "late_by"]
 
@@ -22,7 +23,6 @@ MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be o
 SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
 _WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
-_TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
 
 
@@ -57,7 +57,7 @@ def _awaited(t: Tables) -> tuple[Ints, Ints]:
     pageable = t.tasks_matching(_TO_PAGEABLE, linked)
     ended = [latest[before[known]], end[pageable]]
     returned = [events.end[whole[known]], events.end[call[pageable]]]
-    to_host, streams = t.tasks_matching(_TO_HOST, linked), t.in_window(t.calls(_STREAM))
+    to_host, streams = t.tasks_matching(TO_HOST, linked), t.in_window(t.calls(_STREAM))
     for thread in t.threads:
         own = np.flatnonzero(events.thread[call] == thread)
         waits = streams[events.thread[streams] == thread]

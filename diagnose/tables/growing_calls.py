@@ -143,13 +143,14 @@ def _of_call(
 def _chains(t: Tables, rows: Rows, shapes: list[tuple[Shape, ...]]) -> Iterator[_Chain]:
     """Yield the products of a step whose input grows from call to call, by the same each time."""
     runs: dict[object, list[_Run]] = {}
-    for i, row in enumerate(rows.tolist()):
-        at = _INPUT.get(t.name(row))
+    names = t.trace.names
+    for i, name in enumerate(t.trace.events.name[rows].tolist()):
+        at = _INPUT.get(names[name])
         given = shapes[i]
         if at is None or len(given) <= at or not given[at]:
             continue
         weights = tuple(shape for n, shape in enumerate(given) if n != at)
-        each = runs.setdefault((t.name(row), weights, len(given[at])), [])
+        each = runs.setdefault((name, weights, len(given[at])), [])
         if each and each[-1].shape == given[at]:
             each[-1].at.append(i)
         else:

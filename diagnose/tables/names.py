@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.text.needed_words import ANY, needed_words
 
 __all__ = [
     "ALLOCATION",
@@ -25,6 +26,7 @@ __all__ = [
     "EXPERT_EXCHANGE",
     "FRAME",
     "FREEING",
+    "FROM_HOST",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
     "HOST_BACKEND",
@@ -37,6 +39,7 @@ __all__ = [
     "OPTIMIZER_STEP",
     "REDUCTION",
     "STEP_MARK",
+    "TO_HOST",
     "ZERO_GRAD",
     "AnyCase",
     "Pattern",
@@ -44,6 +47,7 @@ __all__ = [
     "matching",
     "names_of",
     "rows_of",
+    "words_of",
 ]
 
 FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
@@ -54,19 +58,30 @@ class AnyCase:
     """A pattern that ignores case, written in lower case.
 
     To search the name in lower case takes a quarter of the time of ``re.IGNORECASE``, and names of kernels are long.
-    ``words`` are texts of which each match holds one: most names hold none, which takes a twentieth of a search.
+    ``words`` are texts of which each match holds one, where the pattern's own do not show them.
     """
 
-    def __init__(self, pattern: str, words: tuple[str, ...] = ("",)) -> None:
-        self._pattern, self._words = re.compile(pattern), words
+    def __init__(self, pattern: str, words: tuple[str, ...] = ()) -> None:
+        self._pattern, self._words = re.compile(pattern), words or needed_words(pattern)
 
     def search(self, name: str) -> re.Match[str] | None:
         """Return what the pattern finds in the name in lower case, None for nothing."""
         small = name.lower()
-        return self._pattern.search(small) if any(word in small for word in self._words) else None
+        for word in self._words:
+            if word in small:
+                return self._pattern.search(small)
+        return None
 
 
 Pattern: TypeAlias = "re.Pattern[str] | AnyCase"
+
+
+def words_of(pattern: Pattern) -> tuple[str, ...]:
+    """Return words of which a name has to hold one for the pattern to find something in it."""
+    if isinstance(pattern, re.Pattern) and not pattern.flags & (re.IGNORECASE | re.VERBOSE):
+        return needed_words(pattern.pattern)
+    return ANY  # one that ignores case looks for its words itself
+
 
 _HAS_NAME = "kind has name"  # in ``Trace.cache``: for each kind, whether an event of it has each name
 _SEARCHED = "names searched"  # in ``Trace.cache``: what was searched, and the numbers of this trace's names in it
@@ -137,6 +152,10 @@ COLLECTIVE = AnyCase(
     rf"|{_EXPERT_EXCHANGE}",
     ("ccl", "reduce", "shot", "multimem", "shmem", "deep", "gather", *_EXCHANGE_WORDS),
 )
+
+
+TO_HOST = AnyCase(r"dtoh|devicetohost")
+FROM_HOST = AnyCase(r"htod|hosttodevice")
 
 
 class _Searched:

@@ -9,6 +9,7 @@ before the backward pass, as a loss of soft labels does, they may be targets, an
 from __future__ import annotations
 
 import json
+import re
 from itertools import takewhile
 from math import prod
 from typing import NamedTuple
@@ -16,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Ints
-from diagnose.model.events import Trace
+from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
-from diagnose.tables.names import BACKWARD
+from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.repeated_calls import extent
 from diagnose.tables.shapes import Shape, shapes_of
 
@@ -40,6 +41,7 @@ _KEEPS = _CONVERTS | {
 }  # fmt: skip
 _ZEROS = frozenset({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero_"})
 _ONE_HOT, _SCATTER = "aten::one_hot", "aten::scatter_"
+_SOURCES = re.compile(f"^({_ONE_HOT}|{_SCATTER})$")
 
 
 class OneHotProducts(NamedTuple):
@@ -82,6 +84,8 @@ class _Rows(NamedTuple):
 @shared_table
 def one_hot_products(t: Tables) -> OneHotProducts | None:
     """Return the products of one-hot rows, None where there are none or no shapes were recorded."""
+    if not len(matching(t.named.trace, (Kind.OP,), _SOURCES)):
+        return None
     host, lost, forward = [EMPTY], [EMPTY], [EMPTY]
     times, columns, num = set[int](), set[int](), 0
     mine, named = t.trace.events, t.named.trace.events

@@ -12,7 +12,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.clock_skew import AGREE_NS, late_by
-from diagnose.tables.names import BLOCKING, FREEING, matching, rows_of
+from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, TO_HOST, matching, rows_of
 
 __all__ = [
     "RETURN_NS",
@@ -30,9 +30,7 @@ RETURN_NS = 50_000  # a blocking call returns within this of the device having d
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
 _QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
-_FROM_HOST = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
 _WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize")
-_TO_HOST = re.compile(r"DtoH|DeviceToHost", re.IGNORECASE)
 
 
 @shared_table
@@ -90,7 +88,7 @@ def whole_device_calls(t: Tables) -> Rows:
 def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
     """Return which blocking calls wait for a copy from the host that the same operator made."""
     events, tasks = t.trace.events, t.tasks
-    copies = tasks.launch[t.tasks_matching(_FROM_HOST) & (tasks.launch >= 0)]
+    copies = tasks.launch[t.tasks_matching(FROM_HOST) & (tasks.launch >= 0)]
     begun = np.sort(events.start[copies])
     innermost = [_operators(t, row)[-1:] or [row] for row in calls.tolist()]
     start: Ints = np.array([events.start[rows[0]] for rows in innermost], np.int64)
@@ -104,7 +102,7 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     The copy must have been queued since the blocking call before: one of earlier has arrived.
     """
     events, tasks = t.trace.events, t.tasks
-    copies = tasks.launch[t.tasks_matching(_TO_HOST) & (tasks.launch >= 0)]
+    copies = tasks.launch[t.tasks_matching(TO_HOST) & (tasks.launch >= 0)]
     queued = np.sort(events.start[copies])
     ended = np.sort(events.end[blocking_calls(t)])
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
