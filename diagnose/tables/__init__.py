@@ -121,7 +121,8 @@ class Tables:
             rows = names.rows_of(self.trace, *kinds)
             return rows[self._on_threads(rows)]
 
-        return self.cached(("host_rows", kinds), find)
+        # Of several kinds they are as many as the host has events, and asked for once or twice: not worth keeping.
+        return self.cached(("host_rows", kinds), find) if len(kinds) == 1 else find()
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the main and launching threads whose name the pattern finds."""
