@@ -41,7 +41,7 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
     code = {number: line.partition("#")[0] for number, line in enumerate(lines, 1)}
-    draws = {line for line in _of_samples(tree) if RANDOM_DRAW.search(code[line])}
+    draws = {line for line in _of_samples(tree) if RANDOM_DRAW.search(code.get(line, ""))}
     draws |= {line for line, text in code.items() if _TRANSFORM.search(text)}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
