@@ -2,6 +2,7 @@
 
 import ast
 import concurrent.futures
+import gc
 import inspect
 import itertools
 import subprocess
@@ -252,7 +253,11 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
         torch.save(script["model"].state_dict(), tmp_path / "model.pt")
         script |= {"path": tmp_path / "model.pt", "state": script["model"].state_dict(), "build_model": Model}
         script |= {"folder": tmp_path / "weights"}
-    exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
+    try:
+        exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def test_every_change_that_a_rule_names_was_asked_for():
