@@ -99,6 +99,7 @@ class Answer:
     run_steps: int = 0  # that the share of the run is of
     view: str = ""  # whose step and changes these are, where there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
+    mean_ns: float | None = None  # the run's mean step, where the recorded ones are clearly longer or shorter
 
     @property
     def factor(self) -> tuple[float, float, float] | None:
@@ -135,6 +136,7 @@ def answer(d: Diagnosis) -> Answer:
         run_steps=d.watched_steps,
         view="" if why else words.view(d),
         run_share=None if why else _run_share(d),
+        mean_ns=d.plain_steps.mean_ns if not why and d.plain_steps is not None and words.is_off_mean(d) else None,
     )
 
 

@@ -92,8 +92,9 @@ def recording_cost(overhead: float | None, removed: float) -> str:
         if overhead > 0:
             return tr("{longer} longer while recorded, all but {left} taken out", longer=longer, left=growth(overhead))
         return tr("{longer} longer while recorded, taken out", longer=longer)
-    longer = growth(overhead)
-    return tr("{longer} longer while recorded", longer=longer) if overhead > 0 else tr("no longer while recorded")
+    if overhead <= 0:
+        return tr("recording cost nothing measurable")
+    return tr("{longer} longer while recorded", longer=growth(overhead))
 
 
 def confidence(level: str) -> str:

@@ -65,9 +65,9 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     if a.run_share is not None and a.run_steps:
         note = "  " + tr("{share} lost", share=percent(a.run_share))
         yield _bar(tr("run"), plural(a.run_steps, "step"), (bar(a.run_share, room), "red"), note)
-    yield _bar(
-        tr("recorded step") if a.run_share is not None else tr("step now"), duration(a.now_ns), (bar(1.0, room), "red")
-    )
+    name = tr("recorded step") if a.run_share is not None else tr("step now")
+    mean = "" if a.mean_ns is None else "  " + tr("run's mean {mean}", mean=duration(a.mean_ns))
+    yield _bar(name, duration(a.now_ns), (bar(1.0, room), "red"), mean)
     yield from _consists(a, width)
     if a.after is None:
         return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # is left of a loop in Python, and computed once the whole sample is gone.
 LEAST = 0.5
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
+_WITHOUT_DRAW = "# or, where it needs nothing of the random draw at {draw}:"
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
 _ONCE_BY_WORK = {
     "parsing": '# text parsed once and saved as arrays: np.save(...), then np.load(..., mmap_mode="r") in the dataset',
@@ -84,22 +85,27 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 
 def _after(facts: Facts) -> str:
-    """Return the lines that fit what the slow line does, behind those of what is computed once."""
+    """Return the lines that fit what the slow line does, with those of what is computed once.
+
+    Where samples draw at random, what the slow line needs of that is not known: the lines for it come first.
+    """
     work = str(facts.get("sample_work") or "")
     cheaper = _BY_WORK.get(work)
     if facts.get("behind_draw"):
         return f"{_BEHIND_DRAW.format(draw=_draw(facts))}\n{cheaper or _BY_WORK['']}"
-    return "\n".join(filter(None, (_once(facts), _ONCE_BY_WORK.get(work), cheaper)))
+    once = "\n".join(filter(None, (_once(facts), _ONCE_BY_WORK.get(work))))
+    if facts.get("draws"):
+        first = (cheaper or _BY_WORK[""]).replace("# else ", "# ")
+        return f"{first}\n{_WITHOUT_DRAW.format(draw=_draw(facts))}\n{once}"
+    return f"{once}\n{cheaper}" if cheaper else once
 
 
 def _once(facts: Facts) -> str:
     """Return what is computed once, before the first random draw, in the words of the dataset's kind."""
-    draw = _draw(facts)
-    first = f"the first random draw ({draw})" if draw else "the first random draw"
     read = "yielded in __iter__, where all fits in memory" if is_iterable(facts) else "looked up in __getitem__"
     return (
         f"prepared = [preprocess(each) for each in inputs]   # once, in __init__; {read}\n"
-        f"# preprocess: only what depends on the sample alone and comes before {first}"
+        f"# preprocess: only what depends on the sample alone and comes before the first random draw"
     )
 
 

@@ -34,8 +34,8 @@ FUSED_AT_LEAST = 0.4  # of runs of pointwise kernels: graph breaks and reduction
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
-    before = "model = Model()"
-    after = f"{before}\nmodel.compile()  # before the first step; the names of its parameters stay"
+    before = ""
+    after = "model.compile()  # once, behind the line that makes the model; the names of its parameters stay"
     if finding.facts.get("in_graph"):
         return compiled_before_capture(
             program,

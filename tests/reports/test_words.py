@@ -33,7 +33,7 @@ def test_percentages_never_round_to_nothing_or_to_all(share, text):
     ("left", "removed", "text"),
     [
         (None, 0.0, ""),
-        (-0.02, 0.0, "no longer while recorded"),
+        (-0.02, 0.0, "recording cost nothing measurable"),
         (0.038, 0.0, "3.8 % longer while recorded"),
         (0.038, 0.2, "23.8 % longer while recorded, all but 3.8 % taken out"),
         (-0.01, 0.2, "20.0 % longer while recorded, taken out"),
