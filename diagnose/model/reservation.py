@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 
 __all__ = ["Reservation"]
+
+NEW_MODE = 0o1700  # the sticky bit marks a folder that was made and not locked yet: whoever locks it removes it again
 
 
 class Reservation:
@@ -48,6 +51,7 @@ class Reservation:
                     raise
                 self.is_held = False
                 return
+            self._own_new()
             if self._lock is None:
                 return
             found = os.fstat(self._lock)
@@ -63,10 +67,18 @@ class Reservation:
             missing += [parent for parent in self.folder.parents if not os.path.lexists(parent)]
         for folder in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700 if folder == self.folder else 0o777)
+                folder.mkdir(mode=NEW_MODE if folder == self.folder else 0o777)
                 self.made.append(folder)
         if not self.folder.is_dir() and os.path.lexists(self.folder):  # else it was given up: the lock shows it
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.folder))
+
+    def _own_new(self) -> None:
+        """Take a folder that no run has locked yet as made by this one, although another may have been first."""
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(self.folder.stat().st_mode) == NEW_MODE:
+                self.folder.chmod(0o700)
+                if self.folder not in self.made:
+                    self.made.append(self.folder)
 
     def _is_current(self) -> bool:
         try:
