@@ -19,8 +19,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
@@ -32,6 +30,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.double_operators import SAVED, double_operators
 from diagnose.text.numbers import duration
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="double-precision",
@@ -42,8 +41,8 @@ META = RuleMeta(
     changes=("single-precision",),
 )
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device; without one of the step
-_DOUBLE = re.compile(r"dgemm|d884gemm|dgemv|Cijk_\w+_DB_|f64f64|_f64_|[<, ]double[>,]")
-_OTHERS = re.compile(r"float|half|bfloat|Half|BFloat|complex|sgemm|hgemm|f32|f16|bf16|int8")
+_DOUBLE = lazy_pattern(r"dgemm|d884gemm|dgemv|Cijk_\w+_DB_|f64f64|_f64_|[<, ]double[>,]")
+_OTHERS = lazy_pattern(r"float|half|bfloat|Half|BFloat|complex|sgemm|hgemm|f32|f16|bf16|int8")
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

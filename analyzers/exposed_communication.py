@@ -40,6 +40,7 @@ from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
 from diagnose.text.numbers import duration, percent
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="exposed-communication",
@@ -63,11 +64,11 @@ META = RuleMeta(
     ),
     awaits_ranks=True,
 )
-_EXCHANGE = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
-_GATHER = re.compile(r"all_?gather", re.IGNORECASE)
-_REDUCES = re.compile(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
-_SHARDED = re.compile(r"FSDP|FullyShardedDataParallel")
-_CALL = re.compile(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
+_EXCHANGE = lazy_pattern(r"SendRecv|all_?to_?all", re.IGNORECASE)
+_GATHER = lazy_pattern(r"all_?gather", re.IGNORECASE)
+_REDUCES = lazy_pattern(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
+_SHARDED = lazy_pattern(r"FSDP|FullyShardedDataParallel")
+_CALL = lazy_pattern(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up

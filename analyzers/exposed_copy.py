@@ -30,6 +30,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import TO_HOST
 from diagnose.text.numbers import duration
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="exposed-copy",
@@ -41,7 +42,7 @@ META = RuleMeta(
     computes=False,
     cause="copy",
 )
-_PAGEABLE = re.compile("Pageable", re.IGNORECASE)
+_PAGEABLE = lazy_pattern("Pageable", re.IGNORECASE)
 MIN_SHARE = 0.002  # of the step; less is not worth a line
 
 

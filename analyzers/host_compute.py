@@ -21,7 +21,6 @@ How sure
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -37,6 +36,7 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 from diagnose.tables.host_compute import NEVER_COMPUTES, filled_by_operators, host_compute, silent_operators
 from diagnose.text.numbers import duration
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="host-compute",
@@ -48,7 +48,7 @@ META = RuleMeta(
     paced_by="dispatch",
 )
 MAX_NAMED = 3
-_COMPUTES = re.compile(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$")
+_COMPUTES = lazy_pattern(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:

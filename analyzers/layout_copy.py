@@ -28,8 +28,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
@@ -47,6 +45,7 @@ from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.names import AnyCase
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.text.numbers import plural
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="layout-copy",
@@ -59,8 +58,8 @@ _CONVERTS = AnyCase(
     r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
     r"|tensortransform"
 )
-_COPIES = re.compile(r"direct_copy_kernel")
-_CASTS = re.compile(r"LoadWithCast|StoreWithCast")
+_COPIES = lazy_pattern(r"direct_copy_kernel")
+_CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
 _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
 
 

@@ -19,8 +19,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +30,7 @@ from diagnose.model.intervals import Intervals, covered, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="recompute",
@@ -41,9 +40,9 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
+_BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
-_FORWARD = re.compile(
+_FORWARD = lazy_pattern(
     r"^aten::(linear|bilinear|conv[123]d|conv_transpose[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm"
     r"|embedding(_bag)?|scaled_dot_product_attention|gelu|relu6?_?|leaky_relu_?|elu_?|silu_?|mish_?|hardswish_?"
     r"|dropout_?|(log_)?softmax|lstm|gru|(adaptive_)?(max|avg)_pool[123]d)$"

@@ -18,8 +18,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
@@ -30,6 +28,7 @@ from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.grown_tensors import grown_tensors
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="repeated-concatenation",
@@ -42,7 +41,7 @@ META = RuleMeta(
 MIN_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
 MIN_HOST_SHARE = 0.05  # of the step without a device, of concatenations that copy what is there already
 TITLE = "A large tensor is copied each time that little is put behind it"
-_KERNELS = re.compile(r"CatArrayBatchedCopy")
+_KERNELS = lazy_pattern(r"CatArrayBatchedCopy")
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:

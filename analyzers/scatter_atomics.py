@@ -19,8 +19,6 @@ How sure
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
@@ -29,6 +27,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import groups
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="scatter-atomics",
@@ -39,11 +38,11 @@ META = RuleMeta(
 MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
 REACHED_SHARE = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
-_OPS = re.compile(
+_OPS = lazy_pattern(
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"
 )
-_KERNELS = re.compile(
+_KERNELS = lazy_pattern(
     r"indexing_backward|index_put|scatter_add|scatter_gather|indexFunc|index_add|embedding\w*_?backward"
 )
 

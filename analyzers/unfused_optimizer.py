@@ -21,7 +21,6 @@ How sure
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +36,7 @@ from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graphed_updates
 from diagnose.tables.launch_latency import late_tasks
 from diagnose.tables.optimizer_spans import updates
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="unfused-optimizer",
@@ -57,7 +57,7 @@ META = RuleMeta(
 PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
 MIN_SHARE = 0.05  # of the busy time
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
-_FUSED = re.compile(r"[Ff]used")
+_FUSED = lazy_pattern(r"[Ff]used")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:

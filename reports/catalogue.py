@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 
+from diagnose.text.patterns import lazy_pattern
+
 __all__ = ["read_catalogue"]
 
-_ENTRY = re.compile(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
+_ENTRY = lazy_pattern(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
 
 
 def read_catalogue(text: str) -> Mapping[str, str]:

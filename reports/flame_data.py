@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.language import translated
 from diagnose.reports.timeline_data import LARGEST, Data, packed
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["flame_data", "frame_text"]
@@ -25,8 +25,8 @@ NOTES = {
     "operators": "Operators and calls as the timing window has them; Python frames were not recorded.",
     "stacks": "",
 }
-_BUILT_IN = re.compile(r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$")
-_FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+_BUILT_IN = lazy_pattern(r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$")
+_FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
 def flame_data(flames: Sequence[Flame], legends: Mapping[str, Legend]) -> Data | None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle
 
 __all__ = ["shorten"]
 
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
-_QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::(?=\w)")
-_CPP = re.compile(r"<|[\w>]\(")
-_FUNCTOR = re.compile(r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b")
+_ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
+_QUALIFIER = lazy_pattern(r"\b[A-Za-z_]\w*::(?=\w)")
+_CPP = lazy_pattern(r"<|[\w>]\(")
+_FUNCTOR = lazy_pattern(
+    r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b"
+)
 _WRAPPERS = ("gpu_kernel_impl", "ReduceOp", "AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")
 _LAUNCHERS = frozenset({"device_kernel", "Kernel", "Kernel2", "kernel"})  # of any type: its argument is what runs
-_ARGUMENT = re.compile(r"<\s*(?:\w+::)*?((?:\w+::)?\w+)(?!\w|::)")
-_PARAMETERS = re.compile(r"(?<=[\w>])\(.*$", re.DOTALL)
+_ARGUMENT = lazy_pattern(r"<\s*(?:\w+::)*?((?:\w+::)?\w+)(?!\w|::)")
+_PARAMETERS = lazy_pattern(r"(?<=[\w>])\(.*$", re.DOTALL)
 
 
 def shorten(name: str, limit: int = 60) -> str:

@@ -18,19 +18,20 @@ from functools import cache
 from typing import Final
 
 from diagnose.reports.catalogue import read_catalogue
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "tr", "translated"]
 
 ENGLISH: Final = "en"
 LANGUAGES: Final = (ENGLISH, "zh")
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
-_PLACEHOLDER: Final = re.compile(r"\{(\w+)(!t)?\}")
-_ENDS: Final = re.compile(r"(?<=[.;]) (?=\S)")
+_PLACEHOLDER: Final = lazy_pattern(r"\{(\w+)(!t)?\}")
+_ENDS: Final = lazy_pattern(r"(?<=[.;]) (?=\S)")
 _HEAD: Final = 4  # characters that sentences are looked up by
 MIN_LETTERS: Final = 6  # of a text beside its placeholders: one of fewer would be found in others
 _TOUCHING: Final = r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])"
 """Between Chinese and Latin characters, where good typesetting has a space."""
-_COUNT: Final = re.compile(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
+_COUNT: Final = lazy_pattern(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ names and lets nothing be loaded, so that a string which were to slip through co
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -24,13 +23,14 @@ from diagnose.reports.colours import legible
 from diagnose.reports.headline import recording_words
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import clean, middle
 
 __all__ = ["environment", "render_page", "texts_of_script"]
 
-_JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
-_SHOWN_BY_SCRIPT: Final = re.compile(r'\btr\("([^"]+)"')
-_KEY: Final = re.compile(r"\[([^\]]+)\]")
+_JOINTS: Final = lazy_pattern(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
+_SHOWN_BY_SCRIPT: Final = lazy_pattern(r'\btr\("([^"]+)"')
+_KEY: Final = lazy_pattern(r"\[([^\]]+)\]")
 HTML_LANGUAGES: Final = {"en": "en", "zh": "zh-Hans"}
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 

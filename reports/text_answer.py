@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -21,6 +20,7 @@ from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import behind, gain, on_top, saving
 from diagnose.reports.text_charts import bar
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 
 __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
@@ -30,7 +30,7 @@ _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
 _SAVING_CELLS = 20
 NO_BREAK = "\u00a0"
-_UNBROKEN = re.compile(
+_UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 

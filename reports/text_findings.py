@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -22,6 +21,7 @@ from diagnose.reports.measured import measured_words, took_longer, trial_of
 from diagnose.reports.saving_words import gain
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import clean, middle, one_line
 
 __all__ = ["findings", "operators"]
@@ -32,8 +32,8 @@ _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of s
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
 _SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
-_DIFF = re.compile(r"[+-]")
-_COMMENTED = re.compile(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
+_DIFF = lazy_pattern(r"[+-]")
+_COMMENTED = lazy_pattern(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 

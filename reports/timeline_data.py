@@ -6,7 +6,6 @@ bytes hardly vary; then everything is compressed and written in base64.
 
 from __future__ import annotations
 
-import re
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import translated
 from diagnose.reports.rule_labels import CATEGORIES
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["LARGEST", "Data", "levels", "packed", "timeline_data"]
@@ -33,8 +33,8 @@ MAX_LEVELS = 8  # rows of a lane whose spans carry no nesting; what nests deeper
 MAX_NAME_CHARS = 70  # of a name in a bar and in its description
 LARGEST = 2**32 - 1
 DEVICE = frozenset({"compute", "communication", "copy"})
-_NESTED = re.compile(r" \+(\d+)$")  # "host 7 +1" is what nests in "host 7"
-_DIGITS = re.compile(r"(\d+)")
+_NESTED = lazy_pattern(r" \+(\d+)$")  # "host 7 +1" is what nests in "host 7"
+_DIGITS = lazy_pattern(r"(\d+)")
 
 
 def timeline_data(

@@ -6,7 +6,6 @@ Nodes of a CUDA graph have no operators either: of one size are torch's own poin
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
 from diagnose.tables.kernel_classes import tasks_of
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Chain", "chains"]
 
@@ -27,7 +27,7 @@ __all__ = ["Chain", "chains"]
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
 MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
-_OF_TORCH = re.compile(r"at::native::")
+_OF_TORCH = lazy_pattern(r"at::native::")
 
 
 class Chain(NamedTuple):

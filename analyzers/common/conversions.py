@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -16,6 +15,7 @@ from diagnose.model.intervals import covered, distinct
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.optimizer_spans import updates
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["conversions", "types_of_casts"]
 
@@ -23,7 +23,7 @@ MIN_REPEATS = 3  # of one pair in a step: what a loop over layers or blocks does
 # A cast reads and writes each element; its producer wrote it: of 16 and 32 bits, at least a third of the bytes.
 MIN_PRODUCER_SHARE = 1 / 3
 _FLOATS = r"float|double|c10::Half|c10::BFloat16|c10::Float8_\w+"
-_CAST = re.compile(
+_CAST = lazy_pattern(
     rf"direct_copy_kernel.*lambda\((?P<to>{_FLOATS})\).*(LoadWithCast|StoreWithCast)"
     r"|(?P<short>bfloat16|float16|half|float8)_copy_kernel_cuda"
 )
@@ -31,7 +31,7 @@ _CAST_OPS = frozenset(
     {"aten::to", "aten::_to_copy", "aten::copy_", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16"}
 )
 # A cast inside an operator is autocast's, the backward of a cast goes with it, a policy casts sharded parameters.
-_OF_OTHERS = re.compile(r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel")
+_OF_OTHERS = lazy_pattern(r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel")
 
 
 def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from diagnose.tables import Tables
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["of_recording", "of_whole"]
 
-_EACH = re.compile(r"(?<! of) a step\b")
+_EACH = lazy_pattern(r"(?<! of) a step\b")
 
 
 def of_whole(t: Tables) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.op_launches import operators
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["graph_copies"]
 
 MIN_COPIES = 8  # right before or behind one launch: a batch has a few tensors, parameters and outputs are many
 _COPY_OPS = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 _FILLS = "aten::fill_"  # before a replay torch writes the seed and the offset of random numbers
-_CASTS = re.compile(r"LoadWithCast|StoreWithCast")
+_CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
 
 
 def graph_copies(t: Tables, free: Mask) -> Rows:

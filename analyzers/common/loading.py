@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Set
 
@@ -21,6 +20,7 @@ from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import duration, percent, plural
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["loading_evidence", "loading_facts"]
 
@@ -36,7 +36,7 @@ MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core 
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
 MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
-_FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
+_FETCH = lazy_pattern(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
 # Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
 MIN_WAITING_SHARE = 0.7

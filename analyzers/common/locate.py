@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import FRAME, KERNEL_LAUNCH, STEP_MARK
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "enclosing_operators",
@@ -35,7 +36,7 @@ __all__ = [
 
 MAX_LINES_APART = 2  # of one loop
 MAX_LINES = 50  # that are looked at: those with most samples
-_LIBRARY = re.compile(
+_LIBRARY = lazy_pattern(
     r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
 )
 # The profiler cuts the folder of installed packages off their files' paths: those that steps often run through.
@@ -60,10 +61,10 @@ _PACKAGES = frozenset(
 )
 # Folders of a checkout in which its package stands, beside one of the package's own name.
 _SOURCES = ("src", "python")
-_GENERATED = re.compile(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
-_INSTALLED = re.compile(r"^.*(site|dist)-packages/")
-_MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
-_HOOK = re.compile(r"hook", re.IGNORECASE)
+_GENERATED = lazy_pattern(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
+_INSTALLED = lazy_pattern(r"^.*(site|dist)-packages/")
+_MODULE_CALL = lazy_pattern(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
+_HOOK = lazy_pattern(r"hook", re.IGNORECASE)
 _MAX_STACK = 12
 
 

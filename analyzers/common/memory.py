@@ -26,6 +26,7 @@ from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.nvml_readings import device_memory
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.roofline import device_of
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
@@ -53,7 +54,7 @@ GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
 MAX_POINTS = 600  # of the timeline: more than a chart has pixels
 MAX_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
 MAX_PLACES = 8
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice", re.IGNORECASE)
+_TO_DEVICE = lazy_pattern(r"HtoD|HostToDevice", re.IGNORECASE)
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 

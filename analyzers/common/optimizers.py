@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.diagnosis import Facts
@@ -13,13 +11,14 @@ from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
 from diagnose.tables.optimizer_spans import updates
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["is_loop", "optimizer_facts"]
 
 MIN_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
 MIN_INSIDE = 0.5  # of the backward passes' operators
-_MULTI_TENSOR = re.compile(r"multi_tensor|multi_tensor_apply|foreach|[Ff]used")
-_NAME = re.compile(r"Optimizer\.step#(?P<name>\w+)")
+_MULTI_TENSOR = lazy_pattern(r"multi_tensor|multi_tensor_apply|foreach|[Ff]used")
+_NAME = lazy_pattern(r"Optimizer\.step#(?P<name>\w+)")
 
 
 def optimizer_facts(t: Tables) -> Facts:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from diagnose.model.diagnosis import Facts
 from diagnose.tables import Tables
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
@@ -16,28 +16,28 @@ __all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
 MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
 MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
 
-_IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
-_TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
-_PARSING = re.compile(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+")
-_TEXT = re.compile(
+_IMAGE = lazy_pattern(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
+_TABLE = lazy_pattern(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
+_PARSING = lazy_pattern(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+")
+_TEXT = lazy_pattern(
     r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
     r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
 )
-_LOOP = re.compile(r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b")
-_HEAD = re.compile(r"^(?:for|while)\b.*:\s*(?:#.*)?$")
+_LOOP = lazy_pattern(r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b")
+_HEAD = lazy_pattern(r"^(?:for|while)\b.*:\s*(?:#.*)?$")
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
 _PER_SAMPLE = frozenset({"__iter__", "__next__", "__getitems__"})  # their own loop goes over samples, not over values
-_CALL = re.compile(r"([A-Za-z_][\w.]*|[\])]\.\w+)\s*\(")
+_CALL = lazy_pattern(r"([A-Za-z_][\w.]*|[\])]\.\w+)\s*\(")
 _KEYWORDS = frozenset(
     {"if", "elif", "else", "in", "and", "or", "not", "return", "yield", "lambda", "while", "for", "is"}
 )
-_OF_PYTHON = re.compile(
+_OF_PYTHON = lazy_pattern(
     r"^(?:abs|all|any|bool|bytes|chr|dict|divmod|enumerate|float|frozenset|hash|int|isinstance|len|list|max|min|ord|pow"
     r"|range|reversed|round|set|sorted|str|sum|tuple|zip|math\.\w+"
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
-_OF_ARRAYS = re.compile(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
-_ARITHMETIC = re.compile(r"[-+*/@]")
+_OF_ARRAYS = lazy_pattern(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
+_ARITHMETIC = lazy_pattern(r"[-+*/@]")
 
 
 class SampledLine(NamedTuple):

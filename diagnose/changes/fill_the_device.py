@@ -9,16 +9,16 @@ What to watch
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training, rounding
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_PRODUCT = re.compile(r"(^aten::|: )(mm|addmm|bmm|baddbmm|matmul|linear|mv|einsum)|(Mm|Addmm|Bmm|Linear)Backward")
+_PRODUCT = lazy_pattern(r"(^aten::|: )(mm|addmm|bmm|baddbmm|matmul|linear|mv|einsum)|(Mm|Addmm|Bmm|Linear)Backward")
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import precision
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-_16_BITS = re.compile(r"half|bfloat16", re.IGNORECASE)
+_16_BITS = lazy_pattern(r"half|bfloat16", re.IGNORECASE)
 
 
 def _applies(program: Program, _finding: Finding) -> str:

@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -22,7 +23,7 @@ TILE = 64  # elements: a multiple of every tile's side
 LARGE = 1024  # from here on a whole tile more costs little; smaller sizes get what 16 bytes hold
 
 
-_EIGHT_BITS = re.compile(r"Float8|^int8$|^signed char$", re.IGNORECASE)
+_EIGHT_BITS = lazy_pattern(r"Float8|^int8$|^signed char$", re.IGNORECASE)
 
 
 def _applies(program: Program, finding: Finding) -> str:

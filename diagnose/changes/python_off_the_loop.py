@@ -23,13 +23,14 @@ from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_mo
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
 from diagnose.changes.common.loading import HIDDEN
 from diagnose.changes.common.places import LOADS, SAVES, calls
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
     from diagnose.tables.program import Program
 
 
-_TORCHS_OWN = re.compile(r"^(Optimizer\.|autograd::|DistributedDataParallel\.|Torch-Compiled Region)")
+_TORCHS_OWN = lazy_pattern(r"^(Optimizer\.|autograd::|DistributedDataParallel\.|Torch-Compiled Region)")
 
 _PER_SAMPLE = """# per sample: into the dataset, which DataLoader workers run ahead of the step
 class Prepared(Dataset):
@@ -55,7 +56,7 @@ inputs = pending.result()"""
 MIN_IN_PASS = MIN_IN_OPTIMIZER = 0.5  # of the time
 LEAST_VECTORISED, MOST_VECTORISED = 0.25, 0.95  # what loops over rows leave to operators is little, others may be half
 MIN_WAITING = 0.5  # of the samples there: what waits for files or sockets gives the interpreter free
-_OWN_CALL = re.compile(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
+_OWN_CALL = lazy_pattern(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
 _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
 
 # a library computes it, and the script's own line calls it
@@ -76,8 +77,8 @@ loss = (scale * x).sum()                           # in place of a loop over row
 # what is only logged: behind the backward, and in few steps"""
 
 
-_LOGS = re.compile(r"^_?(?:log|logs|logging|print|report|plot|visuali[sz]e|summar\w*|debug)(?:_|$)", re.IGNORECASE)
-_LOG_CALLS = re.compile(
+_LOGS = lazy_pattern(r"^_?(?:log|logs|logging|print|report|plot|visuali[sz]e|summar\w*|debug)(?:_|$)", re.IGNORECASE)
+_LOG_CALLS = lazy_pattern(
     r"\b(?:print|np\.histogram|log(?:ger|ging)?\.\w+|wandb\.\w+|mlflow\.\w+|add_(?:scalars?|histogram|images?|figure|text)|savefig)\("
 )
 _IN_FEWER_STEPS = """if step % 50 == 0:   # read now and then: only then

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 from diagnose.text.numbers import percent
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
@@ -62,9 +63,9 @@ cell = torch.compile(model)"""
 
 
 # Arithmetic of tensors in place, and what a loop over parameters calls beside it.
-_IN_PLACE = re.compile(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
-_LAYERS = re.compile(r"\bfor\s+[\w, ]*(?:layer|block|stage|module|conv|cell)\w*\s+in\b", re.IGNORECASE)
-_NORM = re.compile(r"^aten::(linalg_vector_norm|norm)$")
+_IN_PLACE = lazy_pattern(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
+_LAYERS = lazy_pattern(r"\bfor\s+[\w, ]*(?:layer|block|stage|module|conv|cell)\w*\s+in\b", re.IGNORECASE)
+_NORM = lazy_pattern(r"^aten::(linalg_vector_norm|norm)$")
 
 
 def _issuer(facts: Facts) -> dict[str, object]:

@@ -14,6 +14,7 @@ from diagnose.model.files import check_distinct, check_file, printable
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "reduce_and_answer", "summarize"]
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+_SIZE = lazy_pattern(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 

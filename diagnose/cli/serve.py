@@ -8,7 +8,6 @@ another site can read it, neither directly nor by a name that leads here.
 from __future__ import annotations
 
 import html
-import re
 import secrets
 import signal
 import sys
@@ -23,6 +22,7 @@ from diagnose.cli.roots import Roots
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.reports.language import ENGLISH, language
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
@@ -31,7 +31,7 @@ __all__ = ["Archive", "Server", "serve"]
 ADDRESS = "127.0.0.1"
 MAX_WAIT_S = 30  # for a request to be sent
 READ_ONLY = ("GET", "HEAD")
-SCRIPT = re.compile(r"script-src ((?:'sha256-[A-Za-z0-9+/=]+' ?)+|'none')")
+SCRIPT = lazy_pattern(r"script-src ((?:'sha256-[A-Za-z0-9+/=]+' ?)+|'none')")
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"

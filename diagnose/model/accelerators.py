@@ -6,19 +6,20 @@ habana_frameworks ("hpu::"), of torch's MPS backend, and the runtimes of Intel's
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["accelerator_of", "unrecorded_note"]
 
 NAMES = {"xpu": "Intel XPU", "mps": "Apple MPS", "hpu": "Gaudi HPU", "npu": "Ascend NPU", "mtia": "MTIA", "xla": "XLA"}
 _SHOWN = {
-    "npu": re.compile(r"^(npu::|torch_npu|AscendCL@|aclnn|aclrt)"),
-    "hpu": re.compile(r"^(hpu::|habana|synLaunch)"),
-    "mps": re.compile(r"^aten::_?mps_|MPSGraph"),
-    "xpu": re.compile(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
-    "mtia": re.compile(r"^(mtia::|mtia_)"),
-    "xla": re.compile(r"^(xla::|XLA)"),
+    "npu": lazy_pattern(r"^(npu::|torch_npu|AscendCL@|aclnn|aclrt)"),
+    "hpu": lazy_pattern(r"^(hpu::|habana|synLaunch)"),
+    "mps": lazy_pattern(r"^aten::_?mps_|MPSGraph"),
+    "xpu": lazy_pattern(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
+    "mtia": lazy_pattern(r"^(mtia::|mtia_)"),
+    "xla": lazy_pattern(r"^(xla::|XLA)"),
 }
 ON_CPU = frozenset({"cpu", "meta"})
 

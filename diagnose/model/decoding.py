@@ -9,16 +9,17 @@ from typing import TypeVar
 import msgspec
 
 from diagnose.errors import InputError
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle
 
 __all__ = ["decode"]
 
 _T = TypeVar("_T")
 _ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
-_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
-_FORM = re.compile(r"str matching regex .*", re.DOTALL)
+_WHERE = lazy_pattern(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
+_FORM = lazy_pattern(r"str matching regex .*", re.DOTALL)
 _SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
-_PAIR_OR_HALF = re.compile(rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_PAIR_OR_HALF = lazy_pattern(rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 MAX_CHARS = 120  # characters of what a decoder found wrong: it may repeat a key of the file
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,13 +24,14 @@ from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable, replace_private
 from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["RUNS", "Recorded", "Run", "RunFolder", "RunInfo", "check_name", "load_runs", "names_in"]
 
 RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
 SCHEMA_VERSION = 1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_GIT_LEVELS = 20  # folders above the working folder that are looked into
 
 

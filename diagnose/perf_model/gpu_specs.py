@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.model.events import Device
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GpuSpec", "Precision", "spec_of"]
 
@@ -177,7 +178,7 @@ _GEFORCE: tuple[_Row, ...] = tuple(
 # The longer of two names stands first: "RTX 4070 Ti SUPER" is no "RTX 4070".
 _TABLE: tuple[_Row, ...] = (*_DATA_CENTER, *_PROFESSIONAL, *sorted(_GEFORCE, key=lambda row: -len(row[0])))
 # Cards that share a name with another one and have other limits, and slices of a device.
-_OTHER_CARD = re.compile(
+_OTHER_CARD = lazy_pattern(
     r"Laptop|Max-Q|Mobile|MIG|RTX \d{4}( Ti)? ?D\b|RTX 3080 12GB|vGPU|GRID|-\d+[CQAB]$", re.IGNORECASE
 )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
+
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["BYTES", "Inputs", "Shape", "Tensor", "element_bytes", "inputs"]
 
@@ -19,8 +20,8 @@ BYTES: Mapping[str, int] = {
     "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::complex<float>": 8,
 }  # fmt: skip
 # Lists of tensors are recorded without their type: the kernel's template arguments hold it.
-_LISTS = re.compile(r"multi_tensor_apply_kernel|CatArrayBatchedCopy")
-_SIZED = re.compile(r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)")
+_LISTS = lazy_pattern(r"multi_tensor_apply_kernel|CatArrayBatchedCopy")
+_SIZED = lazy_pattern(r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)")
 
 
 class Tensor(NamedTuple):

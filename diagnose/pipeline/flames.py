@@ -7,7 +7,6 @@ timing window are shown, and the sampler's lines where no operator runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["flames"]
 
@@ -33,10 +33,10 @@ MIN_CAUSE_SHARE = 0.0005  # of the step
 
 _KINDS = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
 _KIND_NAMES = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
-_FRAME = re.compile(r"^(?P<file>.+?)\(\d+\): ")
+_ADDRESS = lazy_pattern(r" at 0x[0-9a-fA-F]+(?=>)")
+_FRAME = lazy_pattern(r"^(?P<file>.+?)\(\d+\): ")
 # What starts a script and what stands between a module and its forward: in every stack, and never the reason.
-_WRAPPERS = re.compile(
+_WRAPPERS = lazy_pattern(
     r"^<frozen |^<string>\(|(^|/)(runpy|threading|contextlib)\.py\(|(^|/)diagnose/\w|torch/utils/_contextlib\.py\("
     r"|torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl"
     r"|^<built-in (method|function) exec(\b| of)"

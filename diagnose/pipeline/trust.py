@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +22,7 @@ from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent, plural
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
@@ -30,7 +30,7 @@ MIN_TASKS = 10  # the smallest recordings of a real step in the calibration trac
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
-_TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
+_TRAINS = lazy_pattern(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,16 +16,19 @@ from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Found", "collectives_of", "element_bytes"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
-_HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
-_CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
-_PREFIX = re.compile(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
-_DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
-_FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
-_SHAPE = re.compile(r"-?\d+")
+_HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
+_CALL = lazy_pattern(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
+_PREFIX = lazy_pattern(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
+_DDP = lazy_pattern(
+    r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
+)
+_FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
+_SHAPE = lazy_pattern(r"-?\d+")
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
     ("allreduce", "all_reduce"),

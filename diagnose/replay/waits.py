@@ -7,8 +7,6 @@ the device, since blocks are given out in the order of the kernels).
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
@@ -19,6 +17,7 @@ from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import rows_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "LATE_NS",
@@ -41,7 +40,7 @@ LATE_NS = 10_000  # a task that starts so long after all that is known to hold i
 # for 0.3 ms and more in four traces 271 started in this last part of a kernel, most in its last hundredth.
 LAST_WAVE = 0.5
 QUEUED_BEFORE = np.iinfo(np.int64).min
-_WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free")
+_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free")
 
 
 class _Lanes:

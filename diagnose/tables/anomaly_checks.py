@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.arrays import Rows
@@ -12,11 +10,12 @@ from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.repeated_calls import numbered
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["anomaly_checks", "recorded_stacks"]
 
-_ISNAN = re.compile(r"^aten::isnan$")
-_PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
+_ISNAN = lazy_pattern(r"^aten::isnan$")
+_PARTS = lazy_pattern(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
 MIN_CHECKS = 0.5  # of the functions of a backward pass: a script that looks at single gradients makes fewer
 AT_ONCE_NS = 200_000  # from one part of a check to the next
 

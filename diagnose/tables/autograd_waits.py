@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.events import Kind
@@ -11,11 +9,12 @@ from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import matching
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["autograd_waits"]
 
-_EVALUATES = re.compile(r"^autograd::engine::evaluate_function")
-_ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
+_EVALUATES = lazy_pattern(r"^autograd::engine::evaluate_function")
+_ROOT = lazy_pattern(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
 
 
 @shared_table

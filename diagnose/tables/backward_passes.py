@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +12,11 @@ from diagnose.model.intervals import distinct, grouped
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import OPTIMIZER_STEP, matching
 from diagnose.tables.python_calls import called_by_python
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Gradients", "gradients", "passes_per_update"]
 
-_ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+_ACCUMULATE = lazy_pattern(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 
 
 class Gradients(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.arrays import Rows
@@ -12,14 +10,15 @@ from diagnose.model.intervals import EMPTY, Intervals, distinct, union
 from diagnose.tables import Tables
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP
 from diagnose.tables.steps import COLD_CALL_NS
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["COMPILE", "allocations", "code_loads", "collections", "compile_frames", "recurs"]
 
 
-_COPY_OR_GRAPH = re.compile(r"Memcpy|Memset|GraphLaunch")
+_COPY_OR_GRAPH = lazy_pattern(r"Memcpy|Memset|GraphLaunch")
 
 # Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
-COMPILE = re.compile(
+COMPILE = lazy_pattern(
     r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile"
     r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"

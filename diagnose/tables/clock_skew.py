@@ -8,22 +8,21 @@ launches, since no task begins before its own.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.arrays import Ints
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import TO_HOST
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["AGREE_NS", "late_by"]
 
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
 SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
-_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
-_TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
+_WHOLE_DEVICE = lazy_pattern(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_STREAM = lazy_pattern(r"^(cuda|hip|cu)StreamSynchronize")
+_TO_PAGEABLE = lazy_pattern(r"DtoH \(Device -> Pageable\)")
 
 
 @shared_table

@@ -22,6 +22,7 @@ from diagnose.model.intervals import (
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "buffer_broadcasts",
@@ -41,13 +42,13 @@ MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
 
-_FORWARD = re.compile(r"^DistributedDataParallel\.forward")
-_HOST_COLLECTIVE = re.compile(r"^gloo:")
-_CALL = re.compile(r"^c10d::|^record_param_comms|^nccl:")
-_BROADCAST_CALL = re.compile(r"^(c10d::|nccl:|rccl:)_?broadcast")
-_BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
+_FORWARD = lazy_pattern(r"^DistributedDataParallel\.forward")
+_HOST_COLLECTIVE = lazy_pattern(r"^gloo:")
+_CALL = lazy_pattern(r"^c10d::|^record_param_comms|^nccl:")
+_BROADCAST_CALL = lazy_pattern(r"^(c10d::|nccl:|rccl:)_?broadcast")
+_BROADCAST = lazy_pattern(r"broadcast", re.IGNORECASE)
 # What DDP calls around a broadcast: buffers go into one tensor before it, and out of it again behind it.
-_AROUND_BROADCAST = re.compile(
+_AROUND_BROADCAST = lazy_pattern(
     r"^(c10d::|record_param_comms|nccl:|aten::(un)?flatten_dense_tensors$|torch::utils::|"
     r"aten::(view|view_as|narrow|reshape|contiguous|cat|copy_|detach|empty\w*)$)"
 )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import GRAPH_LAUNCH, LAUNCH
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["before_graphs", "share_before_graphs"]
 
-_REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
+_REGION = lazy_pattern(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
 
 
 @shared_table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 
 import numpy as np
@@ -15,12 +14,13 @@ from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["dense_updates", "in_embedding_backward"]
 
 MAX_LOOKED_UP = 0.25  # of a table's rows in a step: of more the dense form is as fast
 
-_BACKWARD = re.compile(
+_BACKWARD = lazy_pattern(
     r"^autograd::engine::evaluate_function: Embedding(Bag)?Backward|embedding(_bag)?_dense_backward$"
 )
 _LOOKS_UP, _GRADIENT = "aten::embedding", "aten::embedding_dense_backward"

@@ -8,7 +8,6 @@ compute the gradients of what ran last first, so what nobody uses is the end of 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -22,14 +21,15 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.backward_passes import gradients
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, ZERO_GRAD, matching
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["DiscardedGradients", "discarded_gradients"]
 
 MIN_DISCARDED = 2  # gradients of a pass
 MIN_STEPS = 0.5  # of the steps
-_GRADIENT = re.compile(r"^torch::autograd::AccumulateGrad$")
-_CLEARS = re.compile(r"^aten::(_foreach_)?zero_$")
-_CLEARS_FRAME = re.compile(r"\(\d+\): zero_grad$")
+_GRADIENT = lazy_pattern(r"^torch::autograd::AccumulateGrad$")
+_CLEARS = lazy_pattern(r"^aten::(_foreach_)?zero_$")
+_CLEARS_FRAME = lazy_pattern(r"\(\d+\): zero_grad$")
 
 Shape: TypeAlias = tuple[int, ...]
 

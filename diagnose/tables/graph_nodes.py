@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 import numpy as np
@@ -12,23 +11,24 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import GRAPH_LAUNCH, matching
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["functor", "graph_nodes", "graphed_updates"]
 
 # Adam and its relatives divide by the root of a moment, by addcdiv: once for each tensor, or for each list of tensors.
-_ADAM = re.compile(r"addcdiv")
-_ADAM_OF_LISTS = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor")
-_POINTWISE = re.compile(r"at::native::.*elementwise")
-_OF_LISTS = re.compile(r"multi_tensor_apply")
-_FUSED = re.compile(r"[Ff]used")
+_ADAM = lazy_pattern(r"addcdiv")
+_ADAM_OF_LISTS = lazy_pattern(r"multi_tensor_apply.*PointwiseOp\w*Functor")
+_POINTWISE = lazy_pattern(r"at::native::.*elementwise")
+_OF_LISTS = lazy_pattern(r"multi_tensor_apply")
+_FUSED = lazy_pattern(r"[Ff]used")
 MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
 MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 # What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
-_FUNCTOR = re.compile(
+_FUNCTOR = lazy_pattern(
     r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
     r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
 )
-_WRAPPERS = re.compile(
+_WRAPPERS = lazy_pattern(
     r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
 )
 

@@ -6,7 +6,6 @@ values kept, an input has the new positions alone; what grows is attention, whic
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import matched_steps, outermost_by_step
 from diagnose.tables.program import program_of
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 
@@ -33,7 +33,7 @@ _INPUT = {
     "aten::embedding": 1,
     "aten::conv1d": 0,
 }
-_JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
+_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 class GrowingCalls(NamedTuple):

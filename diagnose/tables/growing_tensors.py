@@ -11,13 +11,14 @@ import numpy as np
 from diagnose.model.events import Kind, Trace
 from diagnose.tables import Tables
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ATTENTION", "grows"]
 
 MIN_GROWING = 3  # steps, of which each needs more than the one before
 MIN_JOINED = 3  # times that a piece is joined to what the time before gave
-ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
-_JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
+ATTENTION = lazy_pattern(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
+_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 def grows(t: Tables, trace: Trace) -> bool:

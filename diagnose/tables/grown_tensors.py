@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 from typing import NamedTuple
 
@@ -14,11 +13,12 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GrownTensors", "grown_tensors"]
 
 MIN_COPIED = 0.8  # of the elements are of one input
-_JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
+_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 class GrownTensors(NamedTuple):

@@ -124,8 +124,13 @@ def _outermost(start: Ints, end: Ints) -> Mask:
     reach = np.maximum.accumulate(end)
     outer = np.ones(len(start), bool)
     np.greater_equal(start[1:], reach[:-1], out=outer[1:])
-    if (~outer[1:] & (end[1:] > reach[:-1])).any():  # one ends inside another that began later
-        return _one_after_the_other(start, end)
+    across = np.flatnonzero(~outer[1:] & (end[1:] > reach[:-1])) + 1  # one ends inside another that began later
+    if len(across):
+        group = np.cumsum(outer) - 1  # of events that follow each other without a pause
+        found = np.zeros(group[-1] + 1, bool)
+        found[group[across]] = True
+        unclear = np.flatnonzero(found[group])
+        outer[unclear] = _one_after_the_other(start[unclear], end[unclear])
     return outer
 
 
@@ -135,13 +140,13 @@ def _one_after_the_other(start: Ints, end: Ints) -> Mask:
     An optimizer's mark that ends a moment after its step would otherwise put the next step below this one, and each
     further step deeper.
     """
-    following = np.searchsorted(start, end, side="left")
+    following = np.maximum(np.searchsorted(start, end, side="left"), np.arange(1, len(start) + 1))
     outer, i = np.zeros(len(start), bool), 0
     while i < len(start):
         first, block = i, following[i : i + _BLOCK].tolist()  # a list of all would take six times the memory
         while i - first < len(block):
             outer[i] = True
-            i = max(block[i - first], i + 1)
+            i = block[i - first]
     return outer
 
 

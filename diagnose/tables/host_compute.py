@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +27,7 @@ from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import host_gaps, operator_share, without_calls
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "NEVER_COMPUTES",
@@ -48,13 +48,13 @@ MIN_SILENT_SHARE = 0.5
 MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
 MIN_FILLED_SHARE = 0.5  # of a stretch: where operators cover less, it is Python
 # Allocations and views: they touch no element, whatever their size.
-NEVER_COMPUTES = re.compile(
+NEVER_COMPUTES = lazy_pattern(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_reshape_alias|_unsafe_view|alias|as_strided_?|chunk|detach_?|diagonal|expand"
     r"|expand_as|flatten|lift_fresh|movedim|narrow|permute|real|imag|resize_|resolve_conj|resolve_neg|select|set_|slice"
     r"|split|split_with_sizes|squeeze_?|swapaxes|t|transpose_?|unbind|unfold|unflatten|unsqueeze_?|view|view_as"
     r"|view_as_real|view_as_complex)$"
 )
-_WRAPS = re.compile(r"^(autograd|torch|c10d)::|Backward\d*$")
+_WRAPS = lazy_pattern(r"^(autograd|torch|c10d)::|Backward\d*$")
 
 
 def host_compute(t: Tables) -> Intervals:

@@ -5,7 +5,6 @@ Python frames show it; where so many operators run that none were recorded, the 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from functools import lru_cache
 from itertools import compress
@@ -22,6 +21,7 @@ from diagnose.tables.host import Layers
 from diagnose.tables.names import FRAME
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
 from diagnose.tables.sampled_issuer import LIBRARY, MIN_PER_STEP, MIN_SHARE, NUM_NAMED, READ, sampled_issuer
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
 
@@ -33,11 +33,11 @@ MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fe
 # takes longer in the median works.
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
-_MODULE = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
-_ONE_MODULE = re.compile(r"^nn\.Module: ")
-_INSTANCE = re.compile(r"_\d+$")
-_BACKWARD = re.compile(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
-_OPTIMIZER = re.compile(r"(^|/)torch/optim/")
+_MODULE = lazy_pattern(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
+_ONE_MODULE = lazy_pattern(r"^nn\.Module: ")
+_INSTANCE = lazy_pattern(r"_\d+$")
+_BACKWARD = lazy_pattern(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
+_OPTIMIZER = lazy_pattern(r"(^|/)torch/optim/")
 NO_LAYERS = Layers((), (), EMPTY.end)
 
 

@@ -16,6 +16,7 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Events, Kind, Trace
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["CLASSES", "OTHER", "classify", "kernel_classes", "task_classes", "tasks_of"]
 
@@ -27,8 +28,8 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
     ("memset", AnyCase(r"^memset|fillbuffer")),
     ("collective", COLLECTIVE),
     ("gemm", AnyCase(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe")),
-    ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
-    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
+    ("attention", lazy_pattern(r"^triton_tem_\w*(attention|flex)")),
+    ("fused", lazy_pattern(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
     (
         "attention",
         AnyCase(
@@ -103,12 +104,12 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
 )
 # Operators that determine the class where the kernel's name does not.
 _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("attention", re.compile(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
-    ("convolution", re.compile(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
-    ("gemm", re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
-    ("normalisation", re.compile(r"_norm(_backward)?$")),
-    ("softmax", re.compile(r"softmax")),
-    ("embedding", re.compile(r"embedding")),
+    ("attention", lazy_pattern(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
+    ("convolution", lazy_pattern(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
+    ("gemm", lazy_pattern(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
+    ("normalisation", lazy_pattern(r"_norm(_backward)?$")),
+    ("softmax", lazy_pattern(r"softmax")),
+    ("embedding", lazy_pattern(r"embedding")),
 )
 CLASSES = (*dict.fromkeys(name for name, _ in _BY_NAME), OTHER)
 

@@ -16,6 +16,7 @@ from diagnose.tables.kernel_classes import CLASSES, task_classes
 from diagnose.tables.names import NAME_PART
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs
 from diagnose.tables.roofline import groups
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["kernel_times"]
 
@@ -27,18 +28,18 @@ _DTYPES = {
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2": "float8",
     "signed char": "int8", "unsigned char": "uint8", "int": "int32", "long int": "int64", "bool": "bool",
 }  # fmt: skip
-_OPERATOR = re.compile(r"^(?!autograd::|torch::|c10d::)\w+::")
+_OPERATOR = lazy_pattern(r"^(?!autograd::|torch::|c10d::)\w+::")
 # What names of kernels show of their types; a name that shows several shows none.
 _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("bfloat16", re.compile(r"bf16|bfloat16|_BBS_|_B[BS]_", re.IGNORECASE)),
-    ("float16", re.compile(r"(?<!b)f16|(?<![A-Za-z])(h(gemm|cudnn|884|1688|16816))|c10::Half|__half|_HHS_|_HB?_")),
-    ("float8", re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)),
-    ("int8", re.compile(r"int8|_s8_|imma", re.IGNORECASE)),
-    ("tf32", re.compile(r"tf32|s1688|xf32", re.IGNORECASE)),
-    ("float32", re.compile(r"sgemm|scudnn|simt_s|(?<![A-Za-z_])float(?![\w8])|_SB_|f32f32_f32f32_f32")),
+    ("bfloat16", lazy_pattern(r"bf16|bfloat16|_BBS_|_B[BS]_", re.IGNORECASE)),
+    ("float16", lazy_pattern(r"(?<!b)f16|(?<![A-Za-z])(h(gemm|cudnn|884|1688|16816))|c10::Half|__half|_HHS_|_HB?_")),
+    ("float8", lazy_pattern(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)),
+    ("int8", lazy_pattern(r"int8|_s8_|imma", re.IGNORECASE)),
+    ("tf32", lazy_pattern(r"tf32|s1688|xf32", re.IGNORECASE)),
+    ("float32", lazy_pattern(r"sgemm|scudnn|simt_s|(?<![A-Za-z_])float(?![\w8])|_SB_|f32f32_f32f32_f32")),
 )
 # NCCL moves bytes where it adds nothing up, whatever the tensors' type is.
-_MOVES_BYTES = re.compile(r"nccl\w*_(SendRecv|AllGather|Broadcast)", re.IGNORECASE)
+_MOVES_BYTES = lazy_pattern(r"nccl\w*_(SendRecv|AllGather|Broadcast)", re.IGNORECASE)
 
 
 def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, int]]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["restart_share"]
 
 MIN_CALLS = 4  # fewer may be epochs
 MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
 _ORDER = "aten::randperm"
-_BEGIN = re.compile(r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$")
+_BEGIN = lazy_pattern(r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$")
 
 
 @shared_table

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, names_of, rows_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["runs_no_python"]
 
 # Marks that Python code of torch and of the libraries around it makes.
-_PYTHON = re.compile(
+_PYTHON = lazy_pattern(
     r"\.py\(\d+\)|^nn\.Module|^<built-in|^enumerate\(|DataParallel|^FSDP::|DeepSpeed|^Torch-Compiled Region|^## Call "
 )
 _MARKS = (_PYTHON, STEP_MARK, LOADER_NEXT, OPTIMIZER_STEP, ZERO_GRAD, BACKWARD)
-_QUALIFIED = re.compile(r"^[A-Za-z_][\w-]*::[A-Za-z_~]")  # Stage::run: a name of C++
+_QUALIFIED = lazy_pattern(r"^[A-Za-z_][\w-]*::[A-Za-z_~]")  # Stage::run: a name of C++
 MIN_QUALIFIED = 0.5  # of the annotations
 MIN_ANNOTATIONS = 10
 

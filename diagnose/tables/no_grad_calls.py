@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +13,15 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.optimizer_spans import updates
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["HEAVY", "NoGradCalls", "no_grad_calls", "without_gradients"]
 
-HEAVY = re.compile(
+HEAVY = lazy_pattern(
     r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\w*|_?convolution|embedding\w*|lstm\w*|gru\w*|rnn_\w+|"
     r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
 )
-_MODULE = re.compile(r"^nn\.Module: ")
+_MODULE = lazy_pattern(r"^nn\.Module: ")
 _ENGINE = "autograd::engine::"
 _NONE = Layers((), (), EMPTY.end)
 

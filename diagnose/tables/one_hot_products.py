@@ -9,7 +9,6 @@ before the backward pass, as a loss of soft labels does, they may be targets, an
 from __future__ import annotations
 
 import json
-import re
 from itertools import takewhile
 from math import prod
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from diagnose.tables.matching_operators import MatchedStep, matched_steps
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.repeated_calls import extent
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["OneHotProducts", "one_hot_products"]
 
@@ -41,7 +41,7 @@ _KEEPS = _CONVERTS | {
 }  # fmt: skip
 _ZEROS = frozenset({"aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::zero_"})
 _ONE_HOT, _SCATTER = "aten::one_hot", "aten::scatter_"
-_SOURCES = re.compile(f"^({_ONE_HOT}|{_SCATTER})$")
+_SOURCES = lazy_pattern(f"^({_ONE_HOT}|{_SCATTER})$")
 
 
 class OneHotProducts(NamedTuple):

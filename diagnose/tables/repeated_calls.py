@@ -7,7 +7,6 @@ are its own, and where gradients of gradients are taken, so are those that its f
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,11 +20,12 @@ from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import matched_steps
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.program import program_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["RepeatedCall", "call_of", "extent", "numbered", "repeated_calls"]
 
 MAX_TURNS = 4  # gradients of gradients of gradients
-_FUNCTION = re.compile(r"Backward\d*$")
+_FUNCTION = lazy_pattern(r"Backward\d*$")
 
 _Range: TypeAlias = tuple[int, int]  # of numbers, the second exclusive
 

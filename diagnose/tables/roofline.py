@@ -16,6 +16,7 @@ from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, Roofline
@@ -42,7 +43,7 @@ TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbe
 MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 _NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
-_TF32 = re.compile(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
+_TF32 = lazy_pattern(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
 
 
 class Group(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -11,6 +10,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["LIBRARY", "MIN_PER_STEP", "MIN_SHARE", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
 
@@ -19,8 +19,8 @@ MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
 NUM_NAMED = 3
-PASSES_ON = re.compile(r"\.(backward|step)\(|autograd\.grad\(")  # a line to call what other lines called again
-LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
+PASSES_ON = lazy_pattern(r"\.(backward|step)\(|autograd\.grad\(")  # a line to call what other lines called again
+LIBRARY = lazy_pattern(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 
 

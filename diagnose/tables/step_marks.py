@@ -9,7 +9,6 @@ annotation at regular intervals. Without any the kernels themselves part steps, 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import among, distinct
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 from diagnose.tables.step_kernels import repeated_kernels
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["RepeatedMarks", "repeated_marks"]
 
@@ -32,7 +32,7 @@ MAX_COLD_TIME = 2 / 3  # of the recorded time
 MAX_NAME = 60  # characters of a kernel's
 MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
-_OF_LIBRARIES = re.compile(
+_OF_LIBRARIES = lazy_pattern(
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
     r"|c10d::|record_param_comms|DistributedDataParallel|FSDP|FullyShardedDataParallel|autograd::|PyTorch Profiler"
     r"|ProfilerStep)"

@@ -21,6 +21,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
 from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["SubnormalNumbers", "subnormal_numbers"]
 
@@ -31,8 +32,8 @@ MIN_OTHERS = 3  # operators that are compared with
 # Two numbers read and one written at 4 GB/s, pages that are touched for the first time included: the least that an
 # operator without a like is taken to need for a number.
 NS_PER_NUMBER = 3.0
-_BY_NUMBER = re.compile(r"^aten::(mul|div|add|sub|rsub|addcmul|addcdiv|lerp|sqrt|rsqrt|sum|mean|pow)_?$")
-_PRODUCT = re.compile(r"^aten::(mm|bmm|addmm|baddbmm)(_out)?$")
+_BY_NUMBER = lazy_pattern(r"^aten::(mul|div|add|sub|rsub|addcmul|addcdiv|lerp|sqrt|rsqrt|sum|mean|pow)_?$")
+_PRODUCT = lazy_pattern(r"^aten::(mm|bmm|addmm|baddbmm)(_out)?$")
 
 
 class SubnormalNumbers(NamedTuple):

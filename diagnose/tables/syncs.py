@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, TO_HOST, matching, rows_of
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "RETURN_NS",
@@ -28,9 +28,9 @@ __all__ = [
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
-_NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
-_QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
-_WHOLE_DEVICE = re.compile(r"(Device|Ctx)Synchronize")
+_NEED_NOT_WAIT = lazy_pattern(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
+_QUEUES = lazy_pattern(r"^(cuda|hip|cu)Memcpy\w*Async")
+_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize")
 
 
 @shared_table

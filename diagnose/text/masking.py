@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
+from diagnose.text.patterns import lazy_pattern
+
 __all__ = ["MASK", "mask_code", "mask_command", "mask_text", "mask_values"]
 
 MASK = "***"
@@ -20,34 +22,34 @@ MASK = "***"
 _Tier: TypeAlias = Literal["sure", "maybe", "none"]
 
 # Forms that nothing else has. The longest run of their characters is taken, then its length is checked.
-_PREFIXED = re.compile(
+_PREFIXED = lazy_pattern(
     r"(?<![\w.\-])(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|"
     r"ya29\.|eyJ|npm_|pypi-|dckr_pat_|nvapi-|gsk_|r8_|dop_v1_|SG\.|xai-|pk-lf-)(?P<rest>[\w.\-]+)",
     re.ASCII,
 )
 _MIN_REST = 16  # an AWS key id has 16 characters behind its prefix, every other form has more
-_BEARER = re.compile(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
+_BEARER = lazy_pattern(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
 _MIN_BEARER = 8
-_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]*(-----END)?")
-_URL_PASSWORD = re.compile(r"(://[^\s/:@]*:)[^\s/]+@")
-_URL_USER = re.compile(r"://([^\s/:@]+)@")
-_LOGIN = re.compile(r"(?<![^\s=,\"'])([A-Za-z][\w.+\-]{0,63}:)([^\s/:@\"',]{1,256})@(?!sha\d)(?=[\w\[])", re.ASCII)
+_PRIVATE_KEY = lazy_pattern(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]*(-----END)?")
+_URL_PASSWORD = lazy_pattern(r"(://[^\s/:@]*:)[^\s/]+@")
+_URL_USER = lazy_pattern(r"://([^\s/:@]+)@")
+_LOGIN = lazy_pattern(r"(?<![^\s=,\"'])([A-Za-z][\w.+\-]{0,63}:)([^\s/:@\"',]{1,256})@(?!sha\d)(?=[\w\[])", re.ASCII)
 
 # A name and what parts it from its value: an equals sign or a colon, perhaps behind a closing quote and bracket, or,
 # after an option, a space.
-_NAME = re.compile(r"(?<![\w.\-])([\w.\-]+)([\"']?\]?\s{0,3}(?::(?![:/])|=(?!=))\s{0,3}| {1,3}(?=[^\s\-]))", re.ASCII)
-_QUOTED = re.compile(r"([rbfu]{0,2}([\"']))((?:(?!\2)[^\\\n]|\\.)*)\2", re.IGNORECASE)
-_BEGIN = re.compile(r"[\"']?([^\s,;&\"'(){}\[\]<>=]{1,256})")  # of a value without quotes: enough to judge it by
-_BARE = re.compile(r"[\"']?[^\s,;&\"'(){}\[\]<>]+")
+_NAME = lazy_pattern(r"(?<![\w.\-])([\w.\-]+)([\"']?\]?\s{0,3}(?::(?![:/])|=(?!=))\s{0,3}| {1,3}(?=[^\s\-]))", re.ASCII)
+_QUOTED = lazy_pattern(r"([rbfu]{0,2}([\"']))((?:(?!\2)[^\\\n]|\\.)*)\2", re.IGNORECASE)
+_BEGIN = lazy_pattern(r"[\"']?([^\s,;&\"'(){}\[\]<>=]{1,256})")  # of a value without quotes: enough to judge it by
+_BARE = lazy_pattern(r"[\"']?[^\s,;&\"'(){}\[\]<>]+")
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_PARTS = re.compile(r"[_\-.]+")
-_ALNUM = re.compile(r"[A-Za-z0-9]{16,}")
+_CAMEL = lazy_pattern(r"(?<=[a-z])(?=[A-Z])")
+_PARTS = lazy_pattern(r"[_\-.]+")
+_ALNUM = lazy_pattern(r"[A-Za-z0-9]{16,}")
 
 _SECRETS = _words(
     "secret password passwd passphrase credential apikey authkey accesskey secretkey privatekey authtoken accesstoken"
@@ -68,8 +70,8 @@ _ABOUT = _words(  # a name that ends so is about a credential and holds none
 _SWITCHES = _words("use no has is require requires disable enable with skip needs allow")
 _IN_URLS = _words("token key sig signature credential code auth pass password secret apikey")
 _NOTHING = _words("true false none null yes no on off auto default required optional")
-_PATH = re.compile(r"(?:\.{1,2}|~\w*|/(?:home|root|run|etc|var|tmp|mnt|usr|opt|data|srv|workspace|Users))/")
-_NUMBER = re.compile(r"[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_PATH = lazy_pattern(r"(?:\.{1,2}|~\w*|/(?:home|root|run|etc|var|tmp|mnt|usr|opt|data|srv|workspace|Users))/")
+_NUMBER = lazy_pattern(r"[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:

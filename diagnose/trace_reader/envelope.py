@@ -12,6 +12,7 @@ import msgspec
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Device
+from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.events import Window
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.source import Source
@@ -32,16 +33,16 @@ __all__ = [
 
 Keys: TypeAlias = Mapping[str, object]
 
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")  # UTF-16 and UTF-32, with a mark or without
 _MAX_HEAD_BYTES = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
 _PADDING = b" \t\r\n\0"  # a file that was being written when its machine stopped ends in null bytes
 MAX_TAIL_BYTES = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
-_FIRST_OF_LIST = re.compile(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
+_FIRST_OF_LIST = lazy_pattern(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
 
 # worker0_step_12.pt.trace.json, rank-34.json, rank0.light.pt.trace.json, trace_8_rank_1.json, dlrm_r7.json
-_RANK = re.compile(r"(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_RANK = lazy_pattern(r"(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _MAX_RANK_DIGITS = 7
 _MAX_VALUE_CHARS = 4096
 _EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years

@@ -7,11 +7,10 @@ cut is found, the window doubles before the next attempt.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from diagnose.model.frozen import dataclass
+from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import Event, ExactEvent
@@ -23,14 +22,14 @@ __all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Ending", "Window", "read_events"]
 BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
-_EVENT = re.compile(EVENT_START.encode())
+_EVENT = lazy_pattern(EVENT_START.encode())
 _EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
 _MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
 MAX_UNREADABLE = 100_000  # events; a recorded trace has one or two, where its end was lost
 MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_TRAILING = lazy_pattern(r"trailing characters \(byte (\d+)\)")
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
 

@@ -15,16 +15,17 @@ from dataclasses import field
 from msgspec import Raw
 
 from diagnose.model.frozen import dataclass
+from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
 
 __all__ = ["EVENT_START", "Salvage", "flatten", "repair", "salvage"]
 
-_NO_NUMBER = re.compile(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
-_BACKSLASH = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-_SEPARATOR = re.compile(r"[\s,]*")
+_NO_NUMBER = lazy_pattern(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
+_BACKSLASH = lazy_pattern(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_SEPARATOR = lazy_pattern(r"[\s,]*")
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
-_NEXT_EVENT = re.compile(rf"\}}\s*,\s*(?={EVENT_START})")
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
+_NEXT_EVENT = lazy_pattern(rf"\}}\s*,\s*(?={EVENT_START})")
+_TOKEN = lazy_pattern(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
 _MAX_TOKEN_CHARS = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
 _MAX_DIGITS = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
 _MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6

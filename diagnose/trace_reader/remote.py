@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from diagnose.errors import InputError, missing_extra
 from diagnose.text.masking import mask_text
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle, one_line
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteFile", "is_folder", "is_url", "list_folder", "matching_urls", "open_url", "version_of"]
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
+_URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
 _BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
 _MAX_WHY_CHARS = 200  # of what a store answered

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +212,38 @@ def test_one_rank_is_answered_without_what_several_ranks_need(tmp_path):
 def test_the_module_is_the_command():
     shown = subprocess.run([sys.executable, "-m", "diagnose", "--version"], check=True, capture_output=True, text=True)
     assert shown.stdout.startswith("diagnose ")
+
+
+LEAVING = """
+import atexit, sys, threading
+from diagnose.cli import main as command
+atexit.register(print, "registered", flush=True)
+command.run = lambda: print("answer") or 7
+{before}
+command.main()
+"""
+THREAD = "threading.Thread(target=lambda: threading.main_thread().join() or print('thread', flush=True)).start()"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"), [("", "answer\nregistered\n"), (THREAD, "answer\nthread\nregistered\n")]
+)
+def test_nothing_written_or_registered_is_lost_at_the_end(before, expected):
+    left = subprocess.run(
+        [sys.executable, "-c", LEAVING.format(before=before)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (left.returncode, left.stdout, left.stderr) == (7, expected, "")
+
+
+def test_the_end_of_a_full_device_is_pythons_own():
+    with Path("/dev/full").open("w") as full:
+        left = subprocess.run(
+            [sys.executable, "-c", LEAVING.format(before="")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert left.returncode != 0
+    assert "No space left" in left.stderr

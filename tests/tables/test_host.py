@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.model.events import Kind
-from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host import host_rows, layers, outermost
 
 
 def nesting(r, *kinds):
@@ -33,6 +33,20 @@ def test_steps_that_overlap_a_moment_lie_side_by_side(recording):
         r.op(f"step {i}", 100 * i, 100 * i + 100)
         r.op(f"update {i}", 100 * i + 50, 100 * i + 101)  # ends in the next step
     assert [len(names) for names in nesting(r)[0]] == [40, 40]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_events_cross_the_next_outermost_begins_when_the_one_before_has_ended(recording, seed):
+    random, r = np.random.default_rng(seed), recording()
+    for start in random.integers(0, 3_000, 60).tolist():
+        r.op("any", start, start + int(random.integers(0, 120)))
+    rows = host_rows(r.trace, 0, Kind.OP)
+    expected, ended = [], 0
+    for row in rows.tolist():
+        if r.trace.events.start[row] >= ended:
+            expected.append(row)
+            ended = int(r.trace.events.end[row])
+    assert outermost(r.trace, rows).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.capture.record.gzip_io import packed
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["name_cells", "rewrite_texts"]
 
 TEXTS = (".json", ".log", ".txt")
 MAX_BYTES = 512 << 20  # a trace is smaller; a script could leave anything
-ANONYMOUS_CELL = re.compile(rb"<ipython-input-(\d+)-\w+>")
+ANONYMOUS_CELL = lazy_pattern(rb"<ipython-input-(\d+)-\w+>")
 
 
 def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:

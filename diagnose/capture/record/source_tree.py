@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SourceTree", "source_tree"]
 
 MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
 MAX_DRAWS = 100
-_TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
-_TRANSFORM = re.compile(r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|RandAugment|ColorJitter|TrivialAugmentWide)\(")
+_TRAINS = lazy_pattern(r"\.(backward|zero_grad)\(|autograd\.grad\(")
+_TRANSFORM = lazy_pattern(r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|RandAugment|ColorJitter|TrivialAugmentWide)\(")
 # Methods of datasets, samplers of augmentations and transforms, which run for each sample.
 _PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
 _ONCE = frozenset({"__init__", "__post_init__", "__new__", "setup", "prepare"})

@@ -17,6 +17,7 @@ from diagnose.capture.record.gzip_io import open_packed
 from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, reason
 from diagnose.text.masking import mask_values
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Window", "WindowKind", "recorded_kinds"]
 
@@ -34,8 +35,8 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
     "light": {"record_shapes": False, "with_stack": False, "profile_memory": False},
     "attribution": {"record_shapes": True, "with_stack": True, "profile_memory": True},
 }
-_HOST = re.compile(rb'("host_name": *")[^"]*(")')
-_FOLDER = re.compile(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
+_HOST = lazy_pattern(rb'("host_name": *")[^"]*(")')
+_FOLDER = lazy_pattern(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
 _SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value

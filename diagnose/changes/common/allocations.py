@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
+
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["without_regrowth"]
 
-_GIVES_BACK = re.compile(r"Free|Unmap|Release|Unregister")
+_GIVES_BACK = lazy_pattern(r"Free|Unmap|Release|Unregister")
 
 
 def without_regrowth(t: Tables, finding: Finding) -> Effect | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _LIBRARY_WAITS = "a library waits for the device there"
-_WAITS = re.compile(r"synchroni[sz]e|wait")
+_WAITS = lazy_pattern(r"synchroni[sz]e|wait")
 MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 
 

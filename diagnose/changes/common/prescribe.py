@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "also_possible",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
-_LOSSES = re.compile(r"compare the (first losses|loss\b[^;]*)")
+_LOSSES = lazy_pattern(r"compare the (first losses|loss\b[^;]*)")
 
 
 def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:

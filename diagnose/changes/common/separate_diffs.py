@@ -7,18 +7,18 @@ upper one has to be applied first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
 from diagnose.model.frozen import dataclass
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["applies_in", "separated"]
 
-_FILE = re.compile(r"^--- a/(?P<name>.*)$")
-_HUNK = re.compile(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
+_FILE = lazy_pattern(r"^--- a/(?P<name>.*)$")
+_HUNK = lazy_pattern(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
 CHANGES, NO_END = ("-", "+"), "\\"
 
 
