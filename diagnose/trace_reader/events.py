@@ -7,13 +7,15 @@ cut is found, the window doubles before the next attempt.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from diagnose.model.frozen import dataclass
 from diagnose.text.patterns import lazy_pattern
+from diagnose.trace_reader.known_events import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
-from diagnose.trace_reader.schema import Event, ExactEvent
 from diagnose.trace_reader.source import Source
 
 __all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Ending", "Window", "read_events"]
@@ -27,11 +29,10 @@ _EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an e
 _MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
 MAX_UNREADABLE = 100_000  # events; a recorded trace has one or two, where its end was lost
+_MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
 MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
 _TRAILING = lazy_pattern(r"trailing characters \(byte (\d+)\)")
-_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
-_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
 
 
 class Window:
@@ -123,6 +124,7 @@ class _Reader:
     def __init__(self, rows: EventRows) -> None:
         self._rows = rows
         self._exact = False
+        self._num_mixed = 0  # blocks with events of other categories than the known ones
         self._too_deep_bytes = 0
         self.num_skipped = 0
 
@@ -162,14 +164,19 @@ class _Reader:
         return Salvage(ended=True)
 
     def _append(self, block: memoryview | bytes) -> None:
-        if not self._exact:
+        try:
+            self._rows.add(self._decode(block))
+        except ImpreciseTimesError:
+            self._exact = True
+            self._rows.add(self._decode(block))
+
+    def _decode(self, block: memoryview | bytes) -> list[Any]:
+        if self._num_mixed < _MAX_MIXED:
             try:
-                self._rows.add(_EVENTS.decode(block))
-            except ImpreciseTimesError:
-                self._exact = True
-            else:
-                return
-        self._rows.add(_EXACT_EVENTS.decode(block))
+                return decoder_of_known(exact=self._exact).decode(block)
+            except msgspec.ValidationError:
+                self._num_mixed += 1
+        return decoder_of_any(exact=self._exact).decode(block)
 
     def _salvage(self, text: bytes, *, is_last: bool) -> Salvage:
         try:

@@ -14,7 +14,7 @@ from diagnose.model.events import Kind, Thread
 from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args, texts_of
 
-__all__ = ["Fields", "Values", "num_events", "printable", "shortened"]
+__all__ = ["WITHOUT_ARGUMENTS", "Fields", "Values", "num_events", "printable", "shortened"]
 
 Values = dict[str, list[Any]]
 _Key = tuple["int | str", "int | str", "int | str", "int | str"]
@@ -22,6 +22,7 @@ _Key = tuple["int | str", "int | str", "int | str", "int | str"]
 _Text = TypeVar("_Text")
 
 _CPU = 0  # torch's DeviceType
+WITHOUT_ARGUMENTS = (Kind.PYTHON, Kind.OVERHEAD)  # kinds of whose events no argument is read
 _CORRELATED = (*DEVICE_KINDS, Kind.RUNTIME)
 _MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
 _MAX_DEVICE = 32_767  # Events.device is int16
@@ -49,8 +50,8 @@ class Fields:
 
     def values(self, kind: Kind, events: list[Any]) -> Values:
         """Return the columns of these events, all but their times; columns without a value are left out."""
-        names, args = self.names, [event.args for event in events]
-        values: Values = {"name": _looked_up(names, [event.name for event in events])}
+        values: Values = {"name": _looked_up(self.names, [event.name for event in events])}
+        args = [event.args for event in events] if kind not in WITHOUT_ARGUMENTS else []
         if kind in DEVICE_KINDS:
             ids = self._device_streams
             found = [ids[a.device, a.stream, event.pid, event.tid] for event, a in zip(events, args, strict=True)]

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Raw
 
 from diagnose.model.events import Kind
 from diagnose.trace_reader.fields import Fields, Values
-from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, Event, ExactEvent
+from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME
 from diagnose.trace_reader.times import durations_ns, exact_ns, floats_hold, instants_ns, packed, starts_ns
 
 __all__ = ["EventRows", "ImpreciseTimesError"]
@@ -59,7 +60,7 @@ class EventRows:
         self.count = 0
         self._waiting: dict[Kind, Values] = {}
 
-    def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
+    def add(self, events: Sequence[Any]) -> None:
         """Append the events of a block; rows appear in the columns with ``flush`` at the latest.
 
         Raises:
@@ -138,7 +139,7 @@ def _times(events: list[Any]) -> Values:
     """Return durations (``us``) and starts, these in the unit in which they are exact."""
     durations = [event.dur for event in events]
     starts = [event.ts for event in events]
-    if isinstance(events[0], ExactEvent):
+    if isinstance(starts[0], Raw):
         return {"us": durations, "from_ns": exact_ns(starts)}
     if not floats_hold(starts, durations):
         raise ImpreciseTimesError
