@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,14 +45,17 @@ def sources(tree: Path) -> Iterator[Path]:
                 yield path
 
 
-def place_of(tree: Path, case: Case) -> Path | str:
+def texts_of(tree: Path) -> dict[Path, str]:
+    """Return the text of each source."""
+    return {path: path.read_text(encoding="utf-8") for path in sources(tree)}
+
+
+def place_of(texts: Mapping[Path, str], case: Case) -> Path | str:
     """Return the file that a line is to be planted in, or what is wrong with its text."""
-    found = [(path, path.read_text(encoding="utf-8").count(case.old)) for path in sources(tree)]
-    holders = [path for path, count in found if count]
-    if sum(count for _, count in found) == 1:
+    holders = [path for path, text in texts.items() if case.old in text]
+    if len(holders) == 1 and texts[holders[0]].count(case.old) == 1:
         return holders[0]
-    where = ", ".join(str(path.relative_to(tree)) for path in holders) or "no source"
-    return f"found in {where}, not exactly once"
+    return f"found in {', '.join(map(str, holders)) or 'no source'}, not exactly once"
 
 
 @contextmanager
@@ -72,9 +75,14 @@ def _write(path: Path, text: str) -> None:
         compiled.unlink()
 
 
+def tests_of(tree: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files and folders of tests that the patterns name."""
+    return sorted({path for pattern in patterns for path in tree.glob(pattern)})
+
+
 def passes(tree: Path, patterns: Sequence[str], options: Sequence[str]) -> bool:
     """Run the tests that the patterns name and return whether all of them pass."""
-    paths = sorted({str(path.relative_to(tree)) for pattern in patterns for path in tree.glob(pattern)})
+    paths = [str(path.relative_to(tree)) for path in tests_of(tree, patterns)]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *paths]
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     try:
@@ -91,8 +99,9 @@ def outcomes(
 ) -> Iterator[tuple[Case, str]]:
     """Yield each line with what became of it."""
     sound: dict[tuple[str, ...], bool] = {}
+    texts = texts_of(tree)
     for case in cases:
-        path = place_of(tree, case)
+        path = place_of(texts, case)
         if isinstance(path, str):
             yield case, path
             continue
