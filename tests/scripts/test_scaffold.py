@@ -17,6 +17,7 @@ CHECKS = (
     "tests/analyzers/test_rule_files.py",
     "tests/changes/test_change_files.py",
     "tests/fixtures/test_catalogue.py",
+    "tests/reports/test_language.py",
 )
 RULE_FILES = {
     "analyzers/slow_thing.py",

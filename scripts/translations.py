@@ -1,0 +1,94 @@
+"""Lists the texts of rules and changes that the Chinese catalogue lacks; reports show those in English.
+
+Returns 1 where there are any.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from diagnose.analyzers import RULES
+from diagnose.changes import CHANGES
+from diagnose.reports.language import language, translated
+
+__all__ = ["COMPOSED", "texts", "untranslated"]
+
+ROOT = Path(__file__).resolve().parents[1]
+COMPOSED = frozenset(
+    {
+        "7 7 late7: 7; 7",
+        "7 takes 7 times as long7",
+        "Ranks 7 take turns in coming late7",
+        "7; otherwise ranks 7 take turns",
+        "7: rank 7 begins its step 7 late",
+        "Make the sample cheaper at 7 7 of loading",
+    }
+)
+"""Titles that hold texts where the sample has a 7: those are translated by themselves, or the title with them."""
+
+
+def texts() -> dict[str, str]:
+    """Return the texts of rules and changes, and of each what it is of."""
+    found: dict[str, str] = {}
+    for rule in RULES:
+        legend = rule.META.legend
+        found |= dict.fromkeys(
+            filter(None, (legend.label, legend.heading, legend.meaning)), f"legend of rule {rule.META.id}"
+        )
+    for change in CHANGES.values():
+        found.setdefault(change.numerics.safety, f"what change {change.id} does to the numbers")
+    for folder in ("analyzers", "analyzers/common", "diagnose/changes"):
+        for path in sorted((ROOT / folder).glob("*.py")):
+            found |= dict.fromkeys(_titles(path), f"title in {folder}/{path.name}")
+    return {text: of for text, of in found.items() if text not in COMPOSED}
+
+
+def _titles(path: Path) -> Iterator[str]:
+    """Yield what a file names ``title``, as an argument or a variable, and the second argument of a kind of rule."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        given: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "title"]
+            if getattr(node.func, "id", "") in ("KernelRule", "IdleRule"):
+                given += node.args[1:2]
+        elif isinstance(node, ast.Assign):
+            names, values = _listed(node.targets[0]), _listed(node.value)
+            given = [value for name, value in zip(names, values, strict=False) if getattr(name, "id", "") == "title"]
+        yield from filter(None, map(_sample, given))
+
+
+def _listed(node: ast.expr) -> list[ast.expr]:
+    """Return what a tuple holds, or the one that is no tuple."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def _sample(node: ast.expr) -> str | None:
+    """Return a text as a constant or an f-string makes it, with 7 for each value."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in node.values)
+    return None
+
+
+def untranslated() -> dict[str, str]:
+    """Return those of the texts that are shown in English in a Chinese report."""
+    with language("zh"):
+        return {text: of for text, of in texts().items() if not re.search("[\u4e00-\u9fff]", translated(text))}
+
+
+def main() -> int:
+    """Print a line for each text that lacks a translation."""
+    lacking = untranslated()
+    for text, of in lacking.items():
+        print(f"{of}: {text}")
+    print(f"{len(lacking)} of {len(texts())} texts of rules and changes are not translated", file=sys.stderr)
+    return int(bool(lacking))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
