@@ -63,7 +63,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     if not len(fills) or length[fills].sum() < MIN_FILLED * max(float(length.sum()), 1.0):
         return []
     updates = np.flatnonzero(free & tasks_of(t, "optimizer"))
-    tasks = np.sort(np.concatenate([fills, updates]))
+    tasks = np.sort(np.concatenate([fills, updates]), kind="stable")
     rule = KernelRule(META.id, TITLE, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
     return kernel_finding(t, rule, tasks)
 

@@ -56,7 +56,7 @@ def _rows(t: Tables) -> npt.NDArray[np.intp]:
     rows = t.tasks.row[full[t.tasks.row]]
     names = t.trace.events.name[rows]
     others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
-    return np.sort(rows[~among(names, np.array(others, names.dtype))])
+    return np.sort(rows[~among(names, np.array(others, names.dtype))], kind="stable")
 
 
 def _generation(t: Tables) -> int:

@@ -72,7 +72,7 @@ def _facts(t: Tables, o: Occurrences) -> Facts:
     launched: dict[int, Ints] = {}
     events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
     for thread in t.threads:
-        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]])
+        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]], kind="stable")
     cost = Counter[str]()
     for row, ns in _claimed(t, o):
         begun = launched.get(int(events.thread[row]), events.start[:0])

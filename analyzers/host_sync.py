@@ -61,7 +61,7 @@ def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
     if not len(calls) or not len(gaps.start):
         return np.zeros(len(gaps.start), bool)
     drained = gaps.start - late_by(t)
-    ends = np.sort(events.end[calls])
+    ends = np.sort(events.end[calls], kind="stable")
     i = np.minimum(np.searchsorted(ends, drained, side="left"), len(ends) - 1)
     order = np.argsort(events.end[calls], kind="stable")
     began = events.start[calls][order][i]
@@ -117,12 +117,12 @@ def _before_exchanges(t: Tables, calls: Rows) -> Mask:
     What is read right before an all-to-all is how much each rank gets.
     """
     events = t.trace.events
-    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)])
+    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)], kind="stable")
     ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
     found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
     last = np.iinfo(np.int64).max
-    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)]), last)
-    launches = np.append(np.sort(events.start[t.calls(LAUNCH)]), last)
+    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)], kind="stable"), last)
+    launches = np.append(np.sort(events.start[t.calls(LAUNCH)], kind="stable"), last)
     shuffle, launch = (at[np.searchsorted(at, events.end[calls])] for at in (shuffles, launches))
     found |= shuffle < launch
     return found

@@ -80,7 +80,7 @@ def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
     events = t.trace.events
     rows = t.host_rows(Kind.OP, Kind.RUNTIME)
     rows = rows[events.thread[rows] == thread]
-    start, end = events.start[rows], np.sort(events.end[rows])
+    start, end = events.start[rows], np.sort(events.end[rows], kind="stable")
     last = len(rows) - 1
     begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
     behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)

@@ -82,7 +82,7 @@ def _largest(t: Tables) -> tuple[str, Rows]:
     heavy = np.array([HEAVY.match(name) is not None for name in t.trace.names], bool)
     best: tuple[int, str, Rows] = (0, "", np.empty(0, np.intp))
     for frame, rows in called_by_functions(t).items() if len(free) else ():
-        mine = np.sort(rows[among(rows, free) & ~heavy[t.trace.events.name[rows]]])
+        mine = np.sort(rows[among(rows, free) & ~heavy[t.trace.events.name[rows]]], kind="stable")
         length = (t.trace.events.end - t.trace.events.start)[mine]
         if length[length >= MIN_NS].sum() < length.sum() / 2:  # a loop of small operators: launch-bound names it
             continue

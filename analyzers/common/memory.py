@@ -242,7 +242,7 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
     found = np.zeros(len(time), bool)
     copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
-    called = np.sort(events.start[launch])
+    called = np.sort(events.start[launch], kind="stable")
     for thread, layers in t.work_layers.items() if len(called) else ():
         mine = np.flatnonzero(events.thread[rows] == thread)
         for depth in range(len(layers.rows)):

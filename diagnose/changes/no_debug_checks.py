@@ -64,7 +64,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
 
     def unchecked(graph: Graph) -> Graph:
-        return scale_host(drop_waits(graph, np.sort(calls)), checks, 0.0)
+        return scale_host(drop_waits(graph, np.sort(calls, kind="stable")), checks, 0.0)
 
     def quick(graph: Graph) -> Graph:
         return scale_host(unchecked(graph), pieces, LEFT)

@@ -150,7 +150,7 @@ def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
     low, num = _range_of(joined)
     if 0 < num <= _TABLE_PER_VALUE * len(joined):
         return (np.flatnonzero(_table(joined, low, num)) + low).astype(joined.dtype)
-    ordered = np.sort(joined)
+    ordered = np.sort(joined, kind="stable")
     differs = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
     return ordered[differs]
@@ -216,7 +216,7 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[in
         found = (place >= 0) & (place < num)
         found &= _table(others, low, num)[np.where(found, place, 0)]
         return found
-    ordered = np.sort(others)
+    ordered = np.sort(others, kind="stable")
     found = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 

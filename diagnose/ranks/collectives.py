@@ -119,7 +119,7 @@ def _of_device(t: Tables) -> tuple[Rows, Rows]:
 
 
 def _of_host(t: Tables) -> tuple[Rows, Rows]:
-    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)))
+    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)), kind="stable")
     return rows, np.full(len(rows), -1, np.intp)
 
 

@@ -137,7 +137,7 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
     events = t.trace.events
     calls = t.calls(_CALL, Kind.OP, Kind.ANNOTATION)
     launched = t.tasks.launch[tasks]
-    begun = np.sort(events.start[launched[launched >= 0]])
+    begun = np.sort(events.start[launched[launched >= 0]], kind="stable")
     holds = np.searchsorted(begun, events.end[calls]) > np.searchsorted(begun, events.start[calls])
     return union((events.start[calls[holds]], events.end[calls[holds]]))
 

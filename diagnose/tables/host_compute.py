@@ -116,7 +116,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
 
 def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
     """Return whether the silent calls are the same ones of nearly each step, counted from its begin: not by chance."""
-    start = np.sort(t.trace.events.start[like])
+    start = np.sort(t.trace.events.start[like], kind="stable")
     first = np.searchsorted(start, t.steps.start)
     began = t.trace.events.start[silent]
     step = np.searchsorted(t.steps.start, began, side="right") - 1
@@ -130,7 +130,7 @@ def _launching(t: Tables, operators: Rows) -> Mask:
     events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
     found = np.zeros(len(operators), bool)
     for thread in t.threads:
-        begun = np.sort(events.start[launch[events.thread[launch] == thread]])
+        begun = np.sort(events.start[launch[events.thread[launch] == thread]], kind="stable")
         first, last = np.searchsorted(begun, (events.start[operators], events.end[operators]))
         found |= (events.thread[operators] == thread) & (last > first)
     return found

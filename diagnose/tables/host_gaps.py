@@ -134,7 +134,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
         own, ops = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME), host_rows(t.trace, thread, Kind.OP)
         if not len(ops):
             continue
-        ended = np.sort(events.end[own])
+        ended = np.sort(events.end[own], kind="stable")
         before = np.searchsorted(ended, gaps.start, side="right") - 1
         after = np.searchsorted(events.start[own], gaps.end)
         close = (before >= 0) & (after < len(own))

@@ -59,7 +59,7 @@ def is_paced_by_workers(t: Tables, without: str) -> bool:
     """
     if not waits_for_workers(t, without):
         return False
-    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)])
+    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)], kind="stable")
     fetch = np.searchsorted(fetches, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
     return len(distinct(fetch)) > 1
 

@@ -25,9 +25,9 @@ def sync_free(t: Tables) -> Intervals:
     events, calls = t.trace.events, t.in_window(blocking_calls(t))
     if not len(calls):
         return span(*t.steps.window)
-    start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls])))
-    end = np.append(np.sort(events.start[calls]), t.steps.window[1])
-    launches = np.sort(events.start[t.calls(LAUNCH)])
+    start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls], kind="stable")))
+    end = np.append(np.sort(events.start[calls], kind="stable"), t.steps.window[1])
+    launches = np.sort(events.start[t.calls(LAUNCH)], kind="stable")
     num = np.searchsorted(launches, end) - np.searchsorted(launches, start)
     kept = (num >= MIN_GRAPH_LAUNCHES) & (end > start)
     return Intervals(start[kept], end[kept])
