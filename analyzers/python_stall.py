@@ -28,7 +28,7 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, intersect, total, union
+from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
@@ -97,7 +97,7 @@ def find(t: Tables) -> list[Finding]:
 def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
     """Name the operators within the pieces: they launch nothing."""
     events, rows = t.trace.events, t.host_rows(Kind.OP)
-    rows = rows[covered(pieces, events.start[rows], events.end[rows]) > 0]
+    rows = rows[overlaps(pieces, events.start[rows], events.end[rows])]
     if not len(rows):
         return []
     share = total(intersect(t.covering(rows), pieces)) / total(pieces)

@@ -26,7 +26,7 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, union
+from diagnose.model.intervals import Intervals, contains, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
@@ -102,7 +102,7 @@ def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
     for thread, again in second_forwards(t).items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
         called = events.start[launch[mine]]
-        found[mine] |= covered(again, called, called + 1) > 0
+        found[mine] |= contains(again, called)
     return found
 
 

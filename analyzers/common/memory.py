@@ -19,7 +19,7 @@ from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, covered, distinct
+from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
@@ -217,7 +217,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
     for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
-        inside = covered(during, time[known], time[known] + 1) > 0
+        inside = contains(during, time[known])
         found[known[inside]] = phase
     return found
 

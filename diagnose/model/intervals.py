@@ -24,6 +24,7 @@ __all__ = [
     "grouped",
     "intersect",
     "longer_than",
+    "overlaps",
     "quantiles",
     "span",
     "subtract",
@@ -142,6 +143,17 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
 
     inside: Ints = np.maximum(until(np.asarray(end)) - until(np.asarray(start)), 0)
     return inside
+
+
+def overlaps(a: Intervals, start: Ints, end: Ints) -> Mask:
+    """Return which of the query intervals [start, end) have time in common with ``a``; queries may overlap."""
+    if not len(a.start):
+        return np.zeros(len(start), bool)
+    following = np.searchsorted(a.end, start, side="right")  # the first interval that ends later
+    found = following < len(a.end)
+    np.minimum(following, len(a.end) - 1, out=following)
+    found &= np.maximum(a.start[following], start) < end
+    return found
 
 
 def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:

@@ -12,6 +12,7 @@ from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     among,
+    contains,
     covered,
     distinct,
     intersect,
@@ -64,8 +65,8 @@ def buffer_broadcasts(t: Tables) -> Rows:
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
     launched_at = t.trace.events.start[tasks.launch[mine]]
     calls = t.covering(t.calls(_BROADCAST_CALL, Kind.ANNOTATION, Kind.OP))
-    named |= covered(calls, launched_at, launched_at + 1) > 0  # RCCL has one kernel for several collectives
-    named &= covered(forward, launched_at, launched_at + 1) > 0
+    named |= contains(calls, launched_at)  # RCCL has one kernel for several collectives
+    named &= contains(forward, launched_at)
     found: Rows = mine[named]
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, distinct, overlaps, subtract, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -90,7 +90,7 @@ def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
     What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
     gaps = host_gaps(t)
-    touched = covered(pieces, gaps.start, gaps.end) > 0
+    touched = overlaps(pieces, gaps.start, gaps.end)
     python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
     others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
     return subtract(python, others)

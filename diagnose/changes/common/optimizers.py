@@ -139,7 +139,7 @@ def _merged_updates(
     """
     import numpy as np
 
-    from diagnose.model.intervals import covered, intersect, span, total
+    from diagnose.model.intervals import contains, intersect, span, total
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.optimizer_spans import updates
 
@@ -150,7 +150,7 @@ def _merged_updates(
     if not total(host) or not isinstance(today, int | float) or today <= 0:
         return None
     begun = t.trace.events.start[t.tasks.launch]
-    tasks = np.flatnonzero((t.tasks.launch >= 0) & (covered(host, begun, begun + 1) > 0))
+    tasks = np.flatnonzero((t.tasks.launch >= 0) & contains(host, begun))
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     start_up = float(length.min()) if len(length) else 0.0
     stays = [min(1.0, kept / today) for kept in launches]
