@@ -21,7 +21,7 @@ from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
-from diagnose.tables.program import UNKNOWN, program_of
+from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank"]
@@ -67,10 +67,12 @@ def costs_more(finding: Finding) -> bool:
 class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
+    capture: Capture  # as recorded
     tables: Tables
     findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
+    program: Program
     named: Tables | None = None  # of the attribution window
     recording: Mapping[str, float] = {}  # by cause: what recording added to it, ns a step
 
@@ -106,7 +108,8 @@ def find_in_rank(capture: Capture) -> RankFindings:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes, named, recording)
+    prescribed = prescriptions_of(found, t.steps.step_ns, program, notes)
+    return RankFindings(capture, t, found, prescribed, notes, program, named, recording)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

@@ -25,11 +25,14 @@ from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
     Work,
+    both,
     diagnosis_of,
     examination,
     found_before,
+    packed_both,
     packed_examination,
     packed_profile,
+    unpack_both,
     unpack_examination,
 )
 from diagnose.text.progress import Progress
@@ -39,6 +42,7 @@ from diagnose.trace_reader.stored import Stored
 
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
+    from diagnose.tables.program import Program
 
 __all__ = [
     "Job",
@@ -53,6 +57,7 @@ Results: TypeAlias = Iterator[tuple[int, Outcome]]
 Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
+NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once
 MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
 MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
 
@@ -92,6 +97,7 @@ class Job:
     profile: JobProfile
     files: dict[tuple[int, str], RankFiles]  # by rank and path
     examined: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # of ranks whose files are elsewhere
+    known: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # examinations that were made with summaries
     sums: tuple[str, ...] = ()  # of the summaries, in the order of the inputs, or why there is none; with a cache only
 
     def files_of(self, profile: RankProfile) -> RankFiles | None:
@@ -119,7 +125,7 @@ def analyze_inputs(
             diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
         with _workers(workers, inputs, progress) as run:
-            job = _profiled(inputs, run, workers.cache)
+            job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
                 workers.cache if keep is None and not received.ranks else None,
                 job.files.values(),
@@ -258,24 +264,33 @@ def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
+def _profiled(inputs: Inputs, run: Run, cache: Cache | None, *, draw: bool | None = None) -> Job:
+    """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     from diagnose.ranks.profile import JobProfile, RankProfile
 
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
+    known: dict[tuple[int, str], bytes] = {}
     missing = list(inputs.faults)
     sums: dict[int, str] = {}
-    for i, outcome in _each(PROFILE, run, partial(packed_profile, cache=cache), inputs.ranks, cache):
-        sums[i] = outcome.failure or (sum_of(outcome.data).hex() if cache else "")
-        if outcome.failure:
-            missing.append(outcome.failure)
+    what, work = PROFILE, partial(packed_profile, cache=cache)
+    if at_once := draw is not None and len(inputs.ranks) <= NUM_EXAMINED:
+        what, work = both(draw=bool(draw)), partial(packed_both, cache=cache, draw=bool(draw))
+    for i, (data, failure) in _each(what, run, work, inputs.ranks, cache):
+        if failure:
+            sums[i] = failure
+            missing.append(failure)
             continue
-        profile = RankProfile.from_bytes(outcome.data)
+        summary, examined = unpack_both(data) if at_once else (data, b"")
+        sums[i] = sum_of(summary).hex() if cache else ""
+        profile = RankProfile.from_bytes(summary)
         profiles.append(profile)
         files[profile.rank, profile.path] = inputs.ranks[i]
+        if examined:
+            known[profile.rank, profile.path] = examined
     if not profiles:
         raise InputError(missing[0] if missing else "There is nothing to analyse: name a trace or a capture folder.")
-    return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)))
+    return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)), known=known)
 
 
 def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
@@ -288,15 +303,14 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Dia
     comparison = compare_ranks(job.profile, TRAITS)
     by_rank = {profile.rank: profile for profile in comparison.ranks}
     wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
-    known = [(profile.rank, files) for profile in wanted if (files := job.files_of(profile)) is not None]
+    at_hand = [(profile, files) for profile in wanted if (files := job.files_of(profile)) is not None]
+    known = [(p.rank, files) for p, files in at_hand if (p.rank, p.path) not in job.known]
     examined: dict[int, Diagnosis] = {}
     program, shown = UNKNOWN, across.shown(comparison)
     for profile in wanted:
-        packed = job.examined.get((profile.rank, profile.path)) if job.files_of(profile) is None else None
-        with suppress(ValueError):
-            if packed is not None:
-                examined[profile.rank], found = examination_of(packed)
-                program = found if profile.rank == shown else program
+        if (made := _made_before(job, profile)) is not None:
+            examined[profile.rank], found = made
+            program = found if profile.rank == shown else program
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
     for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):
@@ -308,7 +322,18 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Dia
         program = found if rank == shown else program
     if shown not in examined:
         examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
-    return across.answer_of(comparison, examined, program), [files for _, files in known] if not failures else []
+    return across.answer_of(comparison, examined, program), [files for _, files in at_hand] if not failures else []
+
+
+def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | None:
+    """Return the examination that came with the summary of a rank, None where it has to be made."""
+    key = profile.rank, profile.path
+    with suppress(ValueError):
+        if key in job.known:
+            return unpack_examination(job.known[key])
+        if key in job.examined and job.files_of(profile) is None:
+            return examination_of(job.examined[key])
+    return None
 
 
 def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:

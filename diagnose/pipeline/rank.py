@@ -32,7 +32,7 @@ from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.program import program_of
+from diagnose.tables.program import Program, program_of
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "profile_rank"]
+__all__ = ["analyze_rank", "examine_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -53,7 +53,16 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
     without them would take.
     """
-    rank = find_in_rank(capture)
+    return _diagnosis(find_in_rank(capture), draw=draw, alone=alone)
+
+
+def examine_rank(capture: Capture, *, draw: bool = True) -> tuple[Diagnosis, Program]:
+    """Diagnose a rank among others, and return what is known of its program."""
+    found = find_in_rank(capture)
+    return _diagnosis(found, draw=draw, alone=False), found.program
+
+
+def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
     t, notes = rank.tables, rank.notes
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
@@ -85,7 +94,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         critical_path=valued.path,
         source=source_of(t),
         operators=operators,
-        picture=part("picture", lambda t: _picture(t, rank.named, capture.trace, shares)) if draw else None,
+        picture=part("picture", lambda t: _picture(t, rank.named, rank.capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
@@ -100,7 +109,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
         recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
-        watched_steps=capture.run.num if capture.run is not None else 0,
+        watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
         host_by_cause={} if told.queue else shares,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it

@@ -19,6 +19,7 @@ from diagnose.pipeline.summaries import list_summaries, read_summaries, write_su
 from diagnose.ranks.profile import JobProfile
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
+from diagnose.trace_reader import folders
 
 CAPTURE = Path("fixtures/captures/barrier_every_step")  # of two ranks
 QUIET = Progress(quiet=True)
@@ -54,6 +55,24 @@ def test_only_the_ranks_that_matter_are_examined(traces, monkeypatch):
     monkeypatch.setattr(job, "packed_examination", lambda files, **more: examined.append(files) or work(files, **more))
     assert len(analyzed(traces)["ranks"]) == 8
     assert len(examined) <= 3
+
+
+def test_a_job_of_few_ranks_reads_each_file_once(traces, monkeypatch, tmp_path):
+    read = []
+    monkeypatch.setattr(
+        folders, "read_trace", lambda path, *rest, made=folders.read_trace: read.append(path) or made(path, *rest)
+    )
+    expected = to_dict(analyze_paths([traces]))
+    assert len(read) == 2
+    read.clear()
+    assert analyzed(traces) == expected
+    assert len(read) == 2
+    (tmp_path / "cache").mkdir()
+    cached = Workers(1, cache=Cache(tmp_path / "cache"))
+    assert [analyzed(traces, workers=cached), analyzed(traces, workers=cached)] == [expected, expected]
+    assert len(read) == 4
+    (traces / "rank1.json.gz").unlink()
+    assert analyzed(traces, workers=cached)["ranks"] == []
 
 
 def test_a_bad_file_is_named_and_the_rest_is_answered(traces):
