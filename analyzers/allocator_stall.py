@@ -37,7 +37,7 @@ META = RuleMeta(
     one_off=True,
     cause="allocation",
 )
-MIN_SHARE_OF_GAP = 0.3
+MIN_GAP_SHARE = 0.3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -47,7 +47,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         return EMPTY
     calls, gaps = t.covering(rows), t.gaps
     share = covered(calls, gaps.start, gaps.end) / np.maximum(gaps.end - gaps.start, 1)
-    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_SHARE_OF_GAP))
+    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_GAP_SHARE))
 
 
 def find(t: Tables) -> list[Finding]:

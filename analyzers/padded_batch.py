@@ -39,7 +39,7 @@ META = RuleMeta(
     changes=("trim-padding",),
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the step, or of the busy time
+MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Batches end in padding: no row uses their last positions"
 
 
@@ -54,7 +54,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     if found is None:
         return EMPTY
     start, end = found.host
-    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_SHARE)
+    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -67,7 +67,7 @@ def find(t: Tables) -> list[Finding]:
         return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts, facts=facts))
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE, kept, _texts(t, None), facts=facts), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, _texts(t, None), facts=facts), tasks)
 
 
 def _texts(t: Tables, _occurrences: Occurrences | None) -> list[str]:

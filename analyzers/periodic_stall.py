@@ -40,7 +40,7 @@ META = RuleMeta(
     needs="steps of the whole run",
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
 )
-MIN_SHARE = 0.01  # of the run's time, as findings need of the step
+MIN_RUN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
 MIN_FACTOR = 1.1  # by which the cost of these steps is uncertain; less needs no sentence
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
@@ -64,7 +64,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _min_share(stall: Stall) -> float:
-    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_SHARE
+    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_RUN_SHARE
 
 
 def _finding(t: Tables, stall: Stall) -> Finding:

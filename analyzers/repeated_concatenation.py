@@ -38,7 +38,7 @@ META = RuleMeta(
     legend=Legend("a large tensor was copied to put little behind it", "#8f6b3a"),
     changes=("preallocate",),
 )
-MIN_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
+MIN_BUSY_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
 MIN_HOST_SHARE = 0.05  # of the step without a device, of concatenations that copy what is there already
 TITLE = "A large tensor is copied each time that little is put behind it"
 _KERNELS = lazy_pattern(r"CatArrayBatchedCopy")
@@ -56,7 +56,9 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
         return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_shapes, facts=facts))
     tasks = np.flatnonzero(free & t.tasks_matching(_KERNELS))
     evidence = top_kernels(t, tasks, most=2)
-    rule = KernelRule(META.id, "The device copies tensors to put them one behind the other", MIN_SHARE, 0.0, evidence)
+    rule = KernelRule(
+        META.id, "The device copies tensors to put them one behind the other", MIN_BUSY_SHARE, 0.0, evidence
+    )
     return kernel_finding(t, rule, tasks)
 
 

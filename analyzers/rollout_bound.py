@@ -43,7 +43,7 @@ META = RuleMeta(
     needs="steps of the whole run",
     changes=("batch-rollouts",),
 )
-MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
+MIN_RUN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
 RECURS_IN = 0.5  # of the steps
 MIN_CALLS = 4  # of a model in a stretch, a step: a teacher is called once or twice, each token is a call
 MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
@@ -59,7 +59,7 @@ def find(t: Tables) -> list[Finding]:
     found = []
     for phase, title in TITLES.items():
         share = shares.get(phase, 0.0)
-        if run is None or share < MIN_SHARE or not run.phase("backwards").any():
+        if run is None or share < MIN_RUN_SHARE or not run.phase("backwards").any():
             continue
         times = run.phase(phase)
         if (times > 0).mean() < RECURS_IN:

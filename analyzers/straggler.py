@@ -46,7 +46,7 @@ META = RuleMeta(
     changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd", "group-lengths"),
 )
-MIN_SHARE = 0.01  # of the step
+MIN_STEP_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
@@ -69,7 +69,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
     found = [f for f in (_late(c), _slow_links(c), _bubbles(c), _uneven_exchange(c)) if f is not None]
     begin = _late_begin(c)
     turns = _turns(c, begin) if not found else None
-    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_SHARE * c.step_ns]
+    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_STEP_SHARE * c.step_ns]
 
 
 def _late(c: Comparison) -> Finding | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
 # is left of a loop in Python, and computed once the whole sample is gone.
-LEAST = 0.5
+MIN_SAVED_SHARE = 0.5
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
 _WITHOUT_DRAW = "# or, where it needs nothing of the random draw at {draw}:"
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
@@ -78,7 +78,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=title,
         before=code or "",
         after=_after(facts),
-        least=LEAST * share,
+        least=MIN_SAVED_SHARE * share,
         most=share if is_random else whole,
         needs="" if is_random else "memory, where results are kept",
     )

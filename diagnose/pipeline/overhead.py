@@ -45,7 +45,7 @@ PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
 UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer
-MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
+MIN_LOSS_SHARE = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MAX_EVENT_COST_NS = 2_000
@@ -272,7 +272,7 @@ def _num_inside(t: Tables, rule: str, began: Ints) -> int:
 
 def _deducted(finding: Finding, added_ns: float) -> Finding:
     taken = min(added_ns, finding.lost_ns)
-    if taken < MIN_SHARE_OF_LOSS * finding.lost_ns:
+    if taken < MIN_LOSS_SHARE * finding.lost_ns:
         return finding
     note = f"Recording adds about {duration(taken)} of it to each step, which is not counted in the loss."
     return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))

@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline.run import analyze_paths
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "traces"
-NEAR = 0.1  # of the step
+MAX_ERROR_SHARE = 0.1  # of the step
 
 
 class Row(NamedTuple):
@@ -78,7 +78,7 @@ def main() -> None:
         true, right = "–" if row.true is None else f"{row.true:.0%}", "yes" if row.right else "**no**"
         print(f"| {row.name} | {row.verdict} | {row.dominant} | {right} | {true} | {row.claimed:.0%} | {change} |")
     errors = [abs(row.error) for row in found if row.error is not None]
-    near = sum(error <= NEAR for error in errors)
+    near = sum(error <= MAX_ERROR_SHARE for error in errors)
     print()
     print(
         f"Right: {sum(row.right for row in found)} of {len(found)}. Of {len(errors)} savings {near} are within a tenth "

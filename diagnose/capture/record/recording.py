@@ -24,7 +24,7 @@ Steps: TypeAlias = Generator[None, int, None]
 
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
-SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
+MIN_TRACE_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
 MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
@@ -196,7 +196,7 @@ class Recorder:
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
                 mb = self._write(window, times, (began, time.time_ns()), modules)
-                small = self._cut and mb < SMALL_SHARE * self._limit_mb
+                small = self._cut and mb < MIN_TRACE_SHARE * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
 
