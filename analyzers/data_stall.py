@@ -78,7 +78,7 @@ def find(t: Tables) -> list[Finding]:
         else "The step waits for the DataLoader's workers"
     )
     if facts["restart_share"]:
-        title = "The step waits for the DataLoader, which begins anew for each batch"
+        title = "The step waits for the DataLoader, which restarts for each batch"
     return idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -68,6 +68,6 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     return kernel_finding(t, rule, tasks)
 
 
-def _texts(t: Tables, _occurrences: Occurrences) -> list[str]:
+def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
     took = duration(total(dense_updates(t)) / t.steps.num)
     return [f"Whole tables, of which a step looks up few rows, are filled and updated for {took} of each step."]

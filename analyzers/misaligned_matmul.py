@@ -1,7 +1,7 @@
 """Matrix products whose sizes do not fit the tensor cores' tiles.
 
 What it looks for
-    16-bit, 8-bit or TF32 products in which a size is no multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
+    16-bit, 8-bit or TF32 products in which a size is not a multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
     that reach less than 40 % of the peak rate: at least 5 % of the busy time.
 
 Why it costs
@@ -53,7 +53,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     found = [(g, odd) for g, odd in found if free[g.tasks].all()]
     tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)
     lines = [
-        f"{g.op} {g.shapes}: {odd} is no multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
+        f"{g.op} {g.shapes}: {odd} is not a multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
         for g, odd in found[:3]
     ]
     rule = KernelRule(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals
@@ -70,7 +70,7 @@ def find(t: Tables) -> list[Finding]:
     return kernel_finding(t, KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, _texts(t, None), facts=facts), tasks)
 
 
-def _texts(t: Tables, _occurrences: Occurrences | None) -> list[str]:
+def _texts(t: Tables, _gaps: IdleGaps | None) -> list[str]:
     found = padded_calls(t)
     if found is None:
         return []

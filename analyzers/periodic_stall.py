@@ -29,7 +29,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import COLLECTION, LIGHT, Stall, stalls
+from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -130,7 +130,7 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
                 "(95 %)."
             )
     run = t.capture.run
-    if run is not None and not (run.state[stall.rows] == LIGHT).any():
+    if run is not None and not (run.state[stall.rows] == TIMING).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")
     return evidence
 

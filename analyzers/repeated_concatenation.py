@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -62,7 +62,7 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     return kernel_finding(t, rule, tasks)
 
 
-def _shapes(t: Tables, _occurrences: Occurrences) -> list[str]:
+def _shapes(t: Tables, _gaps: IdleGaps) -> list[str]:
     found = grown_tensors(t)
     whole, piece = (" × ".join(map(str, shape)) for shape in (found.whole, found.piece))
     return [f"The largest has {whole} elements, {piece} are put to them."]

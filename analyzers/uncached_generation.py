@@ -40,7 +40,7 @@ META = RuleMeta(
     needs="shapes",
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
-TITLE = "Each token is generated from all positions anew, without a cache of keys and values"
+TITLE = "Each token is generated from all positions again, without a cache of keys and values"
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:

@@ -78,12 +78,12 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=_where(t, found),
             confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
-            facts={"chains": _costliest(found), "in_graph": in_graph},
+            facts={"chains": _top_chains(found), "in_graph": in_graph},
         )
     ]
 
 
-def _costliest(found: list[Chain]) -> list[list[str]]:
+def _top_chains(found: list[Chain]) -> list[list[str]]:
     """Return the operators of the kinds of chains, the most expensive first."""
     cost: Counter[tuple[str, ...]] = Counter()
     for chain in found:

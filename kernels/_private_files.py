@@ -56,7 +56,7 @@ def open_private(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{path} is no regular file, and nothing is loaded from it; remove it.")
+            raise PermissionError(f"{path} is not a regular file, and nothing is loaded from it; remove it.")
         _check(path, found)
     except BaseException:
         os.close(descriptor)

@@ -211,7 +211,7 @@ def loading_evidence(facts: Facts) -> list[str]:
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
     restart = facts.get("restart_share")
     if isinstance(restart, float):
-        spends += f" Each call draws the order of all samples anew, which takes {percent(restart, 0)} of it."
+        spends += f" Each call draws the order of all samples again, which takes {percent(restart, 0)} of it."
     said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])

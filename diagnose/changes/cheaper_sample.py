@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import is_iterable, number
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _applies(_program: Program, finding: Finding) -> str:
     if not finding.facts.get("single_process"):
         return "workers load, whose lines are not sampled"
     if finding.facts.get("restart_share"):
-        return "the loader begins anew for each batch, which takes its time"
+        return "the loader restarts for each batch, which takes time"
     return "" if _line(finding) else "no line of the script takes most of the loading"
 
 

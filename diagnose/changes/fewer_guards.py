@@ -54,7 +54,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 CHANGE = Change(
     id="fewer-guards",
-    title="Let the compiled function check less before it launches its graph",
+    title="Reduce the guards that run before each compiled graph",
     numerics=identical("where nothing changes that a guard was for"),
     patch=ByHand("which guards can be left out only the script's author knows"),
     edit=ByHand("which guards can be left out only the script's author knows"),

@@ -1,4 +1,4 @@
-"""Let the CPU take subnormal numbers for 0.
+"""Flush subnormal numbers to zero on the CPU.
 
 What it does
     Sets a mode of the CPU's arithmetic, in which a number below 1.2e-38 is 0 as an input and as a result.
@@ -36,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 CHANGE = Change(
     id="flush-subnormals",
-    title="Let the CPU take subnormal numbers for 0",
+    title="Flush subnormal numbers to zero on the CPU",
     numerics=rounding("numbers below 1.2e-38 become 0"),
     advice=_advice,
     patch=Patch(subnormals.flush_subnormals),

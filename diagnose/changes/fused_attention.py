@@ -27,7 +27,7 @@ MIN_SAVED_SHARE = 0.5  # of what runs between the products: a mask or dropout ma
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     if is_in_a_library(finding):
         return Advice(
-            title="Let the library use scaled_dot_product_attention",
+            title="Switch the library to scaled_dot_product_attention",
             before="model = AutoModel.from_pretrained(name)",
             after='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")   # of transformers',
             least=MIN_SAVED_SHARE,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
+from diagnose.changes.common.line_calls import LOADS, SAVES, calls
 from diagnose.changes.common.loading import HIDDEN
-from diagnose.changes.common.places import LOADS, SAVES, calls
 from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         )
     if _share(finding, "after_read") >= MIN_AFTER_READ:
         return Advice(
-            title=f"Do the Python work{at} on the device, or beside the next step",
+            title=f"Do the Python work{at} on the device, or while the next step runs",
             before=code,
             after=_AFTER_A_READ,
             least=HIDDEN,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.places import SAVES, SAVES_SHARDS, calls
+from diagnose.changes.common.line_calls import SAVES, SAVES_SHARDS, calls
 from diagnose.changes.patches import saving
 
 if TYPE_CHECKING:

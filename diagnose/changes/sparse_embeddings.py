@@ -50,7 +50,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
 CHANGE = Change(
     id="sparse-embeddings",
-    title="Let the embedding tables have sparse gradients",
+    title="Use sparse gradients for the embedding tables",
     numerics=other_training(
         "moments and weight decay of rows that are not looked up stand still; Adagrad without decay is the same"
     ),

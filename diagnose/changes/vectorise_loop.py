@@ -1,4 +1,4 @@
-"""Let few operators do what a Python loop calls many small ones for.
+"""Vectorise the Python loop: few operators instead of many small ones.
 
 What it does
     Replaces a loop over rows, classes or numbers by operators over all of them, and many reads of one number each
@@ -200,7 +200,7 @@ def _with_backward(t: Tables, own: Intervals) -> Intervals:
 
 CHANGE = Change(
     id="vectorise-loop",
-    title="Let few operators do what a Python loop calls many small ones for",
+    title="Vectorise the Python loop: few operators instead of many small ones",
     numerics=rounding("sums are taken in another order; compare the loss of the first steps"),
     patch=ByHand("what the loop computes only the script's author knows"),
     edit=ByHand("what the loop computes only the script's author knows"),

@@ -75,7 +75,7 @@ cli.add_command(reduce)
     metavar="MODE",
     default="copy",
     show_default=True,
-    help="copy: run in a copy of the working folder, which sees what lies around it; same: in the folder itself, whose "
+    help="copy: run in a copy of the working folder, which reads files outside it; same: in the folder itself, whose "
     "files runs may overwrite.",
 )
 @option(

@@ -53,7 +53,7 @@ def serve(folder: str, port: int, lang: str = ENGLISH) -> None:
         UsageError: it is no folder, or the port is in use.
     """
     if not Path(folder).is_dir():
-        raise UsageError(f"{printable(folder)} is no folder; give one with captures or reports.")
+        raise UsageError(f"Invalid folder {printable(folder)}: use an existing one with captures or reports.")
     try:
         server = Server(Archive(Path(folder), lang), port)
     except OSError as error:

@@ -74,7 +74,7 @@ def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str,
     for key in SHARED & set(table):
         if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
             raise UsageError(
-                f'{printable(file)}: {key} of [tool.diagnose] is no list of rules such as ["launch-bound"].'
+                f'Invalid {key} of [tool.diagnose] in {printable(file)}: use a list of rules such as ["launch-bound"].'
             )
         for name, command in cli.commands.items():
             if any(parameter.name == key for parameter in command.params):

@@ -84,7 +84,7 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
                 "Start its scheduler and at least one worker."
             ) from None
         num_workers = sum(client.nthreads().values())
-        progress.say(f"{num_workers} workers of {address}")
+        progress.report(f"{num_workers} workers of {address}")
         yield Cluster(client.get_executor(pure=False), num_workers)
 
 
@@ -141,7 +141,7 @@ def _under_slurm(progress: Progress) -> Iterator[Any]:
 def _workers_by_srun(address: str, progress: Progress) -> Iterator[None]:
     options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, *options]
-    progress.say("starting a worker for each task of the allocation")
+    progress.report("starting a worker for each task of the allocation")
     quiet = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "warning"}
     with subprocess.Popen(
         ["srun", "--overlap", *worker], stdout=subprocess.DEVNULL, start_new_session=True, env=quiet

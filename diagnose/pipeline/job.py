@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
-Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
+RankRunner: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
 MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
@@ -179,14 +179,14 @@ def _at_hand(path: str) -> RankFiles | None:
 
 
 @contextmanager
-def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator[None]:
+def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Iterator[None]:
     names = ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
-    with progress.phase(f"{doing} {names}"):
+    with progress.phase(f"{activity} {names}"):
         yield
 
 
 @contextmanager
-def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
+def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[RankRunner]:
     """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
     from diagnose.pipeline.executors import Processes, on_executor
 
@@ -242,7 +242,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
     """Yield the position and the outcome of every rank.
 
     What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
@@ -258,7 +258,7 @@ def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
+def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None) -> Job:
     from diagnose.ranks.profile import JobProfile, RankProfile
 
     profiles: list[RankProfile] = []
@@ -278,7 +278,7 @@ def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
     return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)))
 
 
-def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+def _answer(job: Job, run: RankRunner, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
     """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import across

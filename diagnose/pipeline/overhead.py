@@ -23,7 +23,7 @@ from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.run_steps import LIGHT, variation
+from diagnose.tables.run_steps import TIMING, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
@@ -155,11 +155,11 @@ def _times(t: Tables) -> tuple[float, float] | None:
         return step_ns, _plain_ns(t, info)
     if varies is None:
         return 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
-    if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():
+    if run is None or varies.per_work_ns is None or not (run.state == TIMING).any():
         return None
-    light = run.state == LIGHT
-    expected = varies.base_ns + varies.per_work_ns * run.phase("work")[light]
-    return float(run.step_ns[light].mean()), float(expected.mean())
+    in_window = run.state == TIMING
+    expected = varies.base_ns + varies.per_work_ns * run.phase("work")[in_window]
+    return float(run.step_ns[in_window].mean()), float(expected.mean())
 
 
 def cost_per_event_ns(t: Tables) -> float:
@@ -224,7 +224,7 @@ def _pass_through_ns(t: Tables) -> float:
 
 
 def without_recording(t: Tables, found: list[Finding]) -> tuple[list[Finding], dict[str, float]]:
-    """Deduct from each idle finding what recording the events in its stretches cost; return that by rule too, ns."""
+    """Deduct from each idle finding what recording the events in its intervals cost; return that by rule too, ns."""
     each_ns = cost_per_event_ns(t)
     if each_ns <= 0:
         return found, {}

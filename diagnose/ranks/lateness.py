@@ -23,7 +23,7 @@ MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job 
 MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
+MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
@@ -85,7 +85,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     if is_late:
         return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
     turns = _taking_turns(waits)
-    mean_ns = float(waits.blame.sum()) / max(len(ranks) * len(times.steps), 1)
+    mean_ns = float(waits.attributed_ns.sum()) / max(len(ranks) * len(times.steps), 1)
     return Lateness(
         excess,
         begins_late=begins_late,
@@ -137,10 +137,10 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     if num > 1:
         known = of_role[:, ~np.isnan(excess)]
         off = np.abs(known - np.nanmedian(known, axis=1, keepdims=True))
-        typical = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
+        deviation = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
         freedom = (num - 1) * max(len(of_role) - 1, 1)
         unsure = 1 + SMALL_SAMPLE_FACTOR / freedom**2
-        varies = SPREAD * typical * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
+        varies = SPREAD * deviation * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
@@ -172,9 +172,11 @@ def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
 
 def _taking_turns(waits: Waits) -> tuple[int, ...]:
     """Return the ranks for which the others wait, who for most first; the first collective does not count."""
-    order = np.argsort(-waits.blame, kind="stable").tolist()
-    least = MIN_BLAME_SHARE * float(waits.blame.sum())
-    return tuple(i for n, i in enumerate(order) if waits.blame[i] > 0 and (waits.blame[i] >= least or n < 2))
+    order = np.argsort(-waits.attributed_ns, kind="stable").tolist()
+    least = MIN_ATTRIBUTED_SHARE * float(waits.attributed_ns.sum())
+    return tuple(
+        i for n, i in enumerate(order) if waits.attributed_ns[i] > 0 and (waits.attributed_ns[i] >= least or n < 2)
+    )
 
 
 def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None, float]:

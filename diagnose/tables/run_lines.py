@@ -80,7 +80,7 @@ def _function_of(place: _Place) -> _Place:
 
 
 def lines_in(capture: Capture, start: Ints, length: Ints) -> list[_Place]:
-    """Return the innermost lines of the samples in these stretches of time, those with most samples first."""
+    """Return the innermost lines of the samples in these intervals of time, those with most samples first."""
     counted: Counter[_Place] = Counter()
     run, samples = capture.run, capture.run_samples
     if run is not None:

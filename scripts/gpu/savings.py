@@ -1,7 +1,7 @@
 """Compares what diagnose says of the captures in fixtures/traces with what repairing each script saved on that device.
 
 Prints a Markdown table. The step of the script and of its repaired form were measured without a profiler, by
-scripts/gpu/pairs.py; what is claimed is the step without the cause of the answering finding, and the range of its first
+scripts/gpu/pairs.py; what is claimed is the step without the cause of the dominant finding, and the range of its first
 change.
 """
 
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     dominant: str
     right: bool
     true: float | None  # what repairing saved
-    claimed: float | None  # by the answering finding
+    claimed: float | None  # by the dominant finding
     low: float | None  # and by its first change
     high: float | None
 
@@ -39,8 +39,8 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """Analyse every capture that is kept."""
-    told = json.loads((FOLDER / "expected.json").read_text("utf-8"))["captures"]
-    return [_row(name, expected) for name, expected in told.items()]
+    captures = json.loads((FOLDER / "expected.json").read_text("utf-8"))["captures"]
+    return [_row(name, expected) for name, expected in captures.items()]
 
 
 def _row(name: str, expected: dict[str, object]) -> Row:

@@ -46,9 +46,9 @@ def step_ms(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, 
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
+        text = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(told) if told else {"error": "the process died"}
+    return json.loads(text) if text else {"error": "the process died"}
 
 
 def _measured(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, object]:

@@ -50,7 +50,7 @@ def tables(
         begins.append(1000 * (EPOCH_US + at + 249))
     ends = [begin + 52_000 for begin in begins]
     record = {"file": "train.py", "line": 7, "classes": 50, "began_ns": begins, "ended_ns": ends}
-    r.told(targets=[record | {"targets": targets, "ignored": ignored}])
+    r.with_info(targets=[record | {"targets": targets, "ignored": ignored}])
     capture = r.capture(attribution=r)
     return build_tables(capture, capture.trace)
 
