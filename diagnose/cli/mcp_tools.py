@@ -64,7 +64,7 @@ class WhatIf(Arguments, frozen=True):
         words = [f"--apply={','.join(self.apply)}"] if self.apply else []
         for name, values in (("without", self.without), ("no-sync", self.no_sync), ("scale", self.scale)):
             words += [f"--{name}={value}" for value in values]
-        for name, value in (("workers", self.workers), ("bucket-mb", self.bucket_mb)):
+        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb)):
             words += [f"--{name}={value}"] if value is not None else []
         return ["what-if", *words, *_files([locate(self.path)])]
 

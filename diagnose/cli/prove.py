@@ -53,7 +53,7 @@ class ProveRequest(Request):
     cwd_mode: Literal["copy", "same"] = "copy"
     launcher: str = ""
     step_on: str = "auto"
-    keep: str | None = None  # folder for the runs' outputs
+    keep_runs: str | None = None  # folder for the runs' outputs
     yes: bool = False
     trust_command: bool = False  # a command that a capture has recorded may run
     write_patch: str | None = None  # where the diff of the script with the changes that helped goes
@@ -85,7 +85,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
     _check_launcher(command)
     if remove_leftovers():
         request.progress.report("removed the temporary files of an earlier prove that was killed")
-    with _kept(request.keep) as keep, run_folder() as private:
+    with _kept(request.keep_runs) as keep, run_folder() as private:
         plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
         _agree(request, command, capture, plan, budget_s)
         folder = keep or private
@@ -190,12 +190,14 @@ def _kept(keep: str | None) -> Iterator[Path | None]:
         reservation = Reservation(path)
         is_empty = not any(path.iterdir())
     except BlockingIOError as error:
-        raise UsageError(f"The folder {printable(keep)} is in use by another run; choose another --keep.") from error
+        raise UsageError(
+            f"The folder {printable(keep)} is in use by another run; choose another --keep-runs."
+        ) from error
     except (OSError, ValueError) as error:
         raise cannot_write(keep, error) from error
     try:
         if not is_empty:
-            raise UsageError(f"The folder {printable(keep)} is not empty; choose another --keep.")
+            raise UsageError(f"The folder {printable(keep)} is not empty; choose another --keep-runs.")
         yield path
     finally:
         reservation.release()
