@@ -92,7 +92,8 @@ def _check(path: Path, found: os.stat_result) -> None:
 
 def _check_above(folder: Path) -> None:
     """Check every folder and link on the way: who may rename one of them may put another in its place."""
-    left, at, links = list(reversed(Path(os.path.abspath(folder)).parts[1:])), Path("/"), 0  # noqa: PTH100  # links
+    whole = Path(os.path.normpath(folder.absolute()))  # resolve() would follow the links
+    left, at, links = list(reversed(whole.parts[1:])), Path("/"), 0
     while left:
         part = left.pop()
         if part == "..":

@@ -89,8 +89,9 @@ class Explain(Arguments, frozen=True):
 
     name: Annotated[str, Meta(description="The id of a rule or a change; without one all are listed.")] = ""
 
-    def command(self, locate: Locate) -> list[str]:  # noqa: ARG002  # no path is given
+    def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose explain``."""
+        del locate  # no path is given
         return ["explain", *(["--", self.name] if self.name else [])]
 
 

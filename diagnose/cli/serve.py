@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(HTTPStatus.OK, page)
 
-    do_HEAD = do_GET  # noqa: N815  # as http.server calls it
+    do_HEAD = do_GET  # as http.server calls it
 
     def _answer(self, status: HTTPStatus, page: str) -> None:
         content = page.encode("utf-8", errors="replace")

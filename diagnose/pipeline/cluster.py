@@ -103,19 +103,19 @@ def for_others(rank: RankFiles) -> RankFiles:
         return replace(rank, trace=_absolute(file))
     folder = rank.folder and replace(
         rank.folder,
-        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),  # noqa: PTH100
+        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),
         members={name: _absolute(member) for name, member in rank.folder.members.items()},
     )
     return replace(rank, folder=folder, description=_absolute(file))
 
 
 def _absolute(file: Stored) -> Stored:
-    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
+    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # links stay
 
 
 def _scheduler_file(address: str) -> str:
     path = address.removeprefix(FILE).removeprefix("//")
-    if not os.path.isfile(path):  # noqa: PTH113  # an odd name is no file
+    if not os.path.isfile(path):  # an odd name is no file
         raise InputError(f"{path} does not exist. Name the file that dask scheduler --scheduler-file wrote.")
     return path
 

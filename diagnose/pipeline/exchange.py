@@ -174,11 +174,11 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
     job = JobProfile()
     examined: dict[tuple[int, str], bytes] = {}
     for path in paths:
-        file = os.path.join(os.fspath(path), RECEIVED_FILE)  # noqa: PTH118  # an odd name is no folder
-        if not os.path.isfile(file):  # noqa: PTH113
+        file = os.path.join(os.fspath(path), RECEIVED_FILE)  # an odd name is no folder
+        if not os.path.isfile(file):
             continue
         try:
-            if os.path.getsize(file) > MAX_FILE_BYTES:  # noqa: PTH202
+            if os.path.getsize(file) > MAX_FILE_BYTES:
                 raise ValueError("it is larger than any job makes it")
             kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_Kept)
         except (OSError, ValueError, msgspec.DecodeError):

@@ -173,7 +173,7 @@ def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Pr
 
 
 def _at_hand(path: str) -> RankFiles | None:
-    if not (is_url(path) or os.path.isfile(path)):  # noqa: PTH113  # an odd name is no file
+    if not (is_url(path) or os.path.isfile(path)):  # an odd name is no file
         return None
     return RankFiles(None, Stored(path, path))
 

@@ -58,7 +58,7 @@ def limit_of(t: Tables, finding: Finding, *, frees_host: bool) -> float:
     )
 
 
-def effect_of_tasks(  # noqa: PLR0913  # each says something else
+def effect_of_tasks(
     t: Tables,
     finding: Finding,
     tasks: npt.NDArray[np.intp],

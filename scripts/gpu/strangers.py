@@ -22,6 +22,7 @@ import sys
 import tarfile
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 STEP = re.compile(r"step_ms=([\d.]+)")
@@ -201,7 +202,7 @@ def main() -> int:
             trace_all(scripts, options.work, options.device, ends)
             continue
         if stage == "times":
-            import torch  # noqa: F401  # once for all forks
+            import_module("torch")  # once for all forks
         for script in scripts:
             if (options.work / stage / f"{script.stem}.json").exists():
                 continue

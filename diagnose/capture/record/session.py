@@ -47,7 +47,7 @@ class Session:
     a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called, a rank records alone.
     """
 
-    def __init__(  # noqa: PLR0913  # whom it serves: a script, a rank that a script spawned, a loop, a watch
+    def __init__(  # whom it serves: a script, a rank that a script spawned, a loop, a watch
         self,
         options: CaptureOptions,
         command: tuple[str, ...],
