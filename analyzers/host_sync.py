@@ -26,7 +26,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
@@ -87,7 +87,7 @@ def find(t: Tables) -> list[Finding]:
 
 def _facts(t: Tables) -> Facts:
     """Return what the blocking calls wait for: that of most of the idle after them, and the shares of two reasons."""
-    o = occurrences(t, META.id)
+    o = idle_gaps_of(t, META.id)
     if not len(o.gap):
         return {}
     cost = Counter[WaitsFor]()
@@ -137,8 +137,8 @@ def _annotation_end(t: Tables, call: int) -> int:
     return int(events.end[own[0] if own else call])
 
 
-def _last_calls(t: Tables, o: Occurrences) -> Rows:
-    """Return for each occurrence the blocking call that its gap begins after."""
+def _last_calls(t: Tables, o: IdleGaps) -> Rows:
+    """Return for each idle gap the blocking call that its gap begins after."""
     events, calls = t.trace.events, blocking_calls(t)
     calls = calls[np.argsort(events.end[calls], kind="stable")]
     i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t)), len(calls) - 1)
@@ -146,7 +146,7 @@ def _last_calls(t: Tables, o: Occurrences) -> Rows:
     return found
 
 
-def _calls(t: Tables, o: Occurrences) -> list[str]:
+def _calls(t: Tables, o: IdleGaps) -> list[str]:
     parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
     per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))

@@ -60,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
         texts.append(f"{percent(share)} of the launches in the window have no device task in the file.")
     if len(holes.start):
         texts.append(
-            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more beside tasks of CUDA graphs, whose nodes "
+            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more next to tasks of CUDA graphs, whose nodes "
             "follow each other within microseconds: nodes are missing."
         )
     return idle_finding(

@@ -38,7 +38,7 @@ META = RuleMeta(
     order=50,
     changes=("checkpoint-less",),
 )
-MIN_SHARE = 0.05  # of the busy time, or of the step
+MIN_BUSY_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -52,7 +52,9 @@ _FORWARD = lazy_pattern(
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of the second forward."""
     tasks = np.flatnonzero(free & _recomputed(t))
-    rule = KernelRule(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=top_kernels(t, tasks))
+    rule = KernelRule(
+        META.id, "The backward runs the forward a second time", MIN_BUSY_SHARE, evidence=top_kernels(t, tasks)
+    )
     return kernel_finding(t, rule, tasks)
 
 

@@ -55,7 +55,7 @@ META = RuleMeta(
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
 # moments read, all but the gradient written.
 PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
-MIN_SHARE = 0.05  # of the busy time
+MIN_BUSY_SHARE = 0.05  # of the busy time
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
 _FUSED = lazy_pattern(r"[Ff]used")
 
@@ -89,7 +89,7 @@ def find(t: Tables) -> list[Finding]:
     rule = KernelRule(
         META.id,
         title if is_loop(t) else f"{facts['name']} passes over its tensors again and again",
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         facts=facts,
     )
     busy = kernel_finding(t, rule, tasks)
@@ -119,7 +119,7 @@ def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
     rule = KernelRule(
         META.id,
         title,
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         kept_ns=float(length.sum()) * needed / passes,
         evidence=(
             f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}.",

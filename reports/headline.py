@@ -202,18 +202,18 @@ def _beside_recording(d: Diagnosis) -> list[str]:
     if not p.agree:
         words = (
             "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: the "
-            "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
+            "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
         )
         if p.before_ns is None:
             words = (
                 "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: the "
-                "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
+                "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
             )
         elif p.after_ns is not None:
             words = (
                 "Steps without the profiler took {before} right before and {after} right after the recorded ones, "
-                "which took {recorded}: the script or the machine changed meanwhile, so the stated step may not be the "
-                "usual one. Record again."
+                "which took {recorded}: the script or the machine changed meanwhile, so the reported step may not be "
+                "the usual one. Record again."
             )
         each = (p.before_ns, p.after_ns, p.recorded_ns)
         before, after, recorded = map(duration, each)

@@ -104,8 +104,8 @@ def driver_evidence(memory: Memory) -> tuple[str, ...]:
     if outside is None or memory.device_used is None:
         return ()
     text = (
-        f"NVML shows {memory.device_used / 1e9:.2f} GB in use on the device, {outside / 1e9:.2f} GB beside what the "
-        "allocator reserved"
+        f"NVML shows {memory.device_used / 1e9:.2f} GB in use on the device, {outside / 1e9:.2f} GB in addition to "
+        "what the allocator reserved"
     )
     if memory.other_processes is None:
         return (f"{text}: the CUDA context, communicators, libraries, and any other processes.",)
@@ -128,7 +128,7 @@ def forward_ns(t: Tables) -> float:
 
 
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the step function, of each stretch of time its highest point where there are too many."""
+    """Return the step function, of each interval of time its highest point where there are too many."""
     if len(inside) > MAX_POINTS:
         cuts = distinct(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)

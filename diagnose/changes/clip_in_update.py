@@ -32,7 +32,7 @@ def _applies(program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="clip-in-update",
-    title="Let one launch clip the gradients and update all parameters",
+    title="Clip the gradients and update all parameters in one launch",
     numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
     patch=ByHand("the script itself clips the gradients, and makes the optimizer"),
     edit=EditLoop("with_fused_adamw", "device", "cuda", "from diagnose.kernels.ops.adamw import FusedAdamW"),

@@ -30,7 +30,7 @@ COMPILED_ON_CPU = (0.1, 0.6)
 # Guards, and what wraps a compiled forward and backward: a step of 1.5 ms that saved a few small operators by it took
 # 0.16 ms longer, on a core that does a step of eager calls at 3 µs each.
 COMPILED_CALL_NS = 200_000
-FUSED_AT_LEAST = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
+MIN_FUSED_SHARE = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
@@ -40,11 +40,11 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         return compiled_before_capture(
             program,
             title="Compile what the CUDA graph captures, so that pointwise nodes become one pass",
-            least=FUSED_AT_LEAST,
+            least=MIN_FUSED_SHARE,
             most=1.0,
         )
     if "has_device" not in finding.facts:
-        return Advice(before=before, after=after, least=FUSED_AT_LEAST)
+        return Advice(before=before, after=after, least=MIN_FUSED_SHARE)
     if finding.facts["has_device"]:
         return None
     call = COMPILED_CALL_NS / max(finding.lost_ns, 1.0)
@@ -85,13 +85,13 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         t,
         finding,
         tasks,
-        (FUSED_AT_LEAST * lost * length, lost * length),
-        f"Between {percent(FUSED_AT_LEAST, 0)} and all of the runs become one kernel each, with one launch.",
+        (MIN_FUSED_SHARE * lost * length, lost * length),
+        f"Between {percent(MIN_FUSED_SHARE, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(
             t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
         ),
-        host_left=(1 - FUSED_AT_LEAST, 0.0),
-        pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
+        host_left=(1 - MIN_FUSED_SHARE, 0.0),
+        pauses_left=(1 - MIN_FUSED_SHARE * (1 - launched), launched),
         frees_host=True,
     )
 

@@ -1,4 +1,4 @@
-"""Let cuDNN pick its fastest algorithms.
+"""Select the fastest cuDNN algorithms by benchmark.
 
 What it does
     Times cuDNN's algorithms for each shape at its first use and keeps the fastest.
@@ -14,7 +14,7 @@ from diagnose.changes.patches import precision
 
 CHANGE = Change(
     id="cudnn-benchmark",
-    title="Let cuDNN pick its fastest algorithms",
+    title="Select the fastest cuDNN algorithms by benchmark",
     numerics=rounding("other algorithms round differently; compare the loss of the first steps"),
     patch=Patch(precision.benchmark_convolutions, needs_gpu=True),
     edit=AddStatement("torch.backends.cudnn.benchmark = True"),

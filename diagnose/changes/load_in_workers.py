@@ -110,7 +110,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
     """
     num = 1 if is_chunked else workers
     return Advice(
-        title=f"Let {num} worker process{'es' if num > 1 else ''} prepare the pipeline's inputs, ahead of the step",
+        title=f"Prepare the pipeline's inputs in {num} worker process{'es' if num > 1 else ''}, ahead of the step",
         before="outputs = pipe(inputs)",
         after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
         least=0.0,

@@ -34,7 +34,7 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
 
 CHANGE = Change(
     id="no-fills",
-    title="Let gradients be set to None, and make buffers that are written anyway with empty",
+    title="Set gradients to None, and allocate buffers that are overwritten with empty",
     numerics=identical("where all of the buffer is written"),
     patch=Patch(memory.no_fills),
     edit=ByHand("whether all of a buffer is written only the script's author knows"),

@@ -59,7 +59,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
 CHANGE = Change(
     id="overlap-gradients",
-    title=f"Let gradient buckets of {BUCKET_MB} MB start during the backward",
+    title=f"Start gradient buckets of {BUCKET_MB} MB during the backward",
     numerics=rounding("buckets of another size may be summed in another order; compare the loss of the first steps"),
     patch=Patch(distributed.overlap_gradients, group="buckets"),
     edit=SetArguments(CONSTRUCTORS, {"bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}),

@@ -101,7 +101,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
     if failure is not None:
         raise failure
     for file in files:
-        request.progress.say(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}")
     if request.open_browser:
         import webbrowser  # starts with the modules that start processes
 

@@ -123,7 +123,7 @@ def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
     profile = profile_inputs(paths, workers=workers, progress=progress)
     _write(path, profile, progress, force=request.force)
     for sentence in profile.missing:
-        progress.say(sentence)
+        progress.report(sentence)
 
 
 def reduce_and_answer(paths: Sequence[str], request: JobRequest) -> None:
@@ -168,4 +168,4 @@ def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) 
     from diagnose.pipeline.summaries import write_summaries
 
     write_summaries(path, profile, force=force)
-    progress.say(f"wrote {printable(path)}")
+    progress.report(f"wrote {printable(path)}")

@@ -81,7 +81,7 @@ def answer_text(
     if failure is not None:
         raise failure
     for file in files:
-        request.progress.say(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}")
 
 
 def _shown(make: Callable[[], str], lang: str) -> Callable[[], str]:

@@ -53,7 +53,7 @@ def serve(folder: str, port: int, lang: str = ENGLISH) -> None:
         UsageError: it is no folder, or the port is in use.
     """
     if not Path(folder).is_dir():
-        raise UsageError(f"{printable(folder)} is no folder; give one with captures or reports.")
+        raise UsageError(f"Invalid folder {printable(folder)}: use an existing one with captures or reports.")
     try:
         server = Server(Archive(Path(folder), lang), port)
     except OSError as error:
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(HTTPStatus.OK, page)
 
-    do_HEAD = do_GET  # noqa: N815  # as http.server calls it
+    do_HEAD = do_GET  # as http.server calls it
 
     def _answer(self, status: HTTPStatus, page: str) -> None:
         content = page.encode("utf-8", errors="replace")

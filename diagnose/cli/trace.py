@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
-from diagnose.capture.process.child import Order
+from diagnose.capture.process.child import CaptureRequest
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare
 from diagnose.cli.diff_files import with_diff_files
@@ -107,7 +107,7 @@ def _diagnosed(
     notes: tuple[str, ...] = ()
     if left and (received is None or exchange.is_cut):
         notes = wait_for_others(folder, ranks, chosen=left, whole_world=whole_world, progress=progress)
-    progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
+    progress.report(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
     if received is None:
         found = analyze_with_progress([folder], progress)
     else:
@@ -154,7 +154,7 @@ def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
     if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
         raise OutputError(f"The folder {name} is not writable; choose another one with --capture.")
     for earlier in unfinished(folder):
-        request.progress.say(
+        request.progress.report(
             f"{printable(earlier)} is the partial capture of an earlier run that was killed; diagnose analyze reads it"
         )
     return folder
@@ -181,20 +181,22 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched, exchan
         CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
-    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
+    capture_request = CaptureRequest(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began, is_new = time.time(), not options.output.exists()
     with_store = exchange.run if ranks.world_size > 1 else None
-    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json, with_store=with_store)
+    ended = launch.supervise(capture_request, script, stdout_to_stderr=request.as_json, with_store=with_store)
     paths = CapturePaths(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
     own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
     for folder in (paths.beside, paths.partial, *own):
         if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
-                request.progress.say(
+                request.progress.report(
                     ended.failure or f"{request.script} {_how(ended)}; the steps captured until then are diagnosed."
                 )
             if folder == paths.beside:
-                request.progress.say(f"{printable(options.output)} was created by another process while the script ran")
+                request.progress.report(
+                    f"{printable(options.output)} was created by another process while the script ran"
+                )
             _remove_empty(options.output, is_new=is_new)
             return ended.exit_code, _from_here(folder)
     shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window

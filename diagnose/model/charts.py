@@ -247,7 +247,7 @@ class Memory:
 
     @property
     def outside_allocator(self) -> int | None:
-        """Return what is in use on the device beside what the allocator reserved, None where it is not known.
+        """Return what is in use on the device in addition to what the allocator reserved, None where it is not known.
 
         The driver's context, communicators and libraries, and other processes.
         """

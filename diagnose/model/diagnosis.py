@@ -19,7 +19,7 @@ from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.frozen import dataclass
-from diagnose.model.places import Example, Where
+from diagnose.model.locations import Example, Where
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import TrialMethod

@@ -43,7 +43,7 @@ class Intervals(NamedTuple):
 
 
 _TABLE_PER_VALUE = 16  # numbers of one byte in a table, for each value; a larger one is no quicker than to sort
-_FEW = 4  # values that are each looked for
+_MAX_SCANNED_VALUES = 4  # values that are each looked for
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -217,7 +217,7 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[in
     if not len(others):
         return np.zeros(len(values), bool)
     found: Mask
-    if len(others) <= _FEW:
+    if len(others) <= _MAX_SCANNED_VALUES:
         found = values == others[0]
         for other in others[1:]:
             found |= values == other

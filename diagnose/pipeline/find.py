@@ -170,9 +170,9 @@ def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list
     ]
 
 
-def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
     """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
     callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
-    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in light if w.file]
+    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
     lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
-    return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
+    return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]

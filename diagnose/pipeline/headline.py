@@ -12,7 +12,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
 
-__all__ = ["Answer", "headline", "summary"]
+__all__ = ["HeadlineInputs", "headline", "summary"]
 
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 MAX_LINE = 100  # columns of a terminal that the report is laid out for
@@ -29,7 +29,7 @@ _SHORT = {
 }
 
 
-class Answer(NamedTuple):
+class HeadlineInputs(NamedTuple):
     """What the sentences are made of."""
 
     verdict: Verdict
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     has_steps: bool = True  # found in the file; else the whole recording stands for one
 
 
-def headline(answer: Answer, largest: Finding | None) -> str:
+def headline(answer: HeadlineInputs, largest: Finding | None) -> str:
     """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
     state = _state(answer)
     if answer.is_withheld:
@@ -56,7 +56,7 @@ def headline(answer: Answer, largest: Finding | None) -> str:
     return f"{state}; {rank}: {_lower(largest.title)} ({percent(_share(answer, largest, rank))} of the {of})."
 
 
-def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
+def summary(answer: HeadlineInputs, largest: Finding | None) -> tuple[str, ...]:
     """Return three lines at most: the queue, the largest cost and whether it can be avoided, the first change."""
     lines = [_queue_line(answer)]
     if answer.is_withheld:
@@ -74,7 +74,7 @@ def summary(answer: Answer, largest: Finding | None) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _nothing(answer: Answer) -> str:
+def _nothing(answer: HeadlineInputs) -> str:
     """Return how little was found."""
     most = max(answer.findings, key=lambda f: f.lost_ns, default=None)
     if most is None or not most.lost_ns:
@@ -82,20 +82,20 @@ def _nothing(answer: Answer) -> str:
     return f"Nothing stands out as waste; the largest finding: {most.rule} {_cost(answer, most, '')}"
 
 
-def _cost(answer: Answer, finding: Finding, rank: str = "") -> str:
+def _cost(answer: HeadlineInputs, finding: Finding, rank: str = "") -> str:
     of_run = "" if finding.share is None else " of the run"
     cost_ns = finding.relief_ns if rank in (_BY_RELIEF, _ONE_BY_RELIEF) and finding.relief_ns else finding.lost_ns
     return f"{duration(cost_ns)} ({percent(_share(answer, finding, rank))}{of_run})"
 
 
-def _share(answer: Answer, finding: Finding, rank: str) -> float:
+def _share(answer: HeadlineInputs, finding: Finding, rank: str) -> float:
     """Return the share that makes the finding what it is called: of what it costs, or of what the step is shorter."""
     if rank in (_BY_RELIEF, _ONE_BY_RELIEF) and finding.relief_ns:
         return finding.relief_ns / answer.step_ns
     return finding.share_of(answer.step_ns)
 
 
-def _state(answer: Answer) -> str:
+def _state(answer: HeadlineInputs) -> str:
     queue, whole = answer.queue, _whole(answer)
     if answer.is_withheld:
         return f"Incomplete recording: {_length(answer)}"
@@ -111,16 +111,16 @@ def _state(answer: Answer) -> str:
     return f"{idle}, in gaps of a queue otherwise {queue.busy_depth_p50:,.0f} launches deep"
 
 
-def _length(answer: Answer) -> str:
+def _length(answer: HeadlineInputs) -> str:
     return f"{duration(answer.step_ns)} {'per step' if answer.has_steps else 'in all'}"
 
 
-def _whole(answer: Answer) -> str:
+def _whole(answer: HeadlineInputs) -> str:
     """Return what the shares are of."""
     return f"each {duration(answer.step_ns)} step" if answer.has_steps else f"the {duration(answer.step_ns)} recording"
 
 
-def _queue_line(answer: Answer) -> str:
+def _queue_line(answer: HeadlineInputs) -> str:
     queue = answer.queue
     if answer.is_withheld:
         return f"Incomplete recording: {_length(answer)}; what the device did is not known"
@@ -134,7 +134,7 @@ def _queue_line(answer: Answer) -> str:
     return f"GPU {use} of {_whole(answer)}; queue {deep}, empty {percent(queue.empty_share)}"
 
 
-def _rank(answer: Answer, largest: Finding) -> str:
+def _rank(answer: HeadlineInputs, largest: Finding) -> str:
     """Return what the finding is the largest of, as the numbers have it."""
     rivals = [f for f in answer.findings if f.rule != largest.rule]
     share = largest.share_of(answer.step_ns)
@@ -152,20 +152,20 @@ def _rank(answer: Answer, largest: Finding) -> str:
     return "the largest avoidable cost" if _saves_first(answer, largest) else "the main cause"
 
 
-def _saves_first(answer: Answer, largest: Finding) -> bool:
+def _saves_first(answer: HeadlineInputs, largest: Finding) -> bool:
     """Return whether the change that comes first is one for the finding, in a step without a device."""
     first = next(iter(answer.prescriptions), None)
     return answer.queue is None and first is not None and first.rule == largest.rule and _predicts(first)
 
 
-def _is_hidden(answer: Answer, finding: Finding) -> bool:
+def _is_hidden(answer: HeadlineInputs, finding: Finding) -> bool:
     """Return whether a step without the cause is hardly shorter."""
     rule = META[finding.rule]
     is_short = finding.relief_ns is not None and finding.relief_ns < THRESHOLDS.naming_share * answer.step_ns
     return is_short and rule.explains and rule.kind != "trust"
 
 
-def _has_more_necessary_work(answer: Answer, largest: Finding) -> bool:
+def _has_more_necessary_work(answer: HeadlineInputs, largest: Finding) -> bool:
     """Return whether the device computes longer, without what the findings call waste, than the finding costs."""
     if (
         answer.partition is None
@@ -178,7 +178,7 @@ def _has_more_necessary_work(answer: Answer, largest: Finding) -> bool:
     return answer.partition.compute * answer.step_ns - wasted > largest.lost_ns
 
 
-def _avoidable(answer: Answer, largest: Finding) -> str:
+def _avoidable(answer: HeadlineInputs, largest: Finding) -> str:
     """Return whether the cost can be avoided: what a replay without it shows, else whether a change is known."""
     rule = META[largest.rule]
     if rule.kind == "trust":
@@ -194,7 +194,7 @@ def _avoidable(answer: Answer, largest: Finding) -> str:
     return _known_change(answer, largest)
 
 
-def _known_change(answer: Answer, largest: Finding) -> str:
+def _known_change(answer: HeadlineInputs, largest: Finding) -> str:
     """Return whether one of the changes helps."""
     saved = [p.saves_ns[1] for p in answer.prescriptions if p.rule == largest.rule and _predicts(p)]
     if not saved:
@@ -207,7 +207,7 @@ def _predicts(prescription: Prescription) -> bool:
     return prescription.predicted_step_ns is not None or prescription.mean_step_ns is not None
 
 
-def _gain(answer: Answer, first: Prescription) -> str:
+def _gain(answer: HeadlineInputs, first: Prescription) -> str:
     """Return what the first change saves, "" where nothing is predicted."""
     least, most = first.saves_ns
     if not _predicts(first) or most < THRESHOLDS.naming_share * answer.step_ns:

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Results: TypeAlias = Iterator[tuple[int, Outcome]]
-Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
+RankRunner: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
 MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
 NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once
@@ -179,20 +179,20 @@ def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Pr
 
 
 def _at_hand(path: str) -> RankFiles | None:
-    if not (is_url(path) or os.path.isfile(path)):  # noqa: PTH113  # an odd name is no file
+    if not (is_url(path) or os.path.isfile(path)):  # an odd name is no file
         return None
     return RankFiles(None, Stored(path, path))
 
 
 @contextmanager
-def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator[None]:
+def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Iterator[None]:
     names = ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
-    with progress.phase(f"{doing} {names}"):
+    with progress.phase(f"{activity} {names}"):
         yield
 
 
 @contextmanager
-def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
+def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[RankRunner]:
     """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
     from diagnose.pipeline.executors import Processes, on_executor
 
@@ -248,7 +248,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
     """Yield the position and the outcome of every rank.
 
     What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
@@ -264,7 +264,7 @@ def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: Run, cache: Cache | None, *, draw: bool | None = None) -> Job:
+def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: bool | None = None) -> Job:
     """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     from diagnose.ranks.profile import JobProfile, RankProfile
 
@@ -293,7 +293,7 @@ def _profiled(inputs: Inputs, run: Run, cache: Cache | None, *, draw: bool | Non
     return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)), known=known)
 
 
-def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+def _answer(job: Job, run: RankRunner, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
     """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import across

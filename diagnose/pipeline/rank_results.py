@@ -17,7 +17,7 @@ import msgspec
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.packing import pack, unpack
+from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line
 from diagnose.trace_reader.inputs import RankFiles

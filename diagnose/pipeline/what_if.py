@@ -232,7 +232,7 @@ def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transfor
     if t.device_id < 0:
         raise UsageError(
             f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            f"be taken away with --without: {_listed(_removable(build_tables(capture, capture.trace)))}."
+            f"be taken away with --without: {_listed(_replayable_causes(build_tables(capture, capture.trace)))}."
         )
     change = without_syncs_at(t, file, line)
     if change is None:
@@ -245,7 +245,7 @@ def _workers(t: Tables, num: int) -> Transform:
     if change is None:
         raise UsageError(
             "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
-            f"taken away with --without: {_listed(_removable(t))}."
+            f"taken away with --without: {_listed(_replayable_causes(t))}."
         )
     return change
 
@@ -256,7 +256,7 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
         raise UsageError(
             "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
             "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be "
-            f"taken away with --without: {_listed(_removable(t))}."
+            f"taken away with --without: {_listed(_replayable_causes(t))}."
         )
     return change
 
@@ -266,22 +266,23 @@ def _without(t: Tables, rule: str) -> Transform:
     if rule in (WORK, OUTSIDE) and rule in known:
         raise UsageError(
             "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
-            f"of those that a pattern finds. Without them there are: {_listed(_removable(t))}."
+            f"of those that a pattern finds. Without them there are: {_listed(_replayable_causes(t))}."
         )
     if rule not in known:
         raise UsageError(
-            f"{rule} is no rule of idle time; there are {_listed(known)}. In this trace these take time: "
-            f"{_listed(_removable(t))}."
+            f"Invalid --without {rule}: use a rule of idle time: {_listed(known)}. In this trace these take time: "
+            f"{_listed(_replayable_causes(t))}."
         )
     if not len(t.causes.of(rule)):
         raise UsageError(
-            f"{rule} takes no time in this trace, so it cannot be taken away; there are: {_listed(_removable(t))}."
+            f"{rule} takes no time in this trace, so it cannot be taken away; there are: "
+            f"{_listed(_replayable_causes(t))}."
         )
     change = _removed(t, rule)
     if change is None:
         raise UsageError(
             f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away: "
-            f"{_listed(_removable(t))}."
+            f"{_listed(_replayable_causes(t))}."
         )
     return change
 
@@ -290,7 +291,7 @@ def _removed(t: Tables, rule: str) -> Transform | None:
     return remove_cause(t, Finding(rule, "", 0.0), META[rule].cause, 1.0) if rule in META else None
 
 
-def _removable(t: Tables) -> list[str]:
+def _replayable_causes(t: Tables) -> list[str]:
     """Return the rules that take time in this trace and that a replay can take away."""
     return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
 
@@ -318,7 +319,7 @@ def _scaled_operators(t: Tables, pattern: str, factor: float) -> Transform:
             f"No operator in the replayed steps has a name that '{pattern}' finds; the costliest are: "
             f"{', '.join(top) or 'none'}."
         )
-    return partial(scale_host, stretches=part.covering(rows), factor=factor)
+    return partial(scale_host, intervals=part.covering(rows), factor=factor)
 
 
 def _ms(ns: float) -> float:

@@ -37,8 +37,8 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
     transform = remove_cause(t, finding, cause, most)
     if transform is None:
         return None
-    part = f"between {percent(least, 0)} and {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
-    assumption = f"The change takes {part} of the cause away."
+    part = f"{percent(least, 0)} to {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
+    assumption = f"Assumes that the change removes {part} of this cause."
     limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST)
     if cause == "device-wait":
         assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
@@ -58,7 +58,7 @@ def limit_of(t: Tables, finding: Finding, *, frees_host: bool) -> float:
     )
 
 
-def effect_of_tasks(  # noqa: PLR0913  # each says something else
+def effect_of_tasks(
     t: Tables,
     finding: Finding,
     tasks: npt.NDArray[np.intp],

@@ -85,7 +85,7 @@ def _loading(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
-    """Return the Python between operators: the stretches that a piece touches, and those that show to be Python.
+    """Return the Python between operators: the intervals that a piece touches, and those that show to be Python.
 
     What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """

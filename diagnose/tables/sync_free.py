@@ -1,4 +1,4 @@
-"""Stretches in which the host launches without waiting for the device: what a CUDA graph can hold."""
+"""Intervals in which the host launches without waiting for the device: what a CUDA graph can hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_GRAPH_LAUNCHES = 10
 
 @shared_table
 def sync_free(t: Tables) -> Intervals:
-    """Return the stretches of the window between two blocking calls that hold launches enough for a graph.
+    """Return the intervals of the window between two blocking calls that hold launches enough for a graph.
 
     Without any blocking call that is the whole window, however little is launched in it.
     """
@@ -34,10 +34,10 @@ def sync_free(t: Tables) -> Intervals:
 
 
 def in_sync_free(t: Tables, time: Ints) -> Mask:
-    """Return which times lie in such a stretch."""
-    stretches = sync_free(t)
-    if not len(stretches.start):
+    """Return which times lie in such an interval."""
+    intervals = sync_free(t)
+    if not len(intervals.start):
         return np.zeros(len(time), bool)
-    at = np.searchsorted(stretches.start, time, side="right") - 1
-    found: Mask = (at >= 0) & (time <= stretches.end[np.maximum(at, 0)])
+    at = np.searchsorted(intervals.start, time, side="right") - 1
+    found: Mask = (at >= 0) & (time <= intervals.end[np.maximum(at, 0)])
     return found

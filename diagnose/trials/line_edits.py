@@ -28,7 +28,7 @@ _TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 def without_synchronize(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
     """Leave out the calls of ``synchronize()`` that are these lines (1-based), whose result nothing takes."""
-    return _edited(tree, _WithoutSynchronize(lines), "is no call of synchronize() by itself")
+    return _edited(tree, _WithoutSynchronize(lines), "is not a call of synchronize() by itself")
 
 
 def without_contiguous(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:

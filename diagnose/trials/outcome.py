@@ -22,7 +22,7 @@ NOTHING = "No prescription of this diagnosis can be applied from outside, so not
 
 
 def proven(
-    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, say: Callable[[str], None]
+    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, report: Callable[[str], None]
 ) -> ProveResult:
     """Run what was asked for, or what the diagnosis prescribes.
 
@@ -31,7 +31,7 @@ def proven(
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
     recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
-    return prove(runs, chosen, budget.for_trials, say, recorded) if chosen else ProveResult(notes=[NOTHING])
+    return prove(runs, chosen, budget.for_trials, report, recorded) if chosen else ProveResult(notes=[NOTHING])
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:

@@ -175,7 +175,7 @@ def compare(trace: Path, size_mb: int, rounds: int, python: Path, hta_python: Pa
     WORK.mkdir(parents=True, exist_ok=True)
     long = long_trace(trace, size_mb)
     if not long.exists():
-        say(f"repeating {trace.name} to {size_mb} MB")
+        log(f"repeating {trace.name} to {size_mb} MB")
         # In a process apart: a child's peak memory counts from what its parent holds when it is started.
         subprocess.run(
             [sys.executable, str(Path(__file__).with_name("repeat.py")), trace, long, str(size_mb)], check=True
@@ -183,7 +183,7 @@ def compare(trace: Path, size_mb: int, rounds: int, python: Path, hta_python: Pa
     ours: dict[int, list[Cost]] = {processes: [] for processes in PROCESSES}
     theirs: list[Cost] = []
     for number in range(rounds):
-        say(f"{name_of(trace)}, {size_mb} MB, round {number + 1} of {rounds}")
+        log(f"{name_of(trace)}, {size_mb} MB, round {number + 1} of {rounds}")
         for processes, costs in ours.items():
             costs.append(run(analysis(python, long, processes)))
         theirs.append(run([hta_python, Path(__file__).with_name("hta_questions.py"), long]))
@@ -258,7 +258,7 @@ def many_ranks(numbers: str) -> tuple[str, bool]:
     return f"\n## Many ranks\n\nWhat is measured: [scale.md](scale.md).\n\n{done.stdout}", done.returncode == 0
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
@@ -281,12 +281,12 @@ def main() -> int:
     traces = options.trace or [trace for trace in (DEFAULT_TRACE, *FURTHER_TRACES) if trace.exists()]
     missing = [str(trace) for trace in traces if not trace.exists()]
     if missing or not traces:
-        say(f"not here: {', '.join(missing) or DEFAULT_TRACE}; name another trace with --trace.")
+        log(f"not here: {', '.join(missing) or DEFAULT_TRACE}; name another trace with --trace.")
         return 2 if missing else 0
     if options.install:
         install()
     if not options.hta.exists():
-        say("Holistic Trace Analysis is not installed; run scripts/bench --install, or name its Python with --hta.")
+        log("Holistic Trace Analysis is not installed; run scripts/bench --install, or name its Python with --hta.")
         return 2
     sizes = [int(size) for size in options.sizes.split(",")]
     python = installed_copy(WORK / "installed")
@@ -307,7 +307,7 @@ def main() -> int:
     ] + costs.missed
     missed += [] if held else ["many ranks"]
     if missed:
-        say("a bar is missed: " + ", ".join(missed))
+        log("a bar is missed: " + ", ".join(missed))
     return 1 if missed else 0
 
 

@@ -1,7 +1,7 @@
 """Compares what diagnose says of the captures in fixtures/traces with what repairing each script saved on that device.
 
 Prints a Markdown table. The step of the script and of its repaired form were measured without a profiler, by
-scripts/gpu/pairs.py; what is claimed is the step without the cause of the answering finding, and the range of its first
+scripts/gpu/pairs.py; what is claimed is the step without the cause of the dominant finding, and the range of its first
 change.
 """
 
@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline.run import analyze_paths
 
 FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "traces"
-NEAR = 0.1  # of the step
+MAX_ERROR_SHARE = 0.1  # of the step
 
 
 class Row(NamedTuple):
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     dominant: str
     right: bool
     true: float | None  # what repairing saved
-    claimed: float | None  # by the answering finding
+    claimed: float | None  # by the dominant finding
     low: float | None  # and by its first change
     high: float | None
 
@@ -39,8 +39,8 @@ class Row(NamedTuple):
 
 def rows() -> list[Row]:
     """Analyse every capture that is kept."""
-    told = json.loads((FOLDER / "expected.json").read_text("utf-8"))["captures"]
-    return [_row(name, expected) for name, expected in told.items()]
+    captures = json.loads((FOLDER / "expected.json").read_text("utf-8"))["captures"]
+    return [_row(name, expected) for name, expected in captures.items()]
 
 
 def _row(name: str, expected: dict[str, object]) -> Row:
@@ -78,7 +78,7 @@ def main() -> None:
         true, right = "–" if row.true is None else f"{row.true:.0%}", "yes" if row.right else "**no**"
         print(f"| {row.name} | {row.verdict} | {row.dominant} | {right} | {true} | {row.claimed:.0%} | {change} |")
     errors = [abs(row.error) for row in found if row.error is not None]
-    near = sum(error <= NEAR for error in errors)
+    near = sum(error <= MAX_ERROR_SHARE for error in errors)
     print()
     print(
         f"Right: {sum(row.right for row in found)} of {len(found)}. Of {len(errors)} savings {near} are within a tenth "

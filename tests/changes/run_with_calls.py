@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -32,7 +33,7 @@ def main():
 
     register_optimizer_step_post_hook(stepped)
     sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  # as Python does
+    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)  # as Python does
     printed, sys.stdout = sys.stdout, sys.stderr
     with contextlib.suppress(Enough):
         runpy.run_path(sys.argv[0], run_name="__main__")

@@ -20,8 +20,8 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, wor
         r.annotation(
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
         )
-    told = {} if busy is None else {"workers_busy": busy}
-    r.told(flags={"cores": cpus}, loader={"num_workers": 1, **told})
+    info = {} if busy is None else {"workers_busy": busy}
+    r.with_info(flags={"cores": cpus}, loader={"num_workers": 1, **info})
     finding = r.find("data-stall")
     p = r.prescribe("data-stall")[0]
     # four workers deliver a batch every 250 us, and the rest of the step takes 300; two one every 500
@@ -54,7 +54,7 @@ def restarted(recording, *, persistent=False, cores=2, busy=0.9):
         r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
         r.op("aten::mm", at + wait, at + 1000)
     loader = {"num_workers": 2, "num_batches": 4, "persistent_workers": persistent, "workers_busy": busy}
-    r.told(flags={"cores": cores}, loader=loader)
+    r.with_info(flags={"cores": cores}, loader=loader)
     return r
 
 

@@ -16,7 +16,6 @@ from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 from tests.pipeline import working
-from tests.pipeline.test_executors import ranks  # noqa: F401  # a fixture
 from tests.trace_reader.test_inputs import tar_of, trace_of
 
 QUIET = Progress(quiet=True)
@@ -30,7 +29,7 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def test_a_worker_that_is_killed_costs_no_rank(scheduler, ranks, tmp_path):  # noqa: F811
+def test_a_worker_that_is_killed_costs_no_rank(scheduler, ranks, tmp_path):
     (tmp_path / "marks").mkdir()
     with connected(scheduler, QUIET) as cluster:
         found = dict(on_executor(cluster.executor, cluster.num_workers, working.dying_once(tmp_path / "marks"), ranks))

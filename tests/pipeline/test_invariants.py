@@ -138,11 +138,11 @@ def assert_replay_holds(d: Diagnosis) -> None:
     assert all(f.path_share is None or -1e-9 <= f.path_share <= 1 + 1e-6 for f in d.findings)
     if d.waterfall is None:
         return
-    falls = d.waterfall.forecasts
-    assert falls[0].step_ns == d.step_ns
-    assert all(b.step_ns < a.step_ns for a, b in itertools.pairwise(falls)), "each change makes the step shorter"
-    assert all(0 <= f.low_ns <= f.step_ns <= f.high_ns <= d.step_ns * (1 + 1e-9) for f in falls)
-    assert all(b.ids[:-1] == a.ids for a, b in itertools.pairwise(falls))
+    steps = d.waterfall.forecasts
+    assert steps[0].step_ns == d.step_ns
+    assert all(b.step_ns < a.step_ns for a, b in itertools.pairwise(steps)), "each change makes the step shorter"
+    assert all(0 <= f.low_ns <= f.step_ns <= f.high_ns <= d.step_ns * (1 + 1e-9) for f in steps)
+    assert all(b.ids[:-1] == a.ids for a, b in itertools.pairwise(steps))
 
 
 def assert_numbers(d: Diagnosis) -> None:

@@ -25,7 +25,7 @@ CAPTURE = Path("fixtures/captures/barrier_every_step")  # of two ranks
 QUIET = Progress(quiet=True)
 
 
-def analyzed(*paths, workers=Workers(1), keep=None):  # noqa: B008  # it is frozen
+def analyzed(*paths, workers=Workers(1), keep=None):
     return to_dict(analyze_inputs(paths, workers=workers, progress=QUIET, draw=False, keep=keep))
 
 

@@ -76,7 +76,7 @@ def test_changes_are_replayed_together(asked):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"without": ("no-such-rule",)}, "is no rule of idle time"),
+        ({"without": ("no-such-rule",)}, "Invalid --without no-such-rule: use a rule of idle time"),
         ({"without": ("gc-pause",)}, "takes no time in this trace"),
         ({"scale": (("conv", 0.5),)}, "No kernel"),
     ],

@@ -45,4 +45,4 @@ def test_what_only_the_author_can_write_is_not_run():
     )
     diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
-    assert candidate.refusal == "It is made by hand: it is theirs."
+    assert candidate.skip_reason == "It is made by hand: it is theirs."

@@ -1,4 +1,4 @@
-"""One stretch of profiled steps: torch.profiler between two step boundaries, with a mark around every step."""
+"""One interval of profiled steps: torch.profiler between two step boundaries, with a mark around every step."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Phases:
             self._eval_began, self._eval_of = self._clock(), module
 
     def gradients_off(self, begins: bool) -> None:
-        """Take notice of a stretch without gradients, outside of any module's own forward pass."""
+        """Take notice of an interval without gradients, outside of any module's own forward pass."""
         now = self._clock()
         if begins:
             self._off_began = self._off_began or now  # a sample of a distribution may be made of others

@@ -101,7 +101,7 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
         return None  # not known, or SparseAdam: no call of theirs takes other arguments
     place = own_place(finding)
     return Advice(
-        title=f"Let {name} update all tensors of a group with each call",
+        title=f"Use multi-tensor updates in {name}",
         before=(place.code or "") if place else "",
         after=OWN_STEP,
         needs="the optimizer's own step() rewritten; or a class of torch.optim that computes the same, with fused=True",
