@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
+    MORE_WORKERS,
     PREFETCH_FACTOR,
     SHARED_OUT,
     is_iterable,
@@ -115,12 +116,7 @@ CHANGE = Change(
     title="Use more workers, keep them alive and let each prepare more batches",
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.more_workers),
-    edit=SetArguments(
-        ("DataLoader",),
-        {"num_workers": 8, "persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR},
-        {"num_workers": "workers"},
-        optional=("pin_memory",),
-    ),
+    edit=MORE_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from diagnose.changes.common.change import REMOVED, UNREADABLE
 from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
+from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments", "settings_of"]
+__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "passed", "passed_by", "set_arguments", "settings_of"]
 
+_COMMA = lazy_pattern(r"\s*,\s*")
+_NO_COMMA = lazy_pattern(r",?\s*$")
 _OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
 
@@ -91,10 +95,33 @@ def _text(call: CallRecord) -> str:
 
 def edited(call: CallRecord, values: Mapping[str, object]) -> EditedCall | None:
     """Return the call with these arguments, None where it cannot take them or stands so already."""
-    if not call.takes_any and not set(values) <= set(call.parameters):
+    given = {name for name, value in values.items() if value is not REMOVED}
+    if not call.takes_any and not given <= set(call.parameters):
         return None
     after, why = set_arguments(_text(call), values, parameters=call.parameters, spread=call.spread)
     return None if why or after == _text(call) else EditedCall(call, after)
+
+
+def passed_by(call: CallRecord) -> dict[str, object]:
+    """Return the arguments that a call passes, as far as they can be read in its text."""
+    return passed(_text(call), call.parameters, call.spread or ())
+
+
+def passed(text: str, parameters: Sequence[str] = (), spread: Sequence[str] = ()) -> dict[str, object]:
+    """Return the arguments of a call in a source by name; ``UNREADABLE`` where the value is no constant."""
+    call = _parsed(text)
+    if call is None:
+        return {}
+    starred = next((i for i, arg in enumerate(call.args) if isinstance(arg, ast.Starred)), len(call.args))
+    given = [*zip(parameters, call.args[:starred], strict=False), *((word.arg, word.value) for word in call.keywords)]
+    return dict.fromkeys(spread, UNREADABLE) | {name: _constant(node) for name, node in given if name is not None}
+
+
+def _constant(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return UNREADABLE
 
 
 def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> list[str]:
@@ -213,14 +240,18 @@ def set_arguments(
 
     Args:
         text: one call, as it stands in a source.
-        values: the arguments, in the order in which they are added.
+        values: the arguments, in the order in which they are added; ``REMOVED`` for one that is taken out.
         parameters: names of what is called takes by position, so that an argument without a name is known.
         spread: keys of the mappings that the call passes by ``**``; None where they are not known.
     """
     if _has_double_star(text) and spread is None:
         return text, "it takes its arguments from a mapping"
     for name, value in values.items():
-        found = _with_argument(text, name, repr(value), parameters, name in (spread or ()))
+        in_mapping = name in (spread or ())
+        if value is REMOVED:
+            found = _without_argument(text, name, parameters, in_mapping)
+        else:
+            found = _with_argument(text, name, repr(value), parameters, in_mapping)
         if found is None:
             return text, "its arguments stand in a list that is not known"
         text = found
@@ -257,6 +288,21 @@ def _with_argument(text: str, name: str, value: str, parameters: Sequence[str], 
         start, end = _span(text, mapping)
         return f"{text[:start]}{{**{text[start:end]}, {name!r}: {value}}}{text[end:]}"
     return _appended(text, call, f"{name}={value}")
+
+
+def _without_argument(text: str, name: str, parameters: Sequence[str], in_mapping: bool) -> str | None:
+    """Return a call without an argument: None is passed where it stands by position or in a mapping."""
+    call = _parsed(text)
+    word = next((word for word in call.keywords if word.arg == name), None) if call is not None else None
+    if call is None or word is None:
+        stands = call is not None and (in_mapping or name in parameters[: len(call.args)])
+        return _with_argument(text, name, "None", parameters, in_mapping) if stands else text
+    start, end = _span(text, word)[0], _after_parentheses(text, _span(text, call.func)[1], _span(text, word.value)[1])
+    behind = _COMMA.match(text, end)
+    cut = text[:start] + text[behind.end() :] if behind else _NO_COMMA.sub("", text[:start]) + text[end:]
+    call.keywords.remove(word)
+    left = _parsed(cut)
+    return cut if left is not None and ast.dump(left) == ast.dump(call) else None
 
 
 def _appended(text: str, call: ast.Call, argument: str) -> str:
@@ -301,7 +347,7 @@ def _after_parentheses(text: str, begin: int, end: int) -> int:
     return end
 
 
-def _span(text: str, node: ast.expr) -> tuple[int, int]:
+def _span(text: str, node: ast.expr | ast.keyword) -> tuple[int, int]:
     """Return begin and end of a node in the text, in characters."""
     lines = text.split("\n")
 
