@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.call_edits import passed, set_arguments
+from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.call_edits import passed, set_arguments
+from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import SetArguments
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
