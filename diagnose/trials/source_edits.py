@@ -22,7 +22,7 @@ from diagnose.model.files import write_file
 if TYPE_CHECKING:
     import libcst
 
-__all__ = ["Written", "edited_source", "write_patch"]
+__all__ = ["Written", "edited_source", "file_diff", "write_patch"]
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,18 @@ def write_patch(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
     after, done, left = edited_source(before, str(script), wanted, arguments)
-    name = _from_here(script)
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
-    diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    diff = file_diff(before, after, _from_here(script))
     if diff:
         write_file(patch, diff, force=force)
     return Written(diff, done, left)
+
+
+def file_diff(before: str, after: str, name: str) -> str:
+    """Return the unified diff of a file, as git applies it; ``name`` is its path from where that is done."""
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def edited_source(
