@@ -104,3 +104,19 @@ def test_the_places_of_arguments_are_those_of_this_torch(name):
         known = inspect.signature(owner.__init__).parameters
         assert tuple(known)[1 : 1 + len(edit.parameters)] == edit.parameters
         assert {*edit.given, *edit.optional} <= {*known}
+
+
+@pytest.mark.parametrize(
+    ("facts", "before", "after"),
+    [
+        ({}, "AdamW(...)", "AdamW(..., fused=True)   # the other arguments stay"),
+        (
+            {"foreach": True, "num_groups": 2},
+            "AdamW(..., foreach=True)",
+            "AdamW(..., fused=True)   # the other arguments stay, without foreach",
+        ),
+    ],
+)
+def test_an_example_without_the_scripts_call_drops_none_of_its_arguments(facts, before, after):
+    change = prescribe(Finding("unfused-optimizer", "", 5e6, facts={"name": "AdamW", **facts}), 10e6)[0]
+    assert (change.before, change.after) == (f"optimizer = torch.optim.{before}", f"optimizer = torch.optim.{after}")

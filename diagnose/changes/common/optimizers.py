@@ -93,8 +93,8 @@ def _in_a_graph(chosen: Implementation) -> Advice:
     """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
     return Advice(
         title="Use the fused implementation of Adam or AdamW, and capture the graph again",
-        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True)",
-        after="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True, fused=True)",
+        before="optimizer = torch.optim.AdamW(..., capturable=True)",
+        after="optimizer = torch.optim.AdamW(..., capturable=True, fused=True)   # the other arguments stay",
         least=chosen.on_device[0],
         most=chosen.on_device[1],
         needs="a new capture: a graph holds the kernels that it was captured with",
@@ -125,18 +125,28 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
 
 
 def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
-    groups = finding.facts.get("num_groups")
-    given = "param_groups" if isinstance(groups, int) and groups > 1 else "model.parameters()"
+    before, after = _shown(EDITS[chosen.flag], name, finding.facts)
     least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
     return Advice(
         title=f"Use the {chosen.flag} implementation of {name}",
-        before=f"optimizer = torch.optim.{name}({given}, lr=lr)",
-        after=f"optimizer = torch.optim.{name}({given}, lr=lr, {chosen.flag}=True)",
+        before=before,
+        after=after,
         least=least,
         most=most,
         needs="floating-point parameters on one device type"
         + (", dense gradients, and a torch whose fused Adagrad runs there" if name == "Adagrad" else ""),
     )
+
+
+def _shown(edit: SetArguments, name: str, facts: Mapping[str, object]) -> tuple[str, str]:
+    """Return the call before and after, for where no diff of it can be made: what else it passes is not known."""
+    left = [word for word in edit.without if facts.get(word)]
+    stays = f"   # the other arguments stay{''.join(f', without {word}' for word in left)}"
+    before, after = (
+        f"optimizer = torch.optim.{name}({', '.join(['...', *(f'{word}=True' for word in words)])})"
+        for words in (left, edit.given)
+    )
+    return before, after + stays
 
 
 def _merged_updates(
