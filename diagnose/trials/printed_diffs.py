@@ -46,6 +46,8 @@ def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescript
     if p.diff or p.arguments.get("by_hand") or not isinstance(edit, AddStatement | EditLoop):
         return p
     for file, name in _files(diagnosis, p, script):
+        if isinstance(edit, AddStatement) and not file.samefile(script):
+            continue  # a setting of the whole process
         made = _edited(diagnosis, p, file)
         if made is not None:
             before, after = made
@@ -57,7 +59,8 @@ def _files(diagnosis: Diagnosis, p: Prescription, script: Path) -> Iterator[tupl
     """Yield the script and the finding's own files, each with its name from the working folder."""
     here = Path.cwd().resolve()
     named = [w.file for f in diagnosis.findings if f.rule == p.rule for w in f.where if w.file and not w.library]
-    for file in dict.fromkeys(path.resolve() for path in (script, *map(Path, named))):
+    beside = [script.parent / name for name in named]  # a module that is imported from there is named from there
+    for file in dict.fromkeys(path.resolve() for path in (script, *map(Path, named), *beside)):
         if file.is_relative_to(here) and file.is_file() and file.stat().st_size <= MAX_BYTES:
             yield file, file.relative_to(here).as_posix()
 
