@@ -17,6 +17,8 @@ CHANGE = Change(
     title="Select the fastest cuDNN algorithms by benchmark",
     numerics=rounding("other algorithms round differently; compare the loss of the first steps"),
     patch=Patch(precision.benchmark_convolutions, needs_gpu=True),
-    edit=AddStatement("torch.backends.cudnn.benchmark = True"),
+    edit=AddStatement(
+        "torch.backends.cudnn.benchmark = True", ("cudnn.benchmark", "cudnn.deterministic", "deterministic_algorithms")
+    ),
     without_remedy="one setting of torch",
 )

@@ -40,6 +40,6 @@ CHANGE = Change(
     numerics=rounding("numbers below 1.2e-38 become 0"),
     advice=_advice,
     patch=Patch(subnormals.flush_subnormals),
-    edit=AddStatement(STATEMENT),
+    edit=AddStatement(STATEMENT, ("set_flush_denormal",)),
     without_remedy="torch has set_flush_denormal()",
 )

@@ -23,9 +23,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
     CHEAPER,
+    FIRST_WORKERS,
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
@@ -125,12 +126,7 @@ CHANGE = Change(
     title="Load batches in worker processes, ahead of the step",
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", own_draws=True, first_epoch=True),
     patch=Patch(loading.load_in_workers),
-    edit=SetArguments(
-        ("DataLoader",),
-        {"num_workers": 4, "persistent_workers": True},
-        {"num_workers": "workers"},
-        optional=("pin_memory",),
-    ),
+    edit=FIRST_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.gradients import CONSTRUCTORS
+from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.gradients import NO_BROADCAST
 from diagnose.changes.patches import distributed
 from diagnose.text.numbers import percent
 
@@ -60,7 +60,7 @@ CHANGE = Change(
         "where training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
     ),
     patch=Patch(distributed.no_buffer_broadcast),
-    edit=SetArguments(CONSTRUCTORS, {"broadcast_buffers": False}),
+    edit=NO_BROADCAST,
     advice=Advice(
         before="model = DistributedDataParallel(model, device_ids=[local_rank])",
         after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",

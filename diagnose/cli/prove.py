@@ -142,6 +142,10 @@ def _proven(
         raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)
     diagnosis = with_trials(diagnosis, result, edits=runner.edits)
+    if capture is None and runner.edits:
+        from diagnose.trials.printed_diffs import with_diffs  # with libcst, which takes a moment
+
+        diagnosis = with_diffs(diagnosis, script)
     if goes_on:
         after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)

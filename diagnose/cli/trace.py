@@ -82,12 +82,21 @@ def trace_and_answer(request: TraceRequest) -> int:
     code, folder = _run(request, _options(request, folder), ranks, exchange)
     if ranks.rank != min(chosen):
         return code
-    diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
+    diagnosis = _with_diffs(_diagnosed(request, folder, ranks, chosen, exchange), request)
     page = next((file for file in files if is_page(file)), None)
     if page is not None:
         diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
+
+
+def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
+    """Return the diagnosis with diffs of the script, which is at hand where it is a file."""
+    if request.module or not Path(request.script).is_file():
+        return diagnosis
+    from diagnose.trials.printed_diffs import with_diffs
+
+    return with_diffs(diagnosis, Path(request.script))
 
 
 def import_analysis() -> None:

@@ -189,7 +189,7 @@ def test_no_id_of_a_rule_stands_in_the_replay():
 
 def test_buckets_have_one_size(monkeypatch):
     given = {}
-    monkeypatch.setattr(distributed, "_arguments", lambda _log, **changed: given.update(changed))
+    monkeypatch.setattr(distributed, "_arguments", lambda _log, edit, options: given.update(edit.values(options)))
     change, edit = CHANGES["overlap-gradients"], CHANGES["overlap-gradients"].edit
     assert isinstance(change.patch, Patch)
     change.patch.install(None, {})

@@ -167,6 +167,15 @@ def test_no_thread_is_offered_for_loading_that_holds_the_lock(recording, text, r
     assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
 
 
+@pytest.mark.parametrize(("head", "offered"), [("for k in range(20_000):", False), ("for k in tensors:", True)])
+def test_no_thread_is_offered_for_the_arithmetic_of_a_plain_loop(recording, head, offered):
+    r = computing(recording, lines=(31,))
+    r.lines["data.py", 30], r.lines["data.py", 31] = head, "t += k * i % 7"
+    recorded = r.capture
+    r.capture = lambda attribution=None: replace(recorded(attribution), loops={"data.py": ((30, 31),)})
+    assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
+
+
 def test_samples_at_the_head_of_a_streams_loop_belong_to_its_body(recording):
     r = computing(recording, lines=())
     for i in range(16):

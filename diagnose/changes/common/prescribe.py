@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, trial_method
-from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, settings_of
+from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, passed_by, settings_of
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -128,7 +128,8 @@ def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]
     if advice.by_hand or not isinstance(change.edit, SetArguments):
         return []
     calls = calls_in(finding.facts, change.edit.of)
-    made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
+    asked = [(call, *change.edit.of_call(passed_by(call), advice.arguments)) for call in calls]
+    made = [edited(call, values) for call, values, why in asked if not why]
     return [edit for edit in made if edit is not None]
 
 
