@@ -101,7 +101,7 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=capture.run.num if capture.run is not None else 0,
-        host_by_cause={} if told.queue else shares,
+        host_by_cause=told.host_by_cause,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
@@ -171,6 +171,7 @@ def _answer(
         is_incomplete=again,
         is_withheld=withheld,
         has_steps=t.steps.marked,
+        host_by_cause={} if queue else shares,
     )
     return told, largest, steps_after
 
