@@ -95,7 +95,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
         yield cross_check(d.cross_check)
     if d.waterfall is not None:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
-        yield from text_forecast.waterfall(d.waterfall)
+        yield from text_forecast.waterfall(d.waterfall, width)
     if d.critical_path is not None and d.partition is not None:
         yield _title(tr("Critical path"), tr("what the step's length depends on"))
         yield text_forecast.path(d.critical_path.shares)
