@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Sequence
 
-from diagnose.model.diagnosis import LARGEST_AVOIDABLE, Diagnosis, Finding, IgnoredFinding
+from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.reports.format import duration, growth, percent, plural, recording_cost
 from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
-from diagnose.text.titles import lower_first
+from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
 
 __all__ = [
     "MAX_WORDS",

@@ -74,9 +74,10 @@ def render(
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path] | None = None) -> str:
     """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    colour = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     text = render(d, width=columns(), colour=colour, verbose=verbose, written=written)
-    return in_encoding(text, sys.stdout.encoding).rstrip("\n")
+    return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:

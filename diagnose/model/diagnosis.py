@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from diagnose.model.job import Job
 
 __all__ = [
-    "LARGEST_AVOIDABLE",
     "Confidence",
     "Diagnosis",
     "Example",
@@ -54,7 +53,6 @@ Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
 
-LARGEST_AVOIDABLE = "the largest avoidable cost"  # in a headline: more of the step is work that no finding is about
 NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
 

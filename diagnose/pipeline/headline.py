@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from diagnose.analyzers import META, WORK
-from diagnose.model.diagnosis import LARGEST_AVOIDABLE, Finding, Partition, Prescription, Queue, Verdict, Where
+from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict, Where
 from diagnose.pipeline.verdict import is_shallow
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
-from diagnose.text.titles import lower_first
+from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
 
 __all__ = ["Answer", "headline", "summary"]
 

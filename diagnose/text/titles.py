@@ -1,9 +1,10 @@
-"""Titles within sentences."""
+"""Titles within sentences, and what a headline calls the finding."""
 
 from __future__ import annotations
 
-__all__ = ["lower_first"]
+__all__ = ["LARGEST_AVOIDABLE", "lower_first"]
 
+LARGEST_AVOIDABLE = "the largest avoidable cost"  # more of the step is work that no finding is about
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.model.diagnosis import LARGEST_AVOIDABLE, Finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.pipeline.run import analyze_paths
@@ -20,6 +20,7 @@ from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
 from diagnose.reports.saving_words import behind
 from diagnose.reports.text import render as text_report
+from diagnose.text.titles import LARGEST_AVOIDABLE
 
 MS = 1_000_000
 SLOW_DATASET = Path(__file__).parents[2] / "fixtures" / "captures" / "slow_dataset"
