@@ -74,9 +74,10 @@ def render(
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path] | None = None) -> str:
     """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    colour = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     text = render(d, width=columns(), colour=colour, verbose=verbose, written=written)
-    return in_encoding(text, sys.stdout.encoding).rstrip("\n")
+    return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:
@@ -95,7 +96,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
         yield cross_check(d.cross_check)
     if d.waterfall is not None:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
-        yield from text_forecast.waterfall(d.waterfall)
+        yield from text_forecast.waterfall(d.waterfall, width)
     if d.critical_path is not None and d.partition is not None:
         yield _title(tr("Critical path"), tr("what the step's length depends on"))
         yield text_forecast.path(d.critical_path.shares)

@@ -97,7 +97,7 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
             except OutputError as error:
                 failure = error
     whole = [file for file in files if is_page(file) or file.suffix.lower() == ".json"] if failure is None else []
-    output.print_result(_printed(diagnosis, request, whole))
+    output.print_result(_printed(diagnosis, request, whole), needed=not files)
     if failure is not None:
         raise failure
     for file in files:

@@ -139,7 +139,7 @@ def _proven(
     try:
         result = proven(runner, diagnosis, request.apply, budget, request.progress.report)
     except CaptureError as error:
-        raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
+        raise CaptureError(f"{error}{in_the_copy(runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)
     diagnosis = with_trials(diagnosis, result, edits=runner.edits)
     if capture is None and runner.edits:

@@ -24,7 +24,7 @@ from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank"]
+__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank", "tables_without_recording"]
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -110,6 +110,13 @@ def find_in_rank(capture: Capture) -> RankFindings:
         program = program_of(t)
     prescribed = prescriptions_of(found, t.steps.step_ns, program, notes)
     return RankFindings(capture, t, found, prescribed, notes, program, named, recording)
+
+
+def tables_without_recording(capture: Capture) -> Tables:
+    """Return the tables of a rank's timing trace that its findings and savings rest on."""
+    t = build_tables(capture, capture.trace)
+    without = overhead.as_unrecorded(t)
+    return t if without is None else build_tables(without.capture, without.capture.trace)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from diagnose.analyzers import META
+from diagnose.analyzers import META, WORK
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict, Where
 from diagnose.pipeline.verdict import is_shallow
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import middle
+from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
 
 __all__ = ["HeadlineInputs", "headline", "summary"]
 
-NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 MAX_LINE = 100  # columns of a terminal that the report is laid out for
 MAX_FILE = 26  # characters of a file's name in a line of the summary
 _BY_RELIEF, _ONE_BY_RELIEF = "the largest saving", "among the largest savings"
 _SHORT = {
-    "the largest avoidable cost": "Largest avoidable cost",
+    LARGEST_AVOIDABLE: "Largest avoidable cost",
     "the largest hidden cost": "Largest hidden cost",
     "the largest cost": "Largest cost",
     _BY_RELIEF: "Largest saving",
@@ -42,6 +42,7 @@ class HeadlineInputs(NamedTuple):
     is_incomplete: bool = False  # the recording: what a step without a cause takes is not stated
     is_withheld: bool = False  # the verdict: what the device did is not in the file
     has_steps: bool = True  # found in the file; else the whole recording stands for one
+    host_by_cause: Mapping[str, float] = {}  # without a device: shares of the host's time
 
 
 def headline(answer: HeadlineInputs, largest: Finding | None) -> str:
@@ -53,7 +54,7 @@ def headline(answer: HeadlineInputs, largest: Finding | None) -> str:
         return f"{state}, and nothing stands out as waste."
     whole = "step" if answer.has_steps else "recording"
     rank, of = _rank(answer, largest), whole if largest.share is None else "run"
-    return f"{state}; {rank}: {_lower(largest.title)} ({percent(_share(answer, largest, rank))} of the {of})."
+    return f"{state}; {rank}: {lower_first(largest.title)} ({percent(_share(answer, largest, rank))} of the {of})."
 
 
 def summary(answer: HeadlineInputs, largest: Finding | None) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ def _rank(answer: HeadlineInputs, largest: Finding) -> str:
     if all(f.share_of(answer.step_ns) <= share for f in rivals):
         if _is_hidden(answer, largest):
             return "the largest hidden cost"
-        return "the largest avoidable cost" if _has_more_necessary_work(answer, largest) else "the largest cost"
+        return LARGEST_AVOIDABLE if _has_more_necessary_work(answer, largest) else "the largest cost"
     if largest.relief_ns is not None and all((f.relief_ns or 0.0) <= largest.relief_ns for f in rivals):
         return _BY_RELIEF
     if largest.relief_ns is not None and share < THRESHOLDS.naming_share:
@@ -149,7 +150,7 @@ def _rank(answer: HeadlineInputs, largest: Finding) -> str:
     idle = answer.idle_by_cause.get(largest.rule, 0.0)
     if idle and idle == max(answer.idle_by_cause.values()):
         return "the largest cause of idle time"
-    return "the largest avoidable cost" if _saves_first(answer, largest) else "the main cause"
+    return LARGEST_AVOIDABLE if _saves_first(answer, largest) else "the main cause"
 
 
 def _saves_first(answer: HeadlineInputs, largest: Finding) -> bool:
@@ -166,14 +167,11 @@ def _is_hidden(answer: HeadlineInputs, finding: Finding) -> bool:
 
 
 def _has_more_necessary_work(answer: HeadlineInputs, largest: Finding) -> bool:
-    """Return whether the device computes longer, without what the findings call waste, than the finding costs."""
-    if (
-        answer.partition is None
-        or largest.share is not None
-        or META[largest.rule].kind == "trust"
-        or not META[largest.rule].explains
-    ):
+    """Return whether the step computes longer, without what the findings call waste, than the finding costs."""
+    if largest.share is not None or META[largest.rule].kind == "trust" or not META[largest.rule].explains:
         return False
+    if answer.partition is None:
+        return answer.host_by_cause.get(WORK, 0.0) * answer.step_ns > largest.lost_ns
     wasted = sum(f.lost_ns for f in answer.findings if META[f.rule].kind == "kernel" and META[f.rule].computes)
     return answer.partition.compute * answer.step_ns - wasted > largest.lost_ns
 
@@ -226,9 +224,3 @@ def _place(places: Sequence[Where]) -> str:
     file = (first.file or "").rpartition("/")[2]
     file = file if len(file) <= MAX_FILE else "…" + file[1 - MAX_FILE :]
     return f", {file}:{first.line}" if first.line is not None and first.line > 0 else f", {file}"
-
-
-def _lower(title: str) -> str:
-    """Return a title as it goes on within a sentence; names keep their capital."""
-    first = title.split(" ", 1)[0].removesuffix("'s")
-    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]

@@ -110,7 +110,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
-        host_by_cause={} if inputs.queue else shares,
+        host_by_cause=inputs.host_by_cause,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
@@ -180,6 +180,7 @@ def _answer(
         is_incomplete=again,
         is_withheld=withheld,
         has_steps=t.steps.marked,
+        host_by_cause={} if queue else shares,
     )
     return inputs, largest, steps_after
 

@@ -71,9 +71,12 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
 
 
 def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:
-    """Return the step after one more prescription, whose savings are bounds as the rules gave them."""
+    """Return the step after one more prescription, whose savings are bounds as the rules gave them.
+
+    Of one for what recurs now and then that is the run's mean step.
+    """
     if effect is None:
-        return predict_bound(before, prescription.saves_ns, t.steps.step_ns)
+        return predict_bound(before, prescription.saves_ns, prescription.mean_step_ns or t.steps.step_ns)
     return predict(t, before, effect)
 
 

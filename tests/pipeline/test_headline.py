@@ -91,6 +91,17 @@ def test_without_a_device_the_cost_that_the_first_change_avoids(rule, idle, word
     assert f"; {words}: " in headline(inputs, largest)
 
 
+@pytest.mark.parametrize(
+    ("rule", "computed", "words"),
+    [("data-stall", 0.6, "the largest avoidable cost"), ("data-stall", 0.2, "the largest cost"),
+     ("warm-up", 0.6, "the largest cost")],
+)  # fmt: skip
+def test_without_a_device_more_of_the_step_may_be_necessary(rule, computed, words):
+    largest = found(rule, 3e5)
+    told = answer(idle=None, findings=(largest,), host_by_cause={rule: 0.3, "operators": computed})
+    assert f"; {words}: title (30.0 % of the step)." in headline(told, largest)
+
+
 def test_the_largest_saving_is_a_number_of_what_is_saved():
     largest = found("host-sync", 1e5, 3e5)
     inputs = answer(findings=(largest, found("full-precision-matmul", 4e5, 0.0)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
@@ -56,5 +57,10 @@ class PlanHooks:
     look: Callable[[], None]  # called when a bound may be reached at another time than before
     converged: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
+    join_wait: Callable[
+        [Callable[[], None]], str
+    ]  # the class of the loader's iterator that is waited for, "" for none;
+    # what it is given is called after that wait
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
+    quick_s: float = QUICK_S  # for a quick recording

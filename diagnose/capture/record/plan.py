@@ -15,7 +15,7 @@ import math
 import time
 from statistics import median
 
-from diagnose.capture.options import QUICK_S, CaptureOptions
+from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_FUNCTIONS_PER_STEP, FrameCount
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
@@ -50,7 +50,7 @@ class Plan:
     def __init__(
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
-        self._max_s = min(options.max_seconds, QUICK_S) if options.quick else options.max_seconds
+        self._max_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
         self._at_once = at_once
         self.done = False
         self.failed = False

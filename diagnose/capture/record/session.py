@@ -18,6 +18,7 @@ from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
+from diagnose.capture.record.patience import LONG_STEP_S, Patience
 from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.row_files import write_rows
 from diagnose.capture.record.run_log import RunLog, StepState
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
-QUICK_PATIENCE_S = 3.0  # for the end of the first step, with --quick
-LONG_STEP_S = 1.0  # too long to wait for several of them, with --quick
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
@@ -85,6 +84,7 @@ class Session:
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
+        self._patience = Patience()
         self._interrupt = StepInterrupt(self._due_in, self._in_step)
 
     def install(self) -> None:
@@ -126,7 +126,7 @@ class Session:
             return self.plan.due_in
         if not self.options.quick or self.num_ranks > 1:
             return math.inf
-        return QUICK_PATIENCE_S - self._waited_s  # quick recordings do not wait for the end of a long step
+        return self._patience.left_s(self.listener.first_sign_at)
 
     def _begin(self, *, at_once: bool = False) -> None:
         """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
@@ -148,8 +148,10 @@ class Session:
             look=self._interrupt.look,
             converged=self._fix_steps,
             sampling=lambda on: self._samplers.sample_window(on=on),
+            join_wait=self.listener.join_wait,
             wrote=self._save,
             stepped=self._stepped,
+            quick_s=self._patience.window_s,
         )
         self._run_log = RunLog()
         if self.plan is None:

@@ -9,7 +9,7 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
   all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
 - *inference*: the time with gradients off, once or a few times there: generation, a teacher, a target network, metrics;
   with a DataLoader only what comes after the request for the batch that it works on;
-- *checkpoint*: in ``torch.save``;
+- *checkpoint*: in ``torch.save``, ``save_file`` of safetensors or ``save_pretrained``;
 - *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:
   logging, metrics, schedules, moving averages of the weights.
 """
