@@ -39,7 +39,9 @@ def columns(rows: Sequence[CodeTime]) -> list[Column]:
         Column("backward_device_ns", tr("Backward on the device"), backward, 4),
         Column("share", tr("Share"), tr("Share"), 0),
     )
-    return [column for column in every if any(getattr(row, column.field) for row in rows)]
+    same = all(row.self_ns == row.host_ns for row in rows)
+    filled = [column for column in every if any(getattr(row, column.field) for row in rows)]
+    return [column for column in filled if column.field != "self_ns" or not same]
 
 
 def cell(row: CodeTime, field: str) -> str:
@@ -80,13 +82,16 @@ def aside(code: CodeTimes) -> str:
 def by_class(rows: Sequence[CodeTime], most: int) -> list[CodeTime]:
     """Return the tree of modules with those of one class below the same parents as one row, of too many the longest."""
     found: dict[tuple[str, ...], CodeTime] = {}
+    around: list[str] = []
     for row in rows:
-        key = tuple(_INSTANCE.sub("", part) for part in row.name.split("."))
+        around[row.depth :] = [_INSTANCE.sub("", label(row))]
+        key = tuple(around)
         found[key] = _added(found.get(key, CodeTime(".".join(key), 0.0, 0.0, depth=len(key) - 1)), row)
-    kept = sorted(found, key=lambda key: (-round(_whole(found[key])), len(key)))[:most]
-    rank = {key: i for i, key in enumerate(kept)}
-    kept.sort(key=lambda key: [rank[key[: n + 1]] for n in range(len(key))])
-    return [found[key] for key in kept]
+    kept: dict[tuple[str, ...], int] = {}
+    for key in sorted(found, key=lambda key: (-round(_whole(found[key])), len(key))):
+        if len(kept) < most and (len(key) == 1 or key[:-1] in kept):
+            kept[key] = len(kept)
+    return [found[key] for key in sorted(kept, key=lambda key: [kept[key[: n + 1]] for n in range(len(key))])]
 
 
 def _added(one: CodeTime, other: CodeTime) -> CodeTime:

@@ -46,10 +46,7 @@ def _title(title: str, detail: str = "") -> RenderableType:
 
 def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> RenderableType:
     """Return one line a row: its name, and as many columns of numbers as fit beside it."""
-    columns_of = [column for column in columns(rows) if column.brief]
-    if all(row.self_ns == row.host_ns for row in rows):
-        columns_of = [column for column in columns_of if column.field != "self_ns"]
-    texts = {column: [cell(row, column.field) for row in rows] for column in columns_of}
+    texts = {column: [cell(row, column.field) for row in rows] for column in columns(rows) if column.brief}
     wide = {column: _GAP + max(map(cell_len, (column.brief, *cells))) for column, cells in texts.items()}
     room, shown = width - _GAP, set[Column]()
     for column in sorted(texts, key=lambda column: column.order):

@@ -23,15 +23,16 @@ from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.step_clock import StepClock
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["code_phases"]
+__all__ = ["PHASE_ORDER", "code_phases"]
 
 OTHER = "other"
+PHASE_ORDER = ("loading", "collate", "forward", "loss", "backward", "optimizer", "evaluation", OTHER)
 _LOSS_MODULE = lazy_pattern(r"(Loss|Criterion)\w*_\d+$")
 _LOSS_OF_TORCH = lazy_pattern(r"cross_entropy$|kl_div$|\w+_loss$")
 # Functions of the user's, by their names.
 _NAMED = lazy_pattern(
-    r"(^|_)(?:(?P<evaluation>eval(uate|uation)?|validat(e|ion))|(?P<collate>collate|collator)"
-    r"|(?P<loss>loss|losses|criterion))(_|$)"
+    r"(?:^|_)(?:(?P<evaluation>eval(?:uate|uation)?|validat(?:e|ion))|(?P<collate>collate|collator)"
+    r"|(?P<loss>loss|losses|criterion))(?:_|$)"
 )
 _IN_LOSS = "loss module"  # other modules in it belong to the loss
 
@@ -56,8 +57,7 @@ def code_phases(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     ):
         found[name], left = intersect(pieces, left), subtract(left, pieces)
     found[OTHER] = left
-    order = ("loading", "collate", "forward", "loss", "backward", "optimizer", "evaluation", OTHER)
-    shown = [name for name in order if len(found[name].start)]
+    shown = [name for name in PHASE_ORDER if len(found[name].start)]
     if shown == [OTHER]:
         return ()
     host = [float(clock.length(*found[name]).sum()) / clock.num for name in shown]

@@ -88,7 +88,7 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     waiting = [(path, "", 0) for path in reversed(inner[-1])]
     while waiting:
         path, around, depth = waiting.pop()
-        name = around + t.trace.names[paths.name[path]].removeprefix(MODULE)
+        name = around + t.trace.names[paths.name[path]].removeprefix(MODULE).replace(".", "_")
         found.append(sums.row(name, [path], [path], depth))
         waiting += [(each, f"{name}.", depth + 1) for each in reversed(inner[path])]
     return tuple(found)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from diagnose.model.charts import (
+    CodeTime,
+    CodeTimes,
     DeviceShare,
     Flame,
     Frame,
@@ -146,6 +148,21 @@ KERNELS = tuple(
 )  # fmt: skip
 
 
+def code() -> CodeTimes:
+    """Three phases, a model of two blocks and three functions of a step of 20 ms."""
+    phases = (("loading", 8, 0), ("forward", 7, 3), ("other", 5, 5))
+    block = CodeTime("GPT_0.Block_0", 3 * MS, 0.15, 3 * MS, 1.0, 1.2 * MS, 1 * MS, 2 * MS, 1)
+    modules = (CodeTime("GPT_0", 1 * MS, 0.35, 7 * MS, 1.0, 3 * MS, 2 * MS, 4 * MS), block,
+               replace(block, name="GPT_0.Block_1"))  # fmt: skip
+    functions = (
+        CodeTime("/home/ada/project/train.py:12 <module>", 5 * MS, 1.0, 20 * MS, 0.0, 8 * MS, 2 * MS, 4 * MS),
+        CodeTime("/home/ada/project/train.py:31 collate_batch", 8 * MS, 0.4, 8 * MS, 1.0, 0.0, 0.0, 0.0),
+        CodeTime("/home/ada/project/model.py:41 forward", 7 * MS, 0.35, 7 * MS, 1.0, 3 * MS, 2 * MS, 4 * MS),
+    )
+    shown = tuple(CodeTime(n, h * MS, h / 20, h * MS, None, d * MS) for n, h, d in phases)
+    return CodeTimes("frames", 20 * MS, True, shown, modules, functions)
+
+
 def gaps() -> Diagnosis:
     return Diagnosis(
         verdict="gaps",
@@ -168,6 +185,7 @@ def gaps() -> Diagnosis:
         source=SOURCE,
         operators=(HostOperator("aten::addmm", 24, 1.9 * MS, 2.4 * MS, "[[64, 1024], [1024, 4096]]"),),
         picture=picture(),
+        code=code(),
         replay_error=0.021,
         profiler_overhead=0.08,
         critical_path=CriticalPath(
@@ -229,6 +247,7 @@ def no_gpu() -> Diagnosis:
             (Span("host 1", 0, 9 * MS, "aten::conv2d", "operator"), Span("host 1 +1", 1 * MS, 2 * MS, "b", "operator")),
             (Gap(0, 12 * MS, "operators", "aten::conv2d"), Gap(12 * MS, 20 * MS, "data-stall", "__next__")),
         ),
+        code=CodeTimes("samples", 20 * MS, functions=(CodeTime("train.py:31 main", 7 * MS, 0.35),)),
         source=replace(SOURCE, devices=()),
     )  # fmt: skip
 
@@ -296,6 +315,7 @@ def hostile() -> Diagnosis:
         operators=(HostOperator(HOSTILE, 1, MS, MS, HOSTILE),),
         trials=(Trial(HOSTILE, (1.0,), (1.0,), 1.0, (1.0, 1.0), "unknown"),),
         picture=shown,
+        code=CodeTimes("frames", MS, False, *((CodeTime(HOSTILE, MS, 1.0, MS, 1.0),) for _ in range(3))),
     )
 
 
