@@ -19,7 +19,7 @@ from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases
 from diagnose.tables import Tables
 from diagnose.tables.names import FRAME, names_of
-from diagnose.tables.step_clock import StepClock, step_clock
+from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
 __all__ = ["code_times"]
 
@@ -40,9 +40,9 @@ def code_times(t: Tables) -> CodeTimes:
         phases, modules, functions = code_phases(named, clock), _modules(named, clock), _functions(named, clock)
         if modules or functions:
             return CodeTimes("frames", clock.step_ns, clock.as_timed, phases, modules, functions)
-    own = step_clock(t) if named is t else step_clock(Tables(t.capture, t.trace))
     sampled = _sampled(t)
-    return CodeTimes("samples" if sampled else "none", t.steps.step_ns, True, code_phases(t, own), (), sampled)
+    phases = code_phases(t, own_clock(t))
+    return CodeTimes("samples" if sampled else "none", t.steps.step_ns, phases=phases, functions=sampled)
 
 
 class _Sums(NamedTuple):

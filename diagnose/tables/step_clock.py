@@ -16,7 +16,7 @@ from diagnose.model.intervals import Intervals, contains
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
 
-__all__ = ["StepClock", "step_clock"]
+__all__ = ["StepClock", "own_clock", "step_clock"]
 
 
 class StepClock(NamedTuple):
@@ -53,10 +53,15 @@ def step_clock(t: Tables) -> StepClock:
     named = t.named
     if named is not t and (found := _matched(t, named)) is not None:
         return found
-    start, end = named.steps.window
-    bounds = np.append(named.steps.start, end)
+    return own_clock(named)._replace(as_timed=named is t)
+
+
+def own_clock(t: Tables) -> StepClock:
+    """Return the clock of a window that leaves its times as they are."""
+    start, end = t.steps.window
+    bounds = np.append(t.steps.start, end)
     bounds = np.maximum.accumulate(np.maximum(bounds, start))
-    return StepClock(Intervals(bounds[:-1], bounds[1:]), bounds, (bounds - start).astype(np.float64), named is t)
+    return StepClock(Intervals(bounds[:-1], bounds[1:]), bounds, (bounds - start).astype(np.float64), as_timed=True)
 
 
 def _matched(t: Tables, named: Tables) -> StepClock | None:

@@ -202,6 +202,17 @@ def test_without_stacks_and_samples_there_are_phases_alone(recording):
     assert phases(code) == {"backward": 300, "optimizer": 100, "other": 600}
 
 
+def test_without_frames_phases_are_of_the_timing_window(recording):
+    timing, named = recording(devices=()), recording(devices=())
+    for r, begin, length in ((timing, 5000, 1000), (named, 0, 3000)):
+        r.step(1, begin, begin + length)
+        r.op("aten::mm", begin, begin + 100)
+        r.annotation("Optimizer.step#SGD.step", begin + length // 2, begin + length)
+    capture = timing.capture(named)
+    code = code_times(build_tables(capture, capture.trace))
+    assert (code.source, code.step_ns, phases(code)) == ("none", 1_000_000, {"optimizer": 500, "other": 500})
+
+
 def test_where_nothing_is_marked_there_is_nothing_to_show(recording):
     r = recording(devices=())
     r.step(1, 0, 1000)

@@ -33,6 +33,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.events import Note
 from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
+from tests.reports.code_forms import code
 
 MS = 1_000_000
 KERNEL = (
@@ -146,21 +147,6 @@ KERNELS = tuple(
                Where("train.py", 12 + i, "step", "aten::mm"))
     for i in range(12)
 )  # fmt: skip
-
-
-def code() -> CodeTimes:
-    """Three phases, a model of two blocks and three functions of a step of 20 ms."""
-    phases = (("loading", 8, 0), ("forward", 7, 3), ("other", 5, 5))
-    block = CodeTime("GPT_0.Block_0", 3 * MS, 0.15, 3 * MS, 1.0, 1.2 * MS, 1 * MS, 2 * MS, 1)
-    modules = (CodeTime("GPT_0", 1 * MS, 0.35, 7 * MS, 1.0, 3 * MS, 2 * MS, 4 * MS), block,
-               replace(block, name="GPT_0.Block_1"))  # fmt: skip
-    functions = (
-        CodeTime("/home/ada/project/train.py:12 <module>", 5 * MS, 1.0, 20 * MS, 0.0, 8 * MS, 2 * MS, 4 * MS),
-        CodeTime("/home/ada/project/train.py:31 collate_batch", 8 * MS, 0.4, 8 * MS, 1.0, 0.0, 0.0, 0.0),
-        CodeTime("/home/ada/project/model.py:41 forward", 7 * MS, 0.35, 7 * MS, 1.0, 3 * MS, 2 * MS, 4 * MS),
-    )
-    shown = tuple(CodeTime(n, h * MS, h / 20, h * MS, None, d * MS) for n, h, d in phases)
-    return CodeTimes("frames", 20 * MS, True, shown, modules, functions)
 
 
 def gaps() -> Diagnosis:
