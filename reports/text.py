@@ -15,7 +15,7 @@ from rich.text import Text
 
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, RankSummary
-from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
+from diagnose.reports import text_code, text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
 from diagnose.reports.headline import passes_words, recording_words
@@ -91,6 +91,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
         yield text_picture.phases(phases)
     yield from text_findings.findings(d, width, verbose=verbose, written=written)
     yield from _kernels(d, width, verbose=verbose)
+    yield from text_code.tables(d.code, width) if d.code is not None else ()
     if d.cross_check:
         yield _title("Cross-check against Holistic Trace Analysis")
         yield cross_check(d.cross_check)

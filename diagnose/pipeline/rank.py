@@ -16,6 +16,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.pipeline import overhead
+from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank
 from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.host_operators import host_operators
@@ -94,6 +95,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         critical_path=valued.path,
         source=source_of(t),
         operators=operators,
+        code=part("code times", code_times),
         picture=part("picture", lambda t: _picture(t, rank.named, rank.capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
