@@ -1,4 +1,4 @@
-"""Runs a script until its second optimizer step and prints the constructor calls that were taken down, as JSON.
+"""Runs a script until its fourth optimizer step and prints the constructor calls that were taken down, as JSON.
 
 python run_with_calls.py SCRIPT [ARGS…]; it runs in the script's folder, as its user would.
 """
@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.construction_hooks import watch_constructions
 
-STEPS = 2
+STEPS = 4  # fixtures save at their third
 
 
 class Enough(BaseException):

@@ -1,7 +1,7 @@
 """The diffs printed for recorded runs apply to the scripts that were run, and the changed scripts run.
 
 The recordings are those of the bundled scripts on an H100 (fixtures/traces) and on a CPU (fixtures/captures), and those
-of scripts as users write them (scripts/third_party_scripts) on a CPU (captures). Here all run on a CPU, for two steps.
+of scripts as users write them (scripts/third_party_scripts) on a CPU (captures). Here all run on a CPU, for four steps.
 """
 
 import json
@@ -87,7 +87,7 @@ def assert_they_run(prescribed, folder, script):
     while left:
         applied = [p for p in left if git_applies(folder, p)]
         assert applied, f"{left[0].id} applies"
-        assert two_steps(folder, script) == 2, [p.id for p in applied]
+        assert four_steps(folder, script) == 4, [p.id for p in applied]
         left = [p for p in left if p not in applied]
         for file, content in before.items():
             file.write_bytes(content)
@@ -99,14 +99,14 @@ def git_applies(folder, prescription, *options):
     return done.returncode == 0
 
 
-def two_steps(folder, script):
-    """Return how many steps the script makes until it is stopped at its second one, or ends."""
+def four_steps(folder, script):
+    """Return how many steps the script makes until it is stopped at its fourth one, or ends."""
     text = (folder / script).read_text()
     ranks = re.search(r"^# needs: (\d+) ranks", text, re.MULTILINE)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks[1]}"] if ranks else []
     command = [sys.executable, *launcher, RUN, script]
     if "harness" in text:
-        command += ["--steps", "4", "--device", "cpu"]
+        command += ["--steps", "6", "--device", "cpu"]
     environment = {
         **os.environ,
         "TORCH_COMPILE_DISABLE": "1",
