@@ -13,7 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.model.files import check_distinct, check_file, printable
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.workers import Workers
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.progress import Progress
 

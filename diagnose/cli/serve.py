@@ -113,7 +113,8 @@ class Archive:
 
     def _rendered(self, entry: Entry) -> str:
         from diagnose.pipeline.cache import default_cache
-        from diagnose.pipeline.job import Workers, analyze_inputs
+        from diagnose.pipeline.job import analyze_inputs
+        from diagnose.pipeline.workers import Workers
         from diagnose.reports import html as report
         from diagnose.reports.json_reading import from_json
 

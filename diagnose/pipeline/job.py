@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from diagnose.errors import InputError, UsageError
+from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
@@ -35,6 +34,7 @@ from diagnose.pipeline.rank_results import (
     unpack_both,
     unpack_examination,
 )
+from diagnose.pipeline.workers import RankRunner, Results, Workers, processes_of_one_file, started_workers
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.remote import is_url
@@ -46,48 +46,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Job",
-    "Workers",
     "analyze_inputs",
     "answer_from_received",
     "answer_from_summaries",
     "profile_inputs",
 ]
 
-Results: TypeAlias = Iterator[tuple[int, Outcome]]
-RankRunner: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
-MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
 NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once
-MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
-MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Who reads the ranks."""
-
-    num: int | None = None  # processes; None: as many as cores, where there is enough to read
-    max_bytes: int | None = None  # of all processes together
-    cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
-    cache: Cache | None = None  # of what they computed before
-
-    def check(self) -> None:
-        """Check what can be checked before the work begins.
-
-        Raises:
-            UsageError: the options contradict each other, or are too little to work with.
-        """
-        if self.cluster:
-            from diagnose.pipeline.cluster import check_cluster
-
-            check_cluster(self.cluster)
-            if self.num is not None or self.max_bytes is not None:
-                raise UsageError("--workers and --max-memory are for this machine; leave them out with --cluster.")
-        if self.max_bytes is not None and self.max_bytes < MIN_PROCESS_BYTES * (self.num or 1):
-            raise UsageError(
-                f"--max-memory is too little: each process needs {MIN_PROCESS_BYTES >> 20}M. Give more, or fewer "
-                "--workers."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +88,11 @@ def analyze_inputs(
     with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
         received = read_received(paths)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
-            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
+            diagnosis = diagnosis_of(
+                inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
+            )
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
-        with _workers(workers, inputs, progress) as run:
+        with started_workers(workers, inputs, progress) as run:
             job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
                 workers.cache if keep is None and not received.ranks else None,
@@ -151,14 +119,14 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
     with (
         _phase(progress, "reading", paths),
         list_inputs(paths) as inputs,
-        _workers(workers, inputs, progress) as run,
+        started_workers(workers, inputs, progress) as run,
     ):
         return _with_received(_profiled(inputs, run, workers.cache), read_received(paths)).profile
 
 
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
-    with _workers(Workers(1), Inputs((), ()), progress) as run:
+    with started_workers(Workers(1), Inputs((), ()), progress) as run:
         return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)[0]
 
 
@@ -172,7 +140,7 @@ def _with_received(job: Job, received: Received) -> Job:
 
 def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
-    with _workers(workers, Inputs((), ()), progress) as run:
+    with started_workers(workers, Inputs((), ()), progress) as run:
         files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
         at_hand = {key: found for key, found in files.items() if found}
         return _answer(Job(profile, at_hand), run, workers.cache, draw=draw)[0]
@@ -189,63 +157,6 @@ def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Itera
     names = ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
     with progress.phase(f"{activity} {names}"):
         yield
-
-
-@contextmanager
-def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[RankRunner]:
-    """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
-    from diagnose.pipeline.executors import Processes, on_executor
-
-    if not workers.cluster:
-        with Processes(*_processes(workers, inputs.ranks)) as processes:
-            yield processes.run
-        return
-    from diagnose.pipeline.cluster import connected, for_others
-
-    with connected(workers.cluster, progress) as cluster:
-        yield lambda work, ranks: on_executor(
-            cluster.executor, cluster.num_workers, work, [for_others(rank) for rank in ranks]
-        )
-
-
-def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int | None]:
-    """Return how many processes read, and the bytes that each of them may hold."""
-    if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
-        return 1, None  # a pipe is open in this process only
-    num = workers.num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1)
-    if workers.max_bytes is None:
-        return num, None
-    num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
-    return num, workers.max_bytes // num
-
-
-def _of_one_file(workers: Workers) -> int:
-    """Return how many processes read one file, if it is large."""
-    if workers.max_bytes is not None:
-        return 1  # of which all columns have to fit into one
-    return workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
-
-
-def _is_much(ranks: Sequence[RankFiles]) -> bool:
-    """Return whether there is enough to read for several processes."""
-    if len(ranks) < 2:
-        return False
-    size = 0
-    for rank in ranks:
-        file = rank.trace
-        if not isinstance(file, Stored) or is_url(file.path):
-            return True  # a capture, or something far away
-        size += file.size if file.size is not None else _size(file.path)
-        if size >= MIN_BYTES_FOR_PROCESSES:
-            return True
-    return False
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except (OSError, ValueError):
-        return 0
 
 
 def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:

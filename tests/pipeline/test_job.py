@@ -11,11 +11,12 @@ import pytest
 
 from diagnose.cli.main import run
 from diagnose.errors import InputError, UsageError
-from diagnose.pipeline import job
+from diagnose.pipeline import job, workers
 from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.pipeline.run import analyze_paths
 from diagnose.pipeline.summaries import list_summaries, read_summaries, write_summaries
+from diagnose.pipeline.workers import Workers
 from diagnose.ranks.profile import JobProfile
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
@@ -204,5 +205,5 @@ def test_options_are_checked_before_the_work_begins(option, code, capsys):
 
 def test_less_memory_means_fewer_processes(traces):
     with job.list_inputs([traces]) as inputs:
-        assert job._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
-        assert job._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)
+        assert workers._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
+        assert workers._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)
