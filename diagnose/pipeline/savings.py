@@ -70,7 +70,8 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     if effect is None:
         return None
     limit_ns = min(effect.limit_ns, finding.lost_ns) if _hides_causes(t) else effect.limit_ns
-    return effect._replace(limit_ns=limit_ns, error=cost_error(t, finding, t.steps.step_ns - recording_ns(t)))
+    error = cost_error(t, finding, META[finding.rule].cause, t.steps.step_ns - recording_ns(t))
+    return effect._replace(limit_ns=limit_ns, error=error)
 
 
 def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:

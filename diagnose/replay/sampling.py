@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.analyzers import META
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered
-from diagnose.model.rules import HOST_WORK
+from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.model.statistics import mean_error
 from diagnose.replay.base import replay_base
 from diagnose.tables import Tables
@@ -25,8 +24,8 @@ from diagnose.tables.run_steps import PLAIN, usable_steps
 __all__ = ["EXACT", "MAX_ERROR", "MIN_STEPS", "REST_GAINS", "CostError", "cost_error"]
 
 MIN_STEPS = 3  # whose costs differ: the quantile for two is 12.7 standard errors, which states nothing
-# Without a device: what the rest of the step gains where Python that ran beside it no longer takes the caches. Repaired
-# scripts saved up to so much more than loading takes in their plain steps (docs/evaluation.md).
+# Without a device: what the rest of the step gains where Python that ran beside it no longer takes the caches. Two
+# repaired scripts saved 2 and 6 % more than loading takes of their plain steps (docs/evaluation.md).
 REST_GAINS = 0.05
 MAX_ERROR = 1.0  # of what comes in one step of ten: the quantile stands for means of values that are more alike
 
@@ -41,7 +40,7 @@ class CostError(NamedTuple):
 EXACT = CostError()
 
 
-def cost_error(t: Tables, finding: Finding, bare_ns: float) -> CostError:
+def cost_error(t: Tables, finding: Finding, cause: Cause, bare_ns: float) -> CostError:
     """Return by which shares a finding may cost less or more per step than the recorded steps show, 95 %.
 
     ``bare_ns`` is the step without what recording cost. Loading on the training thread is timed in steps without the
@@ -54,18 +53,18 @@ def cost_error(t: Tables, finding: Finding, bare_ns: float) -> CostError:
     if part.steps.num >= MIN_STEPS:
         edges = np.append(part.steps.start, part.steps.window_end)
         sampled = min(mean_error((_of_causes(t, finding, edges) + _of_tasks(t, finding, edges)).tolist()), MAX_ERROR)
-    unrecorded = _plain_loading(t, finding) * bare_ns / finding.lost_ns
-    gains = REST_GAINS if t.device_id < 0 and META[finding.rule].cause in HOST_WORK else 0.0
+    unrecorded = _plain_loading(t) * bare_ns / finding.lost_ns if cause == "loading" else 0.0
+    gains = REST_GAINS if t.device_id < 0 and cause in HOST_WORK else 0.0
     return CostError(
         less=max(sampled, 1 - unrecorded if unrecorded else 0.0),
         more=max(sampled, min(unrecorded - 1, MAX_ERROR)) + gains,
     )
 
 
-def _plain_loading(t: Tables, finding: Finding) -> float:
+def _plain_loading(t: Tables) -> float:
     """Return the share of steps without the profiler that loading takes on the training thread; 0 where not timed."""
     run = t.capture.run
-    if run is None or t.device_id >= 0 or META[finding.rule].cause != "loading" or not loads_in_process(t):
+    if run is None or t.device_id >= 0 or not loads_in_process(t):
         return 0.0
     rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN) & (run.step_ns > 0))
     if len(rows) < MIN_PLAIN:

@@ -26,7 +26,7 @@ def loads(recording, *loading, devices=()):
 
 def error_of(r):
     t, finding = r.tables(), r.find("data-stall")
-    return cost_error(t, finding, t.steps.step_ns)
+    return cost_error(t, finding, "loading", t.steps.step_ns)
 
 
 def test_equal_steps_may_only_gain_beside(recording):
@@ -53,9 +53,9 @@ def test_device_tasks_are_a_sample_too(recording):
         r.kernel("gemm", at + 10, at + 10 + took, launched=(at + 1, at + 5))
     t = r.tables()
     finding = Finding("slow-kernel", "", 100_000)
-    assert cost_error(t, finding, t.steps.step_ns) == (0, 0)
+    assert cost_error(t, finding, "tasks", t.steps.step_ns) == (0, 0)
     tasks = Finding("slow-kernel", "", 100_000, tasks=np.arange(4))
-    assert cost_error(t, tasks, t.steps.step_ns) == pytest.approx(2 * (MEAN_OF_FOUR * 81.65 / 400,), rel=1e-3)
+    assert cost_error(t, tasks, "tasks", t.steps.step_ns) == pytest.approx(2 * (MEAN_OF_FOUR * 81.65 / 400,), rel=1e-3)
 
 
 def test_what_comes_in_one_step_of_many_costs_at_most_twice_as_much(recording):
