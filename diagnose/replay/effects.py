@@ -14,6 +14,7 @@ from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.base import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.sampling import EXACT, CostError
 from diagnose.replay.transforms import scale_host, scale_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import waits_for_workers
@@ -29,6 +30,7 @@ class Effect(NamedTuple):
     most: Transform
     limit_ns: float = float("inf")  # what it can save at most, per step
     assumption: str = ""  # what the two ends rest on, one sentence
+    error: CostError = EXACT  # how far the cost, of the few steps that were recorded, may be off
 
 
 def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[float, float]) -> Effect | None:

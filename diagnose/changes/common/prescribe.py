@@ -102,12 +102,13 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
 def _of_few(finding: Finding, advice: Advice) -> tuple[float, float]:
     """Return which share of the cost a change saves: as much wider as the cost of what comes now and then may differ.
 
-    No more than the whole cost is stated.
+    A longer run may have more of it than the watched steps, so the upper end lies above what it costs in those. A run
+    with so much more has longer steps too: what is stated is as large a part of the watched step as of those.
     """
     factor = finding.facts.get("cost_factor")
-    if not isinstance(factor, float) or factor <= 1:
+    if not isinstance(factor, float) or factor <= 1 or not finding.share:
         return advice.least, advice.most
-    return advice.least / factor, max(advice.most, min(advice.most * factor, 1.0))
+    return advice.least / factor, advice.most * factor / (1 + (factor - 1) * finding.share)
 
 
 def _freed(finding: Finding, advice: Advice, batch_size: int | None) -> str:
