@@ -32,12 +32,12 @@ META = RuleMeta(
     id="allocator-stall",
     kind="idle",
     order=60,
-    legend=Legend("the allocator asked the driver for memory", "#a5673f"),
+    legend=Legend("the allocator allocated from the driver", "#a5673f"),
     changes=("cache-device-memory", "keep-cached-memory", "expandable-segments", "round-allocations"),
     one_off=True,
     cause="allocation",
 )
-MIN_SHARE_OF_GAP = 0.3
+MIN_GAP_SHARE = 0.3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -47,7 +47,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         return EMPTY
     calls, gaps = t.covering(rows), t.gaps
     share = covered(calls, gaps.start, gaps.end) / np.maximum(gaps.end - gaps.start, 1)
-    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_SHARE_OF_GAP))
+    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_GAP_SHARE))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -50,7 +50,7 @@ META = RuleMeta(
     cause="loading",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
-MIN_SHARE_OF_GAP = 0.5
+MIN_GAP_SHARE = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
 
 
@@ -64,7 +64,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     loading = intersect(t.covering(rows), t.gaps.host_part())
     gaps = t.gaps
     inside = covered(loading, gaps.start, gaps.end)
-    whole = inside >= MIN_SHARE_OF_GAP * (gaps.end - gaps.start)
+    whole = inside >= MIN_GAP_SHARE * (gaps.end - gaps.start)
     explained = intersect(loading, gaps.host_part(whole | (inside >= MIN_NS)))
     return intersect(left, longer_than(explained, 1))
 
@@ -78,7 +78,7 @@ def find(t: Tables) -> list[Finding]:
         else "The step waits for the DataLoader's workers"
     )
     if facts["restart_share"]:
-        title = "The step waits for the DataLoader, which begins anew for each batch"
+        title = "The step waits for the DataLoader, which restarts for each batch"
     return idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )

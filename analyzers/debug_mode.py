@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
@@ -45,7 +45,7 @@ META = RuleMeta(
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
+    """Claim the host's part of what is left, but for long intervals outside operators and interruptions within."""
     if _setting(t) is None:
         return EMPTY
     return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
@@ -68,7 +68,7 @@ class _Setting:
     """One that is meant for finding bugs: the finding's title, and what shows it."""
 
     title: str
-    evidence: Callable[[Tables, Occurrences], list[str]]
+    evidence: Callable[[Tables, IdleGaps], list[str]]
 
 
 def _setting(t: Tables) -> _Setting | None:
@@ -83,7 +83,7 @@ def _blocks_launches(t: Tables) -> bool:
     return info is not None and bool(info.flags.cuda_launch_blocking)
 
 
-def _checks(t: Tables, _o: Occurrences) -> list[str]:
+def _checks(t: Tables, _o: IdleGaps) -> list[str]:
     rows = anomaly_checks(t)
     num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
     spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
@@ -93,7 +93,7 @@ def _checks(t: Tables, _o: Occurrences) -> list[str]:
     return texts
 
 
-def _environment(_t: Tables, _o: Occurrences) -> list[str]:
+def _environment(_t: Tables, _o: IdleGaps) -> list[str]:
     return ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
 
 

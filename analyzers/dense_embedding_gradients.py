@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -41,7 +41,7 @@ META = RuleMeta(
     legend=Legend("whole embedding tables were updated", "#a8762f"),
     changes=("sparse-embeddings",),
 )
-MIN_SHARE = 0.2  # of the busy time, the optimizer's kernels included
+MIN_BUSY_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
 MIN_OF_STEP = 0.1  # without a device
 TITLE = "Gradients of embedding tables are dense, and all rows are updated"
@@ -63,11 +63,11 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     if not len(fills) or length[fills].sum() < MIN_FILLED * max(float(length.sum()), 1.0):
         return []
     updates = np.flatnonzero(free & tasks_of(t, "optimizer"))
-    tasks = np.sort(np.concatenate([fills, updates]))
-    rule = KernelRule(META.id, TITLE, MIN_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
+    tasks = np.sort(np.concatenate([fills, updates]), kind="stable")
+    rule = KernelRule(META.id, TITLE, MIN_BUSY_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
     return kernel_finding(t, rule, tasks)
 
 
-def _texts(t: Tables, _occurrences: Occurrences) -> list[str]:
+def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
     took = duration(total(dense_updates(t)) / t.steps.num)
     return [f"Whole tables, of which a step looks up few rows, are filled and updated for {took} of each step."]

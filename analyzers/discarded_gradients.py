@@ -41,7 +41,7 @@ META = RuleMeta(
     changes=("detach-inputs",),
     needs="shapes",
 )
-MIN_SHARE = 0.02  # of the busy time, or of the step
+MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step
 TITLE = "A backward pass goes on through a model whose gradients are cleared unused"
 FROZEN = "A backward pass goes on through layers that no optimizer updates"
 
@@ -73,7 +73,7 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id < 0:
         return idle
     tasks = np.flatnonzero(t.launched_in(found.host))
-    busy = kernel_finding(t, KernelRule(META.id, title, MIN_SHARE, facts={"is_frozen": found.is_frozen}), tasks)
+    busy = kernel_finding(t, KernelRule(META.id, title, MIN_BUSY_SHARE, facts={"is_frozen": found.is_frozen}), tasks)
     if not busy:
         return idle
     where = tuple(place for place, _ in sampled_lines(t, found.host, most=1)) or busy[0].where

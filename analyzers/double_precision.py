@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, busy_part, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -40,14 +40,14 @@ META = RuleMeta(
     legend=Legend("operators computed in float64", "#5b7f2b"),
     changes=("single-precision",),
 )
-MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device; without one of the step
+MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device; without one of the step
 _DOUBLE = lazy_pattern(r"dgemm|d884gemm|dgemv|Cijk_\w+_DB_|f64f64|_f64_|[<, ]double[>,]")
 _OTHERS = lazy_pattern(r"float|half|bfloat|Half|BFloat|complex|sgemm|hgemm|f32|f16|bf16|int8")
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the half of the operators' time that half of the bytes save."""
-    return worth_claiming(t, left, double_operators(t), MIN_SHARE * SAVED)
+    return worth_claiming(t, left, double_operators(t), MIN_BUSY_SHARE * SAVED)
 
 
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
@@ -58,13 +58,13 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     rule = KernelRule(
         META.id,
         "Kernels compute in float64",
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         kept_ns=(1 - SAVED) * busy_part(t, tasks),
         evidence=top_kernels(t, tasks) if len(tasks) else [],
     )
     return kernel_finding(t, rule, tasks)
 
 
-def _texts(t: Tables, _occurrences: Occurrences) -> list[str]:
+def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
     took = duration(total(double_operators(t)) / SAVED / t.steps.num)
     return [f"Operators whose inputs are float64 take {took} of each step."]

@@ -70,7 +70,7 @@ _REDUCES = lazy_pattern(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
 _SHARDED = lazy_pattern(r"FSDP|FullyShardedDataParallel")
 _CALL = lazy_pattern(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
-MIN_SHARE = 0.002  # of the step; less is not worth a line
+MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up
 MAX_PLACES = 3
 MAX_NARROW = 2  # bytes of an element that gains nothing by being sent in 16 bits
@@ -112,7 +112,7 @@ def find(t: Tables) -> list[Finding]:
     exposed = total(subtract(t.occupancy.exposed_communication, others))
     idle = idle_finding(t, IdleRule(META.id, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
-    if lost_ns < MIN_SHARE * t.steps.step_ns:
+    if lost_ns < MIN_STEP_SHARE * t.steps.step_ns:
         return []
     rate = slow_rate(t)
     mine = t.tasks.is_collective.copy()

@@ -43,7 +43,7 @@ META = RuleMeta(
     cause="copy",
 )
 _PAGEABLE = lazy_pattern("Pageable", re.IGNORECASE)
-MIN_SHARE = 0.002  # of the step; less is not worth a line
+MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -64,7 +64,7 @@ def find(t: Tables) -> list[Finding]:
     lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
     idle = idle_finding(t, IdleRule(META.id, "Copies between host and device are not hidden"))
     lost_ns += idle[0].lost_ns if idle else 0.0
-    if lost_ns < MIN_SHARE * t.steps.step_ns:
+    if lost_ns < MIN_STEP_SHARE * t.steps.step_ns:
         return []
     base = idle[0] if idle else Finding(META.id, "Copies between host and device are not hidden", lost_ns)
     rows = t.tasks.row[t.tasks.is_copy]

@@ -36,7 +36,7 @@ META = RuleMeta(
     order=30,
     changes=("allow-tf32", "autocast"),
 )
-MIN_SHARE = 0.1
+MIN_BUSY_SHARE = 0.1
 SPEED_UP = 2.0
 _FULL = lazy_pattern(
     r"sgemm|scudnn|cgemm|fmha_cutlass[FB]_f32|(dgrad|wgrad)\w*engine<float|convolve\w*<float|f32f32_f32f32"
@@ -56,7 +56,7 @@ def _rows(t: Tables) -> npt.NDArray[np.intp]:
     rows = t.tasks.row[full[t.tasks.row]]
     names = t.trace.events.name[rows]
     others = [name for name in distinct(names).tolist() if _NOT.search(t.trace.names[name])]
-    return np.sort(rows[~among(names, np.array(others, names.dtype))])
+    return np.sort(rows[~among(names, np.array(others, names.dtype))], kind="stable")
 
 
 def _generation(t: Tables) -> int:
@@ -80,7 +80,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     events = t.trace.events
     time = total(intersect(union((events.start[rows], events.end[rows])), t.occupancy.busy))
-    if time < MIN_SHARE * total(t.occupancy.busy):
+    if time < MIN_BUSY_SHARE * total(t.occupancy.busy):
         return []
     names, _, inverse = grouped(events.name[rows])
     sums = np.bincount(inverse, (events.end - events.start)[rows].astype(np.float64))

@@ -33,7 +33,7 @@ META = RuleMeta(
     order=76,
     changes=("select-top-k",),
 )
-MIN_SHARE = 0.08  # of the busy time: sorting a few thousand keys beside a model takes less
+MIN_BUSY_SHARE = 0.08  # of the busy time: sorting a few thousand keys beside a model takes less
 KEPT = 0.3  # of the time, by the selection of a few from each row
 _KERNELS = AnyCase(r"radix_?sort|merge_?sort|bitonic_?sort|segmented_?sort")
 
@@ -44,5 +44,5 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     tasks = tasks[~in_embedding_backward(t, tasks)]
     kept_ns = KEPT * float((t.tasks.end - t.tasks.start)[tasks].sum())
     evidence = top_kernels(t, tasks, most=2)
-    rule = KernelRule(META.id, "The device sorts whole rows", MIN_SHARE, kept_ns, evidence, confidence="medium")
+    rule = KernelRule(META.id, "The device sorts whole rows", MIN_BUSY_SHARE, kept_ns, evidence, confidence="medium")
     return kernel_finding(t, rule, tasks)

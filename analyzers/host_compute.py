@@ -3,7 +3,7 @@
 What it looks for
     Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
     no other operator, no launch, no call of the runtime. That is no dispatch, which takes microseconds; the operator
-    itself was at work. So were many short operators that fill more than half of a stretch without a call. Allocations
+    itself was at work. So were many short operators that fill more than half of an interval without a call. Allocations
     and views compute nothing; an operator that launches, or wraps others, computes where it is silent in half of its
     calls or more. Other silence is an interruption of the thread (`unexplained-host`).
 
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
@@ -59,11 +59,11 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     title = "An operator computes on the host while the device waits"
-    o = occurrences(t, META.id)
+    o = idle_gaps_of(t, META.id)
     return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=_facts(t, o)))
 
 
-def _facts(t: Tables, o: Occurrences) -> Facts:
+def _facts(t: Tables, o: IdleGaps) -> Facts:
     """Return the operator that computes longest on the host alone, and its like's share of the time.
 
     An operator that launches device tasks itself runs on the device: it was slow to begin. Copies and annotations
@@ -72,7 +72,7 @@ def _facts(t: Tables, o: Occurrences) -> Facts:
     launched: dict[int, Ints] = {}
     events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
     for thread in t.threads:
-        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]])
+        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]], kind="stable")
     cost = Counter[str]()
     for row, ns in _claimed(t, o):
         begun = launched.get(int(events.thread[row]), events.start[:0])
@@ -84,7 +84,7 @@ def _facts(t: Tables, o: Occurrences) -> Facts:
     return {"operator": name, "on_host": min(sum(cost.values()) / whole, 1.0) if whole else 0.0}
 
 
-def _operators(t: Tables, o: Occurrences) -> list[str]:
+def _operators(t: Tables, o: IdleGaps) -> list[str]:
     cost = Counter[str]()
     for row, ns in _claimed(t, o):
         cost[t.name(row)] += ns
@@ -92,10 +92,10 @@ def _operators(t: Tables, o: Occurrences) -> list[str]:
     return [f"Inside {listed}."]
 
 
-def _claimed(t: Tables, o: Occurrences) -> Iterator[tuple[int, int]]:
+def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:
     """Yield the operators that filled the pieces, each with its ns: silent ones, and the outermost of many others."""
-    for stretches, operators in silent_operators(t):
-        claimed = covered(o.pieces, stretches.start, stretches.end)
+    for intervals, operators in silent_operators(t):
+        claimed = covered(o.pieces, intervals.start, intervals.end)
         yield from ((row, ns) for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True) if ns)
     many = intersect(o.pieces, filled_by_operators(t))
     for thread in t.threads:

@@ -26,7 +26,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Facts, Finding
 from diagnose.model.events import Kind
@@ -61,7 +61,7 @@ def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
     if not len(calls) or not len(gaps.start):
         return np.zeros(len(gaps.start), bool)
     drained = gaps.start - late_by(t)
-    ends = np.sort(events.end[calls])
+    ends = np.sort(events.end[calls], kind="stable")
     i = np.minimum(np.searchsorted(ends, drained, side="left"), len(ends) - 1)
     order = np.argsort(events.end[calls], kind="stable")
     began = events.start[calls][order][i]
@@ -87,7 +87,7 @@ def find(t: Tables) -> list[Finding]:
 
 def _facts(t: Tables) -> Facts:
     """Return what the blocking calls wait for: that of most of the idle after them, and the shares of two reasons."""
-    o = occurrences(t, META.id)
+    o = idle_gaps_of(t, META.id)
     if not len(o.gap):
         return {}
     cost = Counter[WaitsFor]()
@@ -117,12 +117,12 @@ def _before_exchanges(t: Tables, calls: Rows) -> Mask:
     What is read right before an all-to-all is how much each rank gets.
     """
     events = t.trace.events
-    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)])
+    begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)], kind="stable")
     ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
     found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
     last = np.iinfo(np.int64).max
-    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)]), last)
-    launches = np.append(np.sort(events.start[t.calls(LAUNCH)]), last)
+    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)], kind="stable"), last)
+    launches = np.append(np.sort(events.start[t.calls(LAUNCH)], kind="stable"), last)
     shuffle, launch = (at[np.searchsorted(at, events.end[calls])] for at in (shuffles, launches))
     found |= shuffle < launch
     return found
@@ -137,8 +137,8 @@ def _annotation_end(t: Tables, call: int) -> int:
     return int(events.end[own[0] if own else call])
 
 
-def _last_calls(t: Tables, o: Occurrences) -> Rows:
-    """Return for each occurrence the blocking call that its gap begins after."""
+def _last_calls(t: Tables, o: IdleGaps) -> Rows:
+    """Return for each idle gap the blocking call that its gap begins after."""
     events, calls = t.trace.events, blocking_calls(t)
     calls = calls[np.argsort(events.end[calls], kind="stable")]
     i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t)), len(calls) - 1)
@@ -146,7 +146,7 @@ def _last_calls(t: Tables, o: Occurrences) -> Rows:
     return found
 
 
-def _calls(t: Tables, o: Occurrences) -> list[str]:
+def _calls(t: Tables, o: IdleGaps) -> list[str]:
     parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
     per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))

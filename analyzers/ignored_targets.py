@@ -42,7 +42,7 @@ META = RuleMeta(
     changes=("gather-labelled-rows",),
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the step, or of the busy time
+MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Logits are computed for targets that the loss ignores"
 
 
@@ -57,7 +57,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     if found is None or found.readers:
         return EMPTY
     start, end = found.host
-    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_SHARE)
+    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -75,7 +75,7 @@ def find(t: Tables) -> list[Finding]:
         return [_placed(found, each) for each in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    waste = KernelRule(META.id, TITLE, MIN_SHARE, kept, [text], facts=facts)
+    waste = KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, [text], facts=facts)
     return [_placed(found, each) for each in kernel_finding(t, waste, tasks)]
 
 

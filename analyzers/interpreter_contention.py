@@ -46,7 +46,7 @@ META = RuleMeta(
     needs="samples of the threads",
     changes=("move-to-process",),
 )
-MIN_SHARE = 0.05  # of the step
+MIN_STEP_SHARE = 0.05  # of the step
 MIN_SAMPLES = 5  # of a thread, in functions of the script
 MIN_IN_PYTHON = 0.1  # of these, at jumps and beginnings: of a loop in Python a third is, of one in C none
 
@@ -66,7 +66,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     free_ns = total(outside_operators(t)) / t.steps.num
     lost = min(held.share * t.steps.step_ns, free_ns)
-    if lost < MIN_SHARE * t.steps.step_ns:
+    if lost < MIN_STEP_SHARE * t.steps.step_ns:
         return []
     return [
         Finding(

@@ -13,7 +13,7 @@ What to do
     Fewer, larger kernels: `torch.compile` (with CUDA graphs: mode="reduce-overhead"), larger batches, foreach or
     fused operators. Where a loop of the script's own calls them, outside the model: operators over all rows at once,
     and one transfer in the place of many `.item()`. Where the host waits for the device every few launches, remove the
-    waits first: no graph holds them, and savings of graphs are those of longer stretches alone.
+    waits first: no graph holds them, and savings of graphs are those of longer intervals alone.
 
     The line is that of the loop, where samples show one and the recording holds where it ends: which of its lines has
     most of them changes from recording to recording.
@@ -29,7 +29,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, occurrences
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.analyzers.common.locate import sampled_lines, source_line
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
@@ -70,7 +70,7 @@ MIN_IN_LOOP = 100  # operators a step that one function of the script calls itse
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the host's part of what is left, but for long stretches outside operators and interruptions within."""
+    """Claim the host's part of what is left, but for long intervals outside operators and interruptions within."""
     return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
 
@@ -127,8 +127,8 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _graphable(t: Tables) -> float:
-    """Return the share of the idle time before launches of stretches without a wait, long enough for a graph."""
-    o = occurrences(t, META.id)
+    """Return the share of the idle time before launches of intervals without a wait, long enough for a graph."""
+    o = idle_gaps_of(t, META.id)
     launch = t.gaps.launch[o.gap]
     time = np.where(launch >= 0, t.trace.events.start[launch], (o.start + o.end) // 2)
     return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
@@ -152,12 +152,12 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
         return []
     num = len(t.in_window(blocking_calls(t))) / t.steps.num
     return [
-        f"{percent(1 - graphable)} of it lies in stretches of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
+        f"{percent(1 - graphable)} of it lies in intervals of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
         f"blocking calls ({num:,.0f} a step): no graph holds them, and the host gets no lead before those are gone."
     ]
 
 
-def _calling(t: Tables, _o: Occurrences) -> list[str]:
+def _calling(t: Tables, _o: IdleGaps) -> list[str]:
     num, share = tiny_share(t)
     lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
     unrecorded, least = unrecorded_calling(t), _unrecorded_share(t)
@@ -242,7 +242,7 @@ def _lines_to_edit(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     return (*calling, *passing, *(w for w in where if not w.file))[:MAX_PLACES]
 
 
-def _launching(t: Tables, _o: Occurrences) -> list[str]:
+def _launching(t: Tables, _o: IdleGaps) -> list[str]:
     q = t.queue
     return [
         f"{plural(q.launches_per_step, 'launch')} a step; {percent(q.late_share, 0)} of the device tasks were launched "

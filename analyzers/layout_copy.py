@@ -53,7 +53,7 @@ META = RuleMeta(
     order=60,
     changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
 )
-MIN_SHARE = 0.05  # of the busy time
+MIN_BUSY_SHARE = 0.05  # of the busy time
 _CONVERTS = AnyCase(
     r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
     r"|tensortransform"
@@ -80,7 +80,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         return _casts(t, casts)
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
     title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
-    rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion})
+    rule = KernelRule(
+        META.id, title, MIN_BUSY_SHARE, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion}
+    )
     return kernel_finding(t, rule, tasks)
 
 
@@ -91,7 +93,9 @@ def _casts(t: Tables, tasks: Rows) -> list[Finding]:
     title = "Tensors are converted to another type as soon as they are made"
     if in_graph:
         title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
-    rule = KernelRule(META.id, title, MIN_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence)
+    rule = KernelRule(
+        META.id, title, MIN_BUSY_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence
+    )
     return kernel_finding(t, rule, tasks)
 
 
@@ -105,7 +109,7 @@ def _around_graphs(t: Tables, tasks: Rows) -> list[Finding]:
     ]
     facts: Facts = {"is_conversion": False, "around_graphs": True}
     title = "CUDA graphs copy their inputs and outputs at each launch"
-    rule = KernelRule(META.id, title, MIN_SHARE, evidence=evidence, facts=facts, confidence="medium")
+    rule = KernelRule(META.id, title, MIN_BUSY_SHARE, evidence=evidence, facts=facts, confidence="medium")
     return kernel_finding(t, rule, tasks)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, overlaps, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
@@ -47,7 +47,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps = t.gaps
     late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)
-    mine = (waited > 0) & (covered(time_without_task(t), gaps.start - RETURN_NS, gaps.end) > 0)
+    mine = (waited > 0) & overlaps(time_without_task(t), gaps.start - RETURN_NS, gaps.end)
     waiting = intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), subtract(waits, EMPTY))
     return union(waiting, holes)
 
@@ -60,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
         texts.append(f"{percent(share)} of the launches in the window have no device task in the file.")
     if len(holes.start):
         texts.append(
-            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more beside tasks of CUDA graphs, whose nodes "
+            f"{len(holes.start)} holes of {MIN_HOLE_NS / 1e6:.0f} ms or more next to tasks of CUDA graphs, whose nodes "
             "follow each other within microseconds: nodes are missing."
         )
     return idle_finding(

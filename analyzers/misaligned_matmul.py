@@ -1,7 +1,7 @@
 """Matrix products whose sizes do not fit the tensor cores' tiles.
 
 What it looks for
-    16-bit, 8-bit or TF32 products in which a size is no multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
+    16-bit, 8-bit or TF32 products in which a size is not a multiple of 8 (16-bit), 16 (8-bit) or 4 (TF32) elements, and
     that reach less than 40 % of the peak rate: at least 5 % of the busy time.
 
 Why it costs
@@ -35,7 +35,7 @@ META = RuleMeta(
     changes=("pad-size",),
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the busy time
+MIN_BUSY_SHARE = 0.05  # of the busy time
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
 MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
@@ -53,13 +53,13 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     found = [(g, odd) for g, odd in found if free[g.tasks].all()]
     tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)
     lines = [
-        f"{g.op} {g.shapes}: {odd} is no multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
+        f"{g.op} {g.shapes}: {odd} is not a multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
         for g, odd in found[:3]
     ]
     rule = KernelRule(
         META.id,
         "Matrix products have sizes that miss the tiles",
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE["compute"],
         evidence=lines,
         confidence="medium",

@@ -1,8 +1,8 @@
 """The training thread is not running, and no event shows why.
 
 What it looks for
-    Stretches between operators in which the sampler found the thread waiting in at least 70 % of its samples, at lines
-    that hardly ever run: sleeping, or waiting for a socket, another process or a lock. A stretch without a sample is
+    Intervals between operators in which the sampler found the thread waiting in at least 70 % of its samples, at lines
+    that hardly ever run: sleeping, or waiting for a socket, another process or a lock. An interval without a sample is
     taken for what the others are that come before the same operator.
 
 Why it costs
@@ -12,7 +12,7 @@ What to do
     Look at the named line: read files and query services ahead of time, and do not hold locks in the loop.
 
 How sure
-    High where enough samples fell into the stretch; without a sampler this rule finds nothing.
+    High where enough samples fell into the interval; without a sampler this rule finds nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ META = RuleMeta(
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle in stretches that the thread spent off the CPU."""
+    """Claim idle in intervals that the thread spent off the CPU."""
     if t.capture.samples is None:
         return EMPTY
     pieces = host_gaps(t)

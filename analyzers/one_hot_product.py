@@ -43,7 +43,7 @@ META = RuleMeta(
     changes=("index-lookup",),
     needs="shapes",
 )
-MIN_SHARE = 0.03  # of the step, or of the busy time
+MIN_STEP_SHARE = 0.03  # of the step, or of the busy time
 MAX_NAMED = 3
 TITLE = "Rows of a weight are looked up by a product with one-hot rows"
 
@@ -56,7 +56,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim what a lookup would not take of the operators."""
     found = one_hot_products(t)
-    return EMPTY if found is None else worth_claiming(t, left, found.lost, MIN_SHARE)
+    return EMPTY if found is None else worth_claiming(t, left, found.lost, MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -75,7 +75,7 @@ def find(t: Tables) -> list[Finding]:
         return [replace(each, where=_where(t, found) or each.where) for each in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    waste = KernelRule(META.id, TITLE, MIN_SHARE, kept, [text], facts=facts)
+    waste = KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, [text], facts=facts)
     return [replace(each, where=_where(t, found) or each.where) for each in kernel_finding(t, waste, tasks)]
 
 

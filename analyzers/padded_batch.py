@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals
@@ -39,7 +39,7 @@ META = RuleMeta(
     changes=("trim-padding",),
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the step, or of the busy time
+MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Batches end in padding: no row uses their last positions"
 
 
@@ -54,7 +54,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     if found is None:
         return EMPTY
     start, end = found.host
-    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_SHARE)
+    return worth_claiming(t, left, Intervals(end - ((end - start) * found.share).astype(np.int64), end), MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -67,10 +67,10 @@ def find(t: Tables) -> list[Finding]:
         return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts, facts=facts))
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE, kept, _texts(t, None), facts=facts), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, _texts(t, None), facts=facts), tasks)
 
 
-def _texts(t: Tables, _occurrences: Occurrences | None) -> list[str]:
+def _texts(t: Tables, _gaps: IdleGaps | None) -> list[str]:
     found = padded_calls(t)
     if found is None:
         return []

@@ -29,7 +29,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import COLLECTION, LIGHT, Stall, stalls
+from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -40,7 +40,7 @@ META = RuleMeta(
     needs="steps of the whole run",
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
 )
-MIN_SHARE = 0.01  # of the run's time, as findings need of the step
+MIN_RUN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
 MIN_FACTOR = 1.1  # by which the cost of these steps is uncertain; less needs no sentence
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
@@ -64,7 +64,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _min_share(stall: Stall) -> float:
-    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_SHARE
+    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_RUN_SHARE
 
 
 def _finding(t: Tables, stall: Stall) -> Finding:
@@ -130,7 +130,7 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
                 "(95 %)."
             )
     run = t.capture.run
-    if run is not None and not (run.state[stall.rows] == LIGHT).any():
+    if run is not None and not (run.state[stall.rows] == TIMING).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")
     return evidence
 

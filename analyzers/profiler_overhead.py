@@ -30,7 +30,7 @@ META = RuleMeta(
     legend=Legend("the profiler's own work", "#717c8a"),
     cause="host-work",
 )
-MIN_SHARE_OF_GAP = 0.3  # below this the gap has another cause that the record merely overlaps
+MIN_GAP_SHARE = 0.3  # below this the gap has another cause that the record merely overlaps
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -38,7 +38,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     records = t.covering(rows_of(t.trace, Kind.OVERHEAD))
     gaps = t.gaps
     share = covered(records, gaps.start, gaps.end) / (gaps.end - gaps.start)
-    mine = share > MIN_SHARE_OF_GAP
+    mine = share > MIN_GAP_SHARE
     return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), records)
 
 

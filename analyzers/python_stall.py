@@ -1,9 +1,9 @@
 """User Python between operators keeps the device waiting.
 
 What it looks for
-    Idle in stretches of at least a millisecond (a tenth of the step in short steps) in which the training thread ran
+    Idle in intervals of at least a millisecond (a tenth of the step in short steps) in which the training thread ran
     no operator and made no call: preprocessing, logging, checkpoints, evaluation code, files. Operators that launch
-    nothing, such as views and slices of the host's tensors, do not end a stretch while they cover less than half of it.
+    nothing, such as views and slices of the host's tensors, do not end an interval unless they cover half of it.
 
 Why it costs
     Python runs while nothing is queued.
@@ -28,7 +28,7 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, intersect, total, union
+from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
@@ -63,7 +63,7 @@ MAX_NAMED = 3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle in long stretches between operators, where something shows that the thread was in the loop.
+    """Claim idle in long intervals between operators, where something shows that the thread was in the loop.
 
     Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and those alone
     are claimed that come at the same place of most steps.
@@ -76,10 +76,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    stretches = host_gaps(t)
+    intervals = host_gaps(t)
     text = (
-        f"{plural(len(stretches.start), 'stretch')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
-        f"operator, {duration(total(stretches) / t.steps.num)} a step."
+        f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
+        f"operator, {duration(total(intervals) / t.steps.num)} a step."
     )
     title = "Python between operators holds the step up"
     rule = IdleRule(
@@ -97,7 +97,7 @@ def find(t: Tables) -> list[Finding]:
 def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
     """Name the operators within the pieces: they launch nothing."""
     events, rows = t.trace.events, t.host_rows(Kind.OP)
-    rows = rows[covered(pieces, events.start[rows], events.end[rows]) > 0]
+    rows = rows[overlaps(pieces, events.start[rows], events.end[rows])]
     if not len(rows):
         return []
     share = total(intersect(t.covering(rows), pieces)) / total(pieces)

@@ -26,7 +26,7 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, union
+from diagnose.model.intervals import Intervals, contains, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
@@ -38,7 +38,7 @@ META = RuleMeta(
     order=50,
     changes=("checkpoint-less",),
 )
-MIN_SHARE = 0.05  # of the busy time, or of the step
+MIN_BUSY_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -52,7 +52,9 @@ _FORWARD = lazy_pattern(
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of the second forward."""
     tasks = np.flatnonzero(free & _recomputed(t))
-    rule = KernelRule(META.id, "The backward runs the forward a second time", MIN_SHARE, evidence=top_kernels(t, tasks))
+    rule = KernelRule(
+        META.id, "The backward runs the forward a second time", MIN_BUSY_SHARE, evidence=top_kernels(t, tasks)
+    )
     return kernel_finding(t, rule, tasks)
 
 
@@ -80,7 +82,7 @@ def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
     events = t.trace.events
     rows = t.host_rows(Kind.OP, Kind.RUNTIME)
     rows = rows[events.thread[rows] == thread]
-    start, end = events.start[rows], np.sort(events.end[rows])
+    start, end = events.start[rows], np.sort(events.end[rows], kind="stable")
     last = len(rows) - 1
     begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
     behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
@@ -102,7 +104,7 @@ def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
     for thread, again in second_forwards(t).items():
         mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
         called = events.start[launch[mine]]
-        found[mine] |= covered(again, called, called + 1) > 0
+        found[mine] |= contains(again, called)
     return found
 
 

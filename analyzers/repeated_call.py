@@ -47,7 +47,7 @@ META = RuleMeta(
     cause="host-work",
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the step
+MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3
 
 
@@ -59,7 +59,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the calls that could be left out."""
     found = union(EMPTY, *[one.host for one in repeated_calls(t)])
-    return worth_claiming(t, left, found, MIN_SHARE)
+    return worth_claiming(t, left, found, MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -78,7 +78,7 @@ def find(t: Tables) -> list[Finding]:
         return idle
     host = union(*[one.host for one in found])
     tasks = np.flatnonzero(t.launched_in(host))
-    busy = kernel_finding(t, KernelRule(META.id, title, MIN_SHARE, 0.0, texts, confidence, facts), tasks)
+    busy = kernel_finding(t, KernelRule(META.id, title, MIN_STEP_SHARE, 0.0, texts, confidence, facts), tasks)
     return with_kernels(idle, busy, tasks)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, Occurrences, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -38,7 +38,7 @@ META = RuleMeta(
     legend=Legend("a large tensor was copied to put little behind it", "#8f6b3a"),
     changes=("preallocate",),
 )
-MIN_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
+MIN_BUSY_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
 MIN_HOST_SHARE = 0.05  # of the step without a device, of concatenations that copy what is there already
 TITLE = "A large tensor is copied each time that little is put behind it"
 _KERNELS = lazy_pattern(r"CatArrayBatchedCopy")
@@ -56,11 +56,13 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
         return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_shapes, facts=facts))
     tasks = np.flatnonzero(free & t.tasks_matching(_KERNELS))
     evidence = top_kernels(t, tasks, most=2)
-    rule = KernelRule(META.id, "The device copies tensors to put them one behind the other", MIN_SHARE, 0.0, evidence)
+    rule = KernelRule(
+        META.id, "The device copies tensors to put them one behind the other", MIN_BUSY_SHARE, 0.0, evidence
+    )
     return kernel_finding(t, rule, tasks)
 
 
-def _shapes(t: Tables, _occurrences: Occurrences) -> list[str]:
+def _shapes(t: Tables, _gaps: IdleGaps) -> list[str]:
     found = grown_tensors(t)
     whole, piece = (" × ".join(map(str, shape)) for shape in (found.whole, found.piece))
     return [f"The largest has {whole} elements, {piece} are put to them."]

@@ -1,10 +1,10 @@
 """The model runs without gradients for a large part of every step: a rollout, generation, a teacher.
 
 What it looks for
-    Time before a step's first backward pass in which gradients are off, in at least half of the steps: stretches
+    Time before a step's first backward pass in which gradients are off, in at least half of the steps: intervals
     between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
     the run's time. Where operators are recorded, a model must run in it: a moving average of weights is other work. Of
-    one stretch, in which a model is called four times or more: one call of a teacher is the step's own work. Calls that
+    one interval, in which a model is called four times or more; one call of a teacher is its own work. Calls that
     repeat others (`repeated-call`), or compute a prefix anew (`uncached-generation`), do not count.
 
 Why it costs
@@ -43,9 +43,9 @@ META = RuleMeta(
     needs="steps of the whole run",
     changes=("batch-rollouts",),
 )
-MIN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
+MIN_RUN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
 RECURS_IN = 0.5  # of the steps
-MIN_CALLS = 4  # of a model in a stretch, a step: a teacher is called once or twice, each token is a call
+MIN_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
 MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
 TITLES = {
     "rollout": "Each update waits for data that is collected with the model",
@@ -59,7 +59,7 @@ def find(t: Tables) -> list[Finding]:
     found = []
     for phase, title in TITLES.items():
         share = shares.get(phase, 0.0)
-        if run is None or share < MIN_SHARE or not run.phase("backwards").any():
+        if run is None or share < MIN_RUN_SHARE or not run.phase("backwards").any():
             continue
         times = run.phase(phase)
         if (times > 0).mean() < RECURS_IN:
@@ -71,7 +71,7 @@ def find(t: Tables) -> list[Finding]:
 
 
 def _runs_a_model(t: Tables, phase: str) -> bool:
-    """Return whether a model runs there, and in one stretch again and again, as far as operators show it."""
+    """Return whether a model runs there, and in one interval again and again, as far as operators show it."""
     calls = no_grad_calls(t)
     if calls is None:
         return True

@@ -35,7 +35,7 @@ META = RuleMeta(
     order=80,
     changes=("embedding-lookup",),
 )
-MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
 REACHED_SHARE = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
 _OPS = lazy_pattern(
@@ -59,7 +59,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     rule = KernelRule(
         META.id,
         "Additions at indices wait for each other",
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         kept_ns=kept,
         evidence=[*lines, *top_kernels(t, tasks, most=2)],
         confidence="medium",

@@ -48,7 +48,7 @@ META = RuleMeta(
     needs="shapes on a known device",
     also=("profile-kernel",),
 )
-MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 MAX_SHOWN = 3
 
 
@@ -65,7 +65,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         return []
     tasks = np.concatenate([group.tasks for group in slow])
     time = busy_part(t, tasks)
-    if time < MIN_SHARE * total(t.occupancy.busy):
+    if time < MIN_BUSY_SHARE * total(t.occupancy.busy):
         return []
     needed = sum(group.bound_ns / REACHED_SHARE[group.limit] for group in slow) / sum(group.time_ns for group in slow)
     length = (t.tasks.end - t.tasks.start)[tasks]

@@ -37,14 +37,14 @@ META = RuleMeta(
     computes=False,
     also=("tune-buckets",),
 )
-MIN_SHARE = 0.01  # of the step
+MIN_STEP_SHARE = 0.01  # of the step
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of collectives that are too small."""
     tasks = small_collectives(t)
     alone = total(exposed_small(t))
-    if not len(tasks) or alone < MIN_SHARE * t.steps.num * t.steps.step_ns:
+    if not len(tasks) or alone < MIN_STEP_SHARE * t.steps.num * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[tasks]
     return [

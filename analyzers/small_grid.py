@@ -35,7 +35,7 @@ META = RuleMeta(
     order=110,
     changes=("fill-the-device",),
 )
-MIN_SHARE = 0.1  # of the busy time, as for other rules of a busy device
+MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 MAX_GRID_SHARE = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
 MAX_OVERLAP_SHARE = 0.5  # of a kernel's time that other streams may fill at most
 
@@ -60,7 +60,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         f"{length[i] / 1e6:.3f} ms."
         for i in longest
     ]
-    rule = KernelRule(META.id, "Long kernels use a part of the device", MIN_SHARE, kept, evidence, confidence="medium")
+    rule = KernelRule(
+        META.id, "Long kernels use a part of the device", MIN_BUSY_SHARE, kept, evidence, confidence="medium"
+    )
     return kernel_finding(t, rule, tasks)
 
 

@@ -37,7 +37,7 @@ from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
-    from diagnose.ranks.reasons import Reason
+    from diagnose.ranks.late_causes import Reason
 
 META = RuleMeta(
     id="straggler",
@@ -46,7 +46,7 @@ META = RuleMeta(
     changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd", "group-lengths"),
 )
-MIN_SHARE = 0.01  # of the step
+MIN_STEP_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
 MIN_STEPS_HIGH = 5  # compared, for high confidence
@@ -69,7 +69,7 @@ def find_in_all(c: Comparison) -> list[Finding]:
     found = [f for f in (_late(c), _slow_links(c), _bubbles(c), _uneven_exchange(c)) if f is not None]
     begin = _late_begin(c)
     turns = _turns(c, begin) if not found else None
-    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_SHARE * c.step_ns]
+    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_STEP_SHARE * c.step_ns]
 
 
 def _late(c: Comparison) -> Finding | None:
@@ -200,7 +200,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
         own_ns=lateness.saved_ns,
         evidence=(
             *(begin.evidence[:1] if begin else ()),
-            f"No rank is late in most steps: of the {'other ' if begin else ''}waiting {_blamed(c)}.",
+            f"No rank is late in most steps: of the {'other ' if begin else ''}waiting {_attributed(c)}.",
             *((_compared(c.reason, "Whichever is late"),) if c.reason.differences else ()),
         ),
         confidence="medium" if begin else None,
@@ -284,8 +284,8 @@ def _cores(c: Comparison) -> tuple[str, ...]:
 
 
 def _shares(c: Comparison, numbers: list[int]) -> str:
-    blame = c.waits.blame
-    share = float(blame[list(c.lateness.late)].sum()) / max(float(blame.sum()), 1.0)
+    attributed = c.waits.attributed_ns
+    share = float(attributed[list(c.lateness.late)].sum()) / max(float(attributed.sum()), 1.0)
     steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
     return (
         f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {percent(share, 0)} is for "
@@ -293,9 +293,9 @@ def _shares(c: Comparison, numbers: list[int]) -> str:
     )
 
 
-def _blamed(c: Comparison) -> str:
-    blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    named = [f"{percent(blame[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
+def _attributed(c: Comparison) -> str:
+    attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
+    named = [f"{percent(attributed[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
     return ", ".join(named)
 
 

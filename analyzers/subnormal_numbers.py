@@ -47,7 +47,7 @@ META = RuleMeta(
     cause="host-work",
     needs="shapes",
 )
-MIN_SHARE = 0.05  # of the step
+MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3
 
 
@@ -59,7 +59,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim what operators on such numbers take longer than others."""
     found = subnormal_numbers(t)
-    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_SHARE)
+    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_STEP_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:

@@ -38,7 +38,7 @@ META = RuleMeta(
     order=40,
     changes=("fused-attention",),
 )
-MIN_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
+MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -48,7 +48,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     between = np.concatenate([attention.between for attention in found])
     time = busy_part(t, between)
-    if is_minor(t, between, MIN_SHARE):
+    if is_minor(t, between, MIN_BUSY_SHARE):
         return []
     products = busy_part(t, np.concatenate([attention.products for attention in found]))
     scores = max(attention.scores for attention in found)

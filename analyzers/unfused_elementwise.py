@@ -44,7 +44,7 @@ META = RuleMeta(
     also=("patch-operators", "call-operator"),
 )
 MAX_KINDS = 5  # of chains, among which a bundled operator may be
-MIN_SHARE = 0.1  # of the busy time, or of the step: less comes back only in part when a model is compiled
+MIN_BUSY_SHARE = 0.1  # of the busy time, or of the step: less comes back only in part when a model is compiled
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -54,7 +54,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     tasks = np.concatenate([chain.tasks for chain in found])
     time = busy_part(t, tasks)
-    if is_minor(t, tasks, MIN_SHARE):
+    if is_minor(t, tasks, MIN_BUSY_SHARE):
         return []
     in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > sum(chain.time_ns for chain in found)
     title = "Pointwise operators run one by one"
@@ -78,12 +78,12 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             where=_where(t, found),
             confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
-            facts={"chains": _costliest(found), "in_graph": in_graph},
+            facts={"chains": _top_chains(found), "in_graph": in_graph},
         )
     ]
 
 
-def _costliest(found: list[Chain]) -> list[list[str]]:
+def _top_chains(found: list[Chain]) -> list[list[str]]:
     """Return the operators of the kinds of chains, the most expensive first."""
     cost: Counter[tuple[str, ...]] = Counter()
     for chain in found:

@@ -30,7 +30,7 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
+from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graphed_updates
@@ -55,7 +55,7 @@ META = RuleMeta(
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
 # moments read, all but the gradient written.
 PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
-MIN_SHARE = 0.05  # of the busy time
+MIN_BUSY_SHARE = 0.05  # of the busy time
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
 _FUSED = lazy_pattern(r"[Ff]used")
 
@@ -67,7 +67,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, steps = t.gaps, updates(t)
     called = t.trace.events.start[gaps.launch]
     pauses = (gaps.launch >= 0) & ~gaps.cross_stream & (gaps.end - gaps.queued_at < gaps.latency_ns)
-    pauses &= covered(steps, called, called + 1) > 0
+    pauses &= contains(steps, called)
     return union(intersect(intersect(left, gaps.host_part()), steps), intersect(left, gaps.device_part(pauses)))
 
 
@@ -89,7 +89,7 @@ def find(t: Tables) -> list[Finding]:
     rule = KernelRule(
         META.id,
         title if is_loop(t) else f"{facts['name']} passes over its tensors again and again",
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         facts=facts,
     )
     busy = kernel_finding(t, rule, tasks)
@@ -119,7 +119,7 @@ def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
     rule = KernelRule(
         META.id,
         title,
-        MIN_SHARE,
+        MIN_BUSY_SHARE,
         kept_ns=float(length.sum()) * needed / passes,
         evidence=(
             f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}.",
@@ -133,6 +133,6 @@ def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
 def _separate_passes(t: Tables) -> Rows:
     """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
     called = t.trace.events.start[t.tasks.launch]
-    mine = (t.tasks.launch >= 0) & (covered(updates(t), called, called + 1) > 0)
+    mine = (t.tasks.launch >= 0) & contains(updates(t), called)
     found: Rows = np.flatnonzero(mine & ~t.tasks_matching(_FUSED) & ~late_tasks(t.trace, t.tasks))
     return found

@@ -43,7 +43,7 @@ META = RuleMeta(
     changes=("compute-less-often",),
     cause="host-work",
 )
-MIN_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
+MIN_FUNCTION_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
 MIN_NS = 100_000  # of an operator that computes; a call of a small one takes a tenth of it
 MAX_NAMED = 3
 
@@ -82,10 +82,10 @@ def _largest(t: Tables) -> tuple[str, Rows]:
     heavy = np.array([HEAVY.match(name) is not None for name in t.trace.names], bool)
     best: tuple[int, str, Rows] = (0, "", np.empty(0, np.intp))
     for frame, rows in called_by_functions(t).items() if len(free) else ():
-        mine = np.sort(rows[among(rows, free) & ~heavy[t.trace.events.name[rows]]])
+        mine = np.sort(rows[among(rows, free) & ~heavy[t.trace.events.name[rows]]], kind="stable")
         length = (t.trace.events.end - t.trace.events.start)[mine]
         if length[length >= MIN_NS].sum() < length.sum() / 2:  # a loop of small operators: launch-bound names it
             continue
         best = max(best, (total(t.covering(mine)), frame, mine), key=lambda each: each[0])
     window = t.steps.window[1] - t.steps.window[0]
-    return best[1:] if best[0] >= MIN_SHARE * window else ("", np.empty(0, np.intp))
+    return best[1:] if best[0] >= MIN_FUNCTION_SHARE * window else ("", np.empty(0, np.intp))

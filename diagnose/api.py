@@ -278,7 +278,7 @@ def watch(
         limits=WindowLimits(count=windows, total_mb=max_mb),
         metrics=MetricsOptions(prometheus=str(prometheus), otlp=otlp),
     )
-    return Watch(options, command=tuple(sys.argv), say=Progress(quiet=quiet).say)
+    return Watch(options, command=tuple(sys.argv), report=Progress(quiet=quiet).report)
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def _named_in(index: Path) -> set[str]:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         outside = sorted(n for n in names if Path(n).is_absolute() or ".." in Path(n).parts)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{index} is no index of a checkpoint ({error!r}); fetch it again.") from error
+        raise ValueError(f"{index} is not an index of a checkpoint ({error!r}); fetch it again.") from error
     if outside:
         raise ValueError(f"{index} names {outside[0]!r}, which is outside of {index.parent}; name that file instead.")
     return names
@@ -167,7 +167,7 @@ def _torch_file(file: Path, *, mapped: bool) -> Any:  # whatever was saved
 
 
 def _unreadable(file: Path, error: Exception) -> ValueError:
-    return ValueError(f"{file} is no checkpoint that torch can read ({error}); fetch or save it again.")
+    return ValueError(f"{file} is not a checkpoint that torch can read ({error}); fetch or save it again.")
 
 
 def _described(content: object) -> str:

@@ -90,7 +90,7 @@ def read_metadata(folder: Path, names: Iterable[str]) -> tuple[Any, set[str]]:
 
 
 def _damaged(file: Path, why: object) -> ValueError:
-    return ValueError(f"{file} is no description of a distributed checkpoint ({why}); fetch or save it again.")
+    return ValueError(f"{file} is not a description of a distributed checkpoint ({why}); fetch or save it again.")
 
 
 def _unpickle(data: bytes, file: Path) -> Any:  # noqa: C901  # a tree of containers, numbers, texts and records
@@ -155,21 +155,21 @@ def _since_mark(stack: list[Any]) -> list[Any]:
 def _record(stack: list[Any]) -> None:
     args, kind = stack.pop(), stack.pop()
     if not isinstance(kind, _Kind) or not isinstance(args, tuple):
-        raise TypeError("a call of what is no class")
+        raise TypeError("a call of something that is not a class")
     stack.append({} if kind.name == "OrderedDict" else _Record(kind.name, args))
 
 
 def _build(stack: list[Any]) -> None:
     state = stack.pop()
     if not isinstance(stack[-1], _Record):
-        raise TypeError("a state of what is no object")
+        raise TypeError("a state of something that is not an object")
     stack[-1].state = state
 
 
 def _set_items(stack: list[Any], items: list[Any]) -> None:
     target = stack[-1]
     if not isinstance(target, dict) or len(items) % 2:
-        raise TypeError("items of what is no dictionary")
+        raise TypeError("items of something that is not a dictionary")
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, (str, int, _Record)):  # a nested tuple would be hashed to any depth
             raise TypeError(f"a {type(key).__name__} as a key")
@@ -178,7 +178,7 @@ def _set_items(stack: list[Any], items: list[Any]) -> None:
 
 def _extend(stack: list[Any], items: list[Any]) -> None:
     if not isinstance(stack[-1], list):
-        raise TypeError("an element of what is no list")
+        raise TypeError("an element of something that is not a list")
     stack[-1].extend(items)
 
 

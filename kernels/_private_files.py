@@ -56,7 +56,7 @@ def open_private(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{path} is no regular file, and nothing is loaded from it; remove it.")
+            raise PermissionError(f"{path} is not a regular file, and nothing is loaded from it; remove it.")
         _check(path, found)
     except BaseException:
         os.close(descriptor)
@@ -92,7 +92,8 @@ def _check(path: Path, found: os.stat_result) -> None:
 
 def _check_above(folder: Path) -> None:
     """Check every folder and link on the way: who may rename one of them may put another in its place."""
-    left, at, links = list(reversed(Path(os.path.abspath(folder)).parts[1:])), Path("/"), 0  # noqa: PTH100  # links
+    whole = Path(os.path.normpath(folder.absolute()))  # resolve() would follow the links
+    left, at, links = list(reversed(whole.parts[1:])), Path("/"), 0
     while left:
         part = left.pop()
         if part == "..":

@@ -44,7 +44,7 @@ from diagnose.kernels.memory_snapshot import is_out_of_memory
 
 __all__ = ["BatchSizes", "find_batch_size"]
 
-ENOUGH = 0.95
+MIN_RATE_SHARE = 0.95
 """Of the most samples a second: a smaller batch that reaches it leaves memory for other things."""
 
 
@@ -60,7 +60,7 @@ class BatchSizes:
     def fastest(self) -> int:
         """Return the smallest size whose samples a second are about the most."""
         most = max(size / took for size, took in self.seconds.items())
-        return min(size for size, took in self.seconds.items() if size / took >= ENOUGH * most)
+        return min(size for size, took in self.seconds.items() if size / took >= MIN_RATE_SHARE * most)
 
     def __str__(self) -> str:
         """Return a line for each size."""

@@ -107,7 +107,7 @@ def eight_bit_adamw(
     """
     chosen = backend or next((name for name in BACKENDS if is_available(name)), BACKENDS[0])
     if chosen not in BACKENDS:
-        raise ValueError(f"There is no backend {backend!r}; there are {' and '.join(BACKENDS)}.")
+        raise ValueError(f"Invalid backend {backend!r}: use {' or '.join(BACKENDS)}.")
     if not is_available(chosen):
         raise ModuleNotFoundError(f"An 8-bit AdamW needs the package {chosen}; install it: pip install {chosen}.")
     trained = [p for p in model.parameters() if p.requires_grad] if parameters is None else parameters

@@ -106,7 +106,7 @@ class SharedCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if _identity(self.folder) != self._identity:
-            raise PermissionError(f"{self.folder} is no longer the cache that this process was given; make a new one.")
+            raise PermissionError(f"{self.folder} has been replaced since this process got it; make a new cache.")
         self._remove, self._named = None, {}
         self._ledger = Ledger(self.folder / "ledger")
 

@@ -33,7 +33,7 @@ Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
 
 _PILLS: Mapping[str, tuple[str, str, Tone]] = {
     "cpu-bound": ("CPU-bound", "the host does not keep the GPU's queue filled", "bad"),
-    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle stretches", "bad"),
+    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle intervals", "bad"),
     "kernel-bound": ("GPU-bound", "the queue is full: the time is in the GPU's own work", "warn"),
     "no-gpu": ("CPU only", "no device in this recording: everything is about the host", "info"),
 }

@@ -18,7 +18,7 @@ __all__ = ["Recording", "render"]
 LINE = "#5b7fa6"
 LEFT, RIGHT, TOP, BASE, HEIGHT = 90.0, 1046.0, 18.0, 168.0, 204.0
 MAX_POINTS = 200  # of a chart: the newest
-AS_LONG = 0.005  # of a step: what differs by less is shown as the same
+MAX_EQUAL_SHARE = 0.005  # of a step: what differs by less is shown as the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _trend(members: Sequence[Recording]) -> str:
     before = median(steps[:-1])
     ratio = steps[-1] / before - 1
     share = percent(abs(ratio))
-    if abs(ratio) < AS_LONG:
+    if abs(ratio) < MAX_EQUAL_SHARE:
         how = tr("as long as")
     else:
         how = tr("{share} longer than", share=share) if ratio > 0 else tr("{share} shorter than", share=share)

@@ -13,11 +13,23 @@ from diagnose.reports.rule_labels import CATEGORIES, PATH
 
 __all__ = ["render"]
 
+REPLAYED = "predicted by a replay of the recorded steps, not measured"
+BOUNDED = "bounded by what the cause takes of the run, not measured"
+NOT_REPLAYED = "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
+
 
 def render(
-    source: str, forecasts: Sequence[Forecast], error: float, path: Sequence[tuple[str, float]], *, is_doubtful: bool
+    source: str,
+    forecasts: Sequence[Forecast],
+    error: float | None,
+    path: Sequence[tuple[str, float]],
+    *,
+    is_doubtful: bool,
 ) -> str:
-    """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it."""
+    """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it.
+
+    None of the latter is that nothing was replayed, and there is no ``path``.
+    """
     now, then = forecasts[0].step_ns, forecasts[-1].step_ns
     words = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
     if is_doubtful:
@@ -37,7 +49,8 @@ def render(
         path=path,
         path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         is_doubtful=is_doubtful,
-        doubt=tr(words, error=percent(abs(error))),
+        basis=tr(BOUNDED if error is None else REPLAYED),
+        doubt=tr(words, error=percent(abs(error))) if error is not None else tr(NOT_REPLAYED),
     )
 
 

@@ -12,6 +12,7 @@ from diagnose.reports.format import duration, growth, percent, plural, recording
 from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
+from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
 
 __all__ = [
     "MAX_WORDS",
@@ -67,7 +68,7 @@ def headline(d: Diagnosis, why: str) -> str:
     """Return the answer in at most sixteen words; ``why`` states why the recording cannot be relied on, or is empty."""
     if why:
         again = re.split("[:：]", why.rstrip(".。"), maxsplit=1)[0]
-        return _fitted(tr("Record again first: {why}", why=_lower(again)), "")
+        return _fitted(tr("Record again first: {why}", why=lower_first(again)), "")
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
         return _of_nothing(d)
@@ -75,7 +76,10 @@ def headline(d: Diagnosis, why: str) -> str:
     if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
         return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
-    return _fitted(_sentence(finding.title).rstrip(".。"), _share(d, finding))
+    title, share = _sentence(finding.title).rstrip(".。"), _share(d, finding)
+    if LARGEST_AVOIDABLE not in d.headline and tr(LARGEST_AVOIDABLE) not in d.headline:  # which may be translated
+        return _fitted(title, share)
+    return _fitted(lower_first(title), share, tr("Largest avoidable cost: {title}", title=""))
 
 
 def _of_nothing(d: Diagnosis) -> str:
@@ -121,20 +125,21 @@ def _share(d: Diagnosis, finding: Finding) -> str:
     return tr(" ({words})", words=words)
 
 
-def _fitted(text: str, share: str) -> str:
-    """Return the text and the share in at most sixteen words; clauses at the end are left out, then words."""
+def _fitted(text: str, share: str, lead: str = "") -> str:
+    """Return lead, text and share in at most sixteen words; clauses at the text's end are left out, then words."""
     if current() != ENGLISH:
-        return one_line(text + share)
-    if len((text + share).split()) > MAX_WORDS and "%" in share:
+        return one_line(lead + text + share)
+    most = MAX_WORDS - len(lead.split())
+    if len((text + share).split()) > most and "%" in share:
         share = f" ({share.strip(' ()').partition(' of ')[0]})"
     share_words = len(share.split())
-    while len(text.split()) + share_words > MAX_WORDS:
+    while len(text.split()) + share_words > most:
         shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
         if len(shorter.split()) < 3:
-            text = " ".join(text.split()[: MAX_WORDS - share_words]) + "…"
+            text = " ".join(text.split()[: most - share_words]) + "…"
             break
         text = shorter
-    return one_line(text + share)
+    return one_line(lead + text + share)
 
 
 def checked(d: Diagnosis) -> str:
@@ -202,18 +207,18 @@ def _beside_recording(d: Diagnosis) -> list[str]:
     if not p.agree:
         words = (
             "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: the "
-            "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
+            "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
         )
         if p.before_ns is None:
             words = (
                 "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: the "
-                "script or the machine changed meanwhile, so the stated step may not be the usual one. Record again."
+                "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
             )
         elif p.after_ns is not None:
             words = (
                 "Steps without the profiler took {before} right before and {after} right after the recorded ones, "
-                "which took {recorded}: the script or the machine changed meanwhile, so the stated step may not be the "
-                "usual one. Record again."
+                "which took {recorded}: the script or the machine changed meanwhile, so the reported step may not be "
+                "the usual one. Record again."
             )
         each = (p.before_ns, p.after_ns, p.recorded_ns)
         before, after, recorded = map(duration, each)
@@ -301,8 +306,3 @@ def view(d: Diagnosis) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "。")) else ".")
-
-
-def _lower(text: str) -> str:
-    first = text.split(" ", 1)[0]
-    return text if first != first.capitalize() else text[:1].lower() + text[1:]

@@ -11,7 +11,7 @@ from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import answer as answers
-from diagnose.reports import saving_words
+from diagnose.reports import code_tables, saving_words
 from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
@@ -96,6 +96,11 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_of=lambda fix: trial_of(d, fix.id),
         took_longer=took_longer(d),
         calls=calls,
+        code_aside=code_tables.aside(d.code) if d.code is not None else "",
+        code_columns=code_tables.columns,
+        code_cell=code_tables.cell,
+        code_label=code_tables.label,
+        code_short=code_tables.short,
         achieved=achieved,
         kernels=(d.picture.kernels if d.picture is not None else ()) or d.kernels,
         gap_work=_gap_work(d),

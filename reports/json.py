@@ -26,6 +26,7 @@ from diagnose.model.diagnosis import (
     Where,
 )
 from diagnose.reports.format import MAX_LOSSES
+from diagnose.reports.json_code import code_to_dict
 from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text
 
@@ -76,6 +77,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "prescriptions": each(_prescription, d.prescriptions),
         "also_possible": each(_prescription, d.also_possible),
         "operators": each(_operator, d.operators),
+        "code": None if d.code is None else code_to_dict(d.code),
         "replay": {"error_share": share(d.replay_error)},
         "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
         "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),

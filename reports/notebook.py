@@ -1,28 +1,49 @@
 """A diagnosis as a notebook shows it: the report without its charts, and where these are.
 
-A notebook keeps what it shows, and the whole page has some megabytes of charts.
+A notebook keeps what it shows, and the whole page has some megabytes of charts. Where the report takes much without
+them too, by its drawings and long tables, the text of the terminal stands in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports import html
+from diagnose.reports import html, text
+from diagnose.text.numbers import plural
 
-__all__ = ["render"]
+__all__ = ["MAX_BYTES", "render"]
 
+MAX_BYTES = 400_000  # of one cell's output: of most recordings it is 60 to 320 kB
+TEXT_RESERVE_BYTES = 10_000  # of these, for what stands around a text: a path of 4,096 bytes at most, twice
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
-HOW = '<p>With its charts: <code>diagnosis.to_html("report.html")</code> writes the whole report.</p>'
+PLAIN = '<pre style="max-height: 800px; overflow: auto">{}</pre>'
+HOW = '<p>{} <code>diagnosis.to_html("report.html")</code> writes the whole report.</p>'
+WITH_CHARTS, AS_PAGE = "With its charts:", "This is the text of a report that is too large for a notebook. As a page:"
 
 
 def render(d: Diagnosis, pages: Sequence[Path] = ()) -> str:
     """Return the report in a frame, so that neither page styles the other; ``pages`` hold the whole of it."""
-    return FRAME.format(escape(html.render(d, charts=False))) + (_link(pages[-1]) if pages else HOW)
+    shown = FRAME.format(escape(html.render(d, charts=False))) + _rest(WITH_CHARTS, pages)
+    return shown if len(shown.encode()) <= MAX_BYTES else _as_text(d) + _rest(AS_PAGE, pages)
 
 
-def _link(page: Path) -> str:
-    name = escape(page.as_posix())
-    return f'<p>With its charts: <a href="{name}" target="_blank">{name}</a></p>'
+def _as_text(d: Diagnosis) -> str:
+    """Return the report of the terminal, as many lines as there is room for."""
+    lines = escape(text.render(d)).split("\n")
+    room = MAX_BYTES - TEXT_RESERVE_BYTES
+    ends = accumulate(len(line.encode()) + 1 for line in lines)
+    kept = sum(end <= room for end in ends)
+    rest = [f"… and {plural(len(lines) - kept, 'line')} more"] if kept < len(lines) else []
+    return PLAIN.format("\n".join([*lines[:kept], *rest]))
+
+
+def _rest(words: str, pages: Sequence[Path]) -> str:
+    """Return where the whole of the report is, or how it is written."""
+    if not pages:
+        return HOW.format(words)
+    name = escape(pages[-1].as_posix())
+    return f'<p>{words} <a href="{name}" target="_blank">{name}</a></p>'

@@ -26,7 +26,7 @@ PHASES = {
     "evaluation": Legend("in evaluation mode, or batches without gradients", "#c2577a"),
     "rollout": Legend("gradients off several times before the backward pass, and what lies between", "#a06cc9"),
     "inference": Legend("gradients off before the backward pass, or steps without one", "#a48ee6"),
-    "checkpoint": Legend("in torch.save", "#f2811d"),
+    "checkpoint": Legend("writing a checkpoint", "#f2811d"),
     "other": Legend("between the update and the next batch", "#93a4b8"),
 }
 """The phases of a run."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, RankSummary
-from diagnose.reports import text_findings, text_forecast, text_kernels, text_picture, text_trials
+from diagnose.reports import text_code, text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
 from diagnose.reports.headline import passes_words, recording_words
@@ -74,9 +74,10 @@ def render(
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path] | None = None) -> str:
     """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    colour = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     text = render(d, width=columns(), colour=colour, verbose=verbose, written=written)
-    return in_encoding(text, sys.stdout.encoding).rstrip("\n")
+    return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
 
 
 def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:
@@ -90,12 +91,13 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
         yield text_picture.phases(phases)
     yield from text_findings.findings(d, width, verbose=verbose, written=written)
     yield from _kernels(d, width, verbose=verbose)
+    yield from text_code.tables(d.code, width) if d.code is not None else ()
     if d.cross_check:
         yield _title("Cross-check against Holistic Trace Analysis")
         yield cross_check(d.cross_check)
     if d.waterfall is not None:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
-        yield from text_forecast.waterfall(d.waterfall)
+        yield from text_forecast.waterfall(d.waterfall, width)
     if d.critical_path is not None and d.partition is not None:
         yield _title(tr("Critical path"), tr("what the step's length depends on"))
         yield text_forecast.path(d.critical_path.shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -17,28 +18,40 @@ from diagnose.text.plain_text import one_line
 
 __all__ = ["path", "waterfall"]
 
-_BAR_CELLS = 30
+_BAR_CELLS, _MIN_BAR_CELLS = 30, 4  # of fewer cells a bar shows little
+_GAP_CELLS = 2
 MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 
 
-def waterfall(waterfall: Waterfall) -> Iterator[RenderableType]:
-    """Yield one line for each change, the step after it, and at the end what then bounds it."""
+def waterfall(waterfall: Waterfall, width: int) -> Iterator[RenderableType]:
+    """Yield one line for each change, the step after it, and at the end what then bounds it.
+
+    Where there is little room the bars are shorter, then left out, and names take several lines; numbers stay whole.
+    """
     baseline = waterfall.forecasts[0].step_ns
-    grid = Table.grid(padding=(0, 2))
-    for justify in ("right", "left", "left", "right"):
-        grid.add_column(justify=justify, no_wrap=True)
-    for forecast in waterfall.forecasts:
-        wide = forecast.high_ns - forecast.low_ns > MIN_PATH_SHARE * baseline
-        span = tr("{low} to {high}", low=duration(forecast.low_ns), high=duration(forecast.high_ns)) if wide else ""
-        picture = bar(forecast.step_ns / baseline if baseline else 0, _BAR_CELLS).ljust(_BAR_CELLS)
-        grid.add_row(
-            Text(f"  {duration(forecast.step_ns)}"),
-            Text(picture, style="cyan" if forecast.ids else "red"),
-            one_line(_name(forecast)),
-            Text(span, style="dim"),
-        )
+    rows = [(f"  {duration(f.step_ns)}", one_line(_name(f)), _range(f, baseline)) for f in waterfall.forecasts]
+    taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 3 * _GAP_CELLS
+    cells = min(_BAR_CELLS, width - taken)
+    has_bars = cells >= _MIN_BAR_CELLS
+    grid = Table.grid(padding=(0, _GAP_CELLS))
+    grid.add_column(justify="right", no_wrap=True)
+    if has_bars:
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_column(justify="right", no_wrap=True)
+    for forecast, (step, name, span) in zip(waterfall.forecasts, rows, strict=True):
+        share = forecast.step_ns / baseline if baseline else 0
+        picture = Text(bar(share, cells).ljust(cells), style="cyan" if forecast.ids else "red")
+        grid.add_row(Text(step), *([picture] if has_bars else []), name, Text(span, style="dim"))
     yield grid
     yield Padding(Text(tr("then it is bound by {what}", what=one_line(waterfall.bound_by)), style="dim"), (0, 0, 0, 2))
+
+
+def _range(forecast: Forecast, baseline: float) -> str:
+    """Return between what the prediction lies, "" where that is narrow."""
+    if forecast.high_ns - forecast.low_ns <= MIN_PATH_SHARE * baseline:
+        return ""
+    return tr("{low} to {high}", low=duration(forecast.low_ns), high=duration(forecast.high_ns))
 
 
 def _name(forecast: Forecast) -> str:

@@ -43,8 +43,8 @@ def trial_chart(d: Diagnosis) -> Markup | None:
     measured = [t for t in d.trials if t.steps_ms is not None and not t.failure and math.isfinite(t.speed_up)]
     if not measured:
         return None
-    foretold = [_predicted(t) for t in measured]
-    ends = [1.0, *(x for t in measured for x in (*t.interval, t.speed_up)), *(x for x in foretold if x is not None)]
+    predicted = [_predicted(t) for t in measured]
+    ends = [1.0, *(x for t in measured for x in (*t.interval, t.speed_up)), *(x for x in predicted if x is not None)]
     finite = [x for x in ends if math.isfinite(x)]
     low, high = min(0.95, *finite) * 0.98, max(1.1, *finite) * 1.02
     bottom = 30 + ROW * len(measured)
@@ -69,7 +69,7 @@ def trial_chart(d: Diagnosis) -> Markup | None:
         tr("speed-up of the step; a gain lies right of 1 ×"),
     )
     svg.line([(x(1), 22), (x(1), bottom)], "currentColor", 1.2, ' stroke-dasharray="4 3"')
-    for i, (t, guess) in enumerate(zip(measured, foretold, strict=True)):
+    for i, (t, guess) in enumerate(zip(measured, predicted, strict=True)):
         y = 30 + ROW * i + ROW / 2
         _, colour, shape = TONES[verdict(t)]
         svg.text(LEFT - 10, y + 4, middle(one_line(trial_name(t)), _MAX_NAME_CHARS), "end")

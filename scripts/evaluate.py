@@ -6,6 +6,10 @@ Exits 1 below the bars: planted rule dominant in 95 % of the pairs that can show
 a change that changes nothing, the same losses bit by bit under changes that promise it, and a mean error of the
 predicted step of at most 15 % (on a GPU 10 %). Exits 3 where ``--minutes`` were over before the last pair; with
 ``--keep`` the next run goes on from there.
+
+``--ranges`` measures something else: whether what a change saves lies within the range that the report states, for
+these pairs and for the scripts of scripts/third_party_scripts with a waste. Exits 1 where fewer than nine in ten do, or
+one makes steps longer for certain.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any, Protocol
+from typing import Any
+
+from range_runs import Pair, run_ranges, section_of
 
 from diagnose.changes import CHANGES, patch_of
 from diagnose.model.forecast import remaining_ratio
@@ -38,16 +43,6 @@ FALSE_SHARE = 0.02
 TIMEOUT_S = 180.0
 
 NOT_YET = "\nOn a GPU this has not been run yet.\n"
-
-
-class Pair(Protocol):
-    """What fixtures/catalogue.py tells of a script."""
-
-    name: str
-    path: Path
-    expect: Mapping[str, tuple[str, ...] | None]
-    fixed: Mapping[str, tuple[str, ...] | None]
-    ranks: int
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,13 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--keep", type=Path, help="keep each pair's row there as JSON, and take those that are there")
     parser.add_argument("--minutes", type=float, help="begin no further pair after so many minutes")
+    parser.add_argument("--ranges", action="store_true", help="whether stated ranges hold what is measured, on a CPU")
+    parser.add_argument("--turns", type=int, default=3, help="runs of each form, with --ranges (default: 3)")
+    parser.add_argument("--quantile", type=float, default=0.5, help="of a run's steps, with --ranges (default: 0.5)")
+    parser.add_argument("--compiling", action="store_true", help="with --ranges: also changes that compile")
     options = parser.parse_args()
+    if options.ranges:
+        return run_ranges(_fixtures(), options)
     ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     rows = []
     for fixture in _fixtures():
@@ -107,7 +108,7 @@ def main() -> int:
         print(_line(rows[-1]), flush=True)
     text = _page(rows, options.device)
     if options.write:
-        options.write.write_text(text, encoding="utf-8")
+        options.write.write_text(text + section_of(options.write), encoding="utf-8")
     print(text)
     return 0 if _passed(rows, options.device) else 1
 

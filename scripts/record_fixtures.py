@@ -1,4 +1,4 @@
-"""Records small captures of the bundled scripts on the CPU, for tests that analyse and train nothing.
+"""Records small captures of the bundled scripts, and of those of outsiders, on the CPU: tests analyse them.
 
 The scripts and the package are copied into one neutral folder and run there by relative paths, so that a capture names
 no folder of the machine that it was made on. A capture is kept if its dominant finding is what the script plants; one
@@ -22,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "fixtures" / "captures"
+OUTSIDERS = ROOT / "scripts" / "third_party_scripts"
+OF_OUTSIDERS = ROOT / "tests" / "changes" / "captures"  # for tests of the diffs that are printed for them
 PLACE = Path(tempfile.gettempdir(), "diagnose-fixtures")  # the one folder that captures name
 MAX_BYTES = 400_000
 # What each script is recorded with: few steps, as many as its bottleneck needs to show.
@@ -31,6 +33,21 @@ WINDOWS = {
     "gc_every_step": ("--skip", "10", "--steps", "2"),
     "loop_optimizer": ("--skip", "10", "--steps", "1", "--max-mb", "10"),
     "slow_dataset": ("--skip", "10", "--steps", "1", "--max-mb", "4"),
+}
+OUTSIDERS_WINDOWS = {
+    name: ("--quick", "--steps", num)
+    for name, num in {
+        "accelerate_classifier": "4",
+        "char_lm": "6",
+        "evaluation_in_loop": "6",
+        "gan_two_optimizers": "4",
+        "gradient_accumulation": "4",
+        "iterable_shards": "6",
+        "lightning_autoencoder": "4",
+        "many_items": "2",
+        "periodic_checkpoint": "6",
+        "slow_transform": "6",
+    }.items()
 }
 FOLDERS = re.compile(
     r"(?<![\w./<])/(?!tmp/diagnose-fixtures)(?:home|root|work|usr|opt|srv|mnt|Users|private|var|tmp)/[^\"\s]*"
@@ -51,7 +68,7 @@ def prepare() -> None:
     """Copy the scripts and the package, links followed, into the neutral folder."""
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(mode=0o700)
-    for path in (ROOT / "fixtures").glob("*.py"):
+    for path in (*(ROOT / "fixtures").glob("*.py"), *OUTSIDERS.glob("*.py")):
         shutil.copy(path, PLACE)
     shutil.copytree(ROOT / "diagnose", PLACE / "diagnose", ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -61,8 +78,11 @@ def record(name: str, ranks: int) -> Path | None:
     capture = PLACE / "captures" / name
     shutil.rmtree(capture, ignore_errors=True)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "diagnose", "trace", "--json", "--quiet", *WINDOWS[name]]
-    command += ["--capture", f"captures/{name}", f"{name}.py", "--device", "cpu", "--steps", "400"]
+    windows, own = (WINDOWS[name], ["--device", "cpu", "--steps", "400"]) if name in WINDOWS else (
+        OUTSIDERS_WINDOWS[name], []
+    )  # fmt: skip
+    command = [sys.executable, *launcher, "-m", "diagnose", "trace", "--json", "--quiet", *windows]
+    command += ["--capture", f"captures/{name}", f"{name}.py", *own]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PLACE), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=PLACE, env=environment, check=False, capture_output=True, text=True)
     if done.returncode != 0 or not capture.is_dir():
@@ -91,7 +111,7 @@ def complaint(capture: Path, rules: tuple[str, ...]) -> str:
         return f"it names {', '.join(sorted(found)[:5])}"
     command = [sys.executable, "-m", "diagnose", "analyze", str(capture), "--json", "--quiet"]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    if answer["dominant"] not in rules:
+    if rules and answer["dominant"] not in rules:
         return f"{answer['dominant']} dominates, not {' or '.join(rules)}"
     return ""
 
@@ -99,19 +119,20 @@ def complaint(capture: Path, rules: tuple[str, ...]) -> str:
 def main() -> int:
     """Record the scripts that are named, or all; return 1 where one could not be kept."""
     parser = argparse.ArgumentParser(description="Records the captures in fixtures/captures.")
-    parser.add_argument("names", nargs="*", choices=[*WINDOWS, []], metavar="NAME", help=", ".join(WINDOWS))
+    parser.add_argument("names", nargs="*", choices=[*WINDOWS, *OUTSIDERS_WINDOWS, []], metavar="NAME")
     failed = False
     prepare()
-    for name in parser.parse_args().names or WINDOWS:
-        rules, ranks = expected(name)
+    for name in parser.parse_args().names or (*WINDOWS, *OUTSIDERS_WINDOWS):
+        rules, ranks = expected(name) if name in WINDOWS else ((), 1)
+        kept = (KEPT if name in WINDOWS else OF_OUTSIDERS) / name
         capture = record(name, ranks)
         wrong = complaint(capture, rules) if capture else "nothing was captured"
         failed = failed or bool(wrong)
         print(f"{name}: {f'not kept: {wrong}' if wrong else 'kept'}", flush=True)
         if capture and not wrong:
-            shutil.rmtree(KEPT / name, ignore_errors=True)
-            shutil.copytree(capture, KEPT / name)
-            for path in (KEPT / name).iterdir():
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(capture, kept)
+            for path in kept.iterdir():
                 path.chmod(0o644)
     return failed
 

@@ -29,7 +29,7 @@ def main() -> int:
     if dialect.vendor != gpu.vendor:
         parser.error(f"case {case.name} runs on {gpu.name}, which {dialect.name} cannot describe; leave --dialect out")
     if options.output and not options.output.is_dir():
-        parser.error(f"{options.output} is no folder; make it first")
+        parser.error(f"Invalid folder {options.output}: use an existing one")
     written = write_run(recorded, dialect, options.output) if options.output else []
     answer = {
         "case": case.name,

@@ -37,14 +37,14 @@ META = RuleMeta(
     order={order},
     changes=(),
 )
-MIN_SHARE = 0.05  # of the busy time: why this much, and where it was calibrated
+MIN_BUSY_SHARE = 0.05  # of the busy time: why this much, and where it was calibrated
 _KERNELS = re.compile(r"{words}")
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of these kernels."""
     tasks = np.flatnonzero(free & t.tasks_matching(_KERNELS))
-    rule = KernelRule(META.id, "Kernels of {words} take time", MIN_SHARE, evidence=top_kernels(t, tasks))
+    rule = KernelRule(META.id, "Kernels of {words} take time", MIN_BUSY_SHARE, evidence=top_kernels(t, tasks))
     return kernel_finding(t, rule, tasks)
 '''
 

@@ -116,8 +116,8 @@ def score(script: Script, prove: bool = False, keep: Path | None = None) -> Row:
                 script, folder, keep / f"{script.name}.proof.json" if keep else Path(scratch, "proof.json")
             )
     remarks = "; ".join(str(value) for key, value in columns.items() if key.startswith("remark_") and value)
-    told = {key: value for key, value in columns.items() if not key.startswith("remark_")}
-    return _with(blank, remark=remarks, answer_s=seconds, **told)
+    values = {key: value for key, value in columns.items() if not key.startswith("remark_")}
+    return _with(blank, remark=remarks, answer_s=seconds, **values)
 
 
 def _with(row: Row, **values: Any) -> Row:

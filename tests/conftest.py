@@ -176,7 +176,7 @@ class Recording:
         for time in np.arange(start, end, period).tolist():
             self.sample(time, place, running=running)
 
-    def told(self, **fields: Any) -> None:
+    def with_info(self, **fields: Any) -> None:
         """State what capture.json holds."""
         self.info = msgspec.convert(fields, CaptureInfo)
 
@@ -260,9 +260,9 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Accumulate|Allow|Call|Capture|Check|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Evaluate|Exchange|Find|Freeze|Fuse|Give|Keep"
-    "|Leave|Let|List|Lo(ad|g|ok)|M(ake|ark|easure|ove)|Pin|Re(ad|cord|duce|move)|Run|S(ave|elect|end|hard|hare|plit)"
-    "|St(art|ep|op)|Take|Use|Vectorise|Wait|Write) "
+    "(Accumulate|Align|Allow|Autotune|Call|Capture|Check|Clip|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Evaluate|Exchange|Find|Flush"
+    "|Freeze|Fuse|Give|Keep|Leave|List|Lo(ad|g|ok)|M(ake|ark|easure|ove)|Pin|Re(ad|cord|duce|move|place|play|store)|Round"
+    "|Run|S(ave|elect|end|et|hard|hare|plit)|Prepare|St(art|ep|op)|Switch|Take|Try|Use|Vectorise|Wait|Write) "
 )
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import diagnose
 from diagnose.errors import DiagnoseError
-from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Source, Where
+from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Source, Trial, Where
+from diagnose.reports import html
 
 HEALTHY = Diagnosis(
     verdict="no-gpu",
@@ -84,6 +85,27 @@ def test_a_notebook_shows_the_report_without_charts_and_where_they_are(tmp_path,
     monkeypatch.chdir(tmp_path)
     diagnosis.to_html("r.html")
     assert shown(diagnosis).a["href"] == "r.html"
+
+
+@pytest.mark.parametrize("num", [1, 300])
+def test_a_notebook_shows_the_text_of_a_report_that_is_too_large_for_it(tmp_path, monkeypatch, num):
+    """What makes a page large stands in its tables and drawings; of very many trials a part is left out of the text."""
+    where = Where(file="cell 5", line=3, function="step")
+    waits = Finding("host-sync", "It waits", 5e6, where=(where,), evidence=('"' * 900,) * 9)
+    trial = Trial("defer-sync", (10.0,), (5.0,), 2.0, (1.9, 2.1), "identical", note="<script> " * 150)
+    large = replace(HEALTHY, dominant="host-sync", findings=(waits,) * 60, trials=(trial,) * num)
+    assert len(html.render(large, charts=False)) > 400_000
+    text = large._repr_html_()
+    assert 1_000 < len(text.encode()) < 400_000
+    assert "<iframe" not in text
+    assert "<script" not in text
+    assert "It waits" in text
+    assert "host-sync" in text
+    assert (" lines more" in text) is (num > 1)
+    assert 'to_html("report.html")' in text
+    monkeypatch.chdir(tmp_path)
+    large.to_html("r.html")
+    assert '<a href="r.html" target="_blank">r.html</a>' in large._repr_html_()
 
 
 def test_a_bound_that_makes_no_sense_is_refused_at_the_call():

@@ -12,7 +12,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": set(),
     "errors": {"text"},
     "model": {"text", "errors"},
-    "perf_model": {"model"},
+    "perf_model": {"model", "text"},
     "trace_reader": GROUND,
     "capture": GROUND,
     "tables": {*GROUND, "perf_model"},

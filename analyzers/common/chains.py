@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.model.intervals import covered, distinct, grouped
+from diagnose.model.intervals import contains, distinct, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
@@ -141,5 +141,5 @@ def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
         taken[attention.between] = True
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]
-    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & (covered(updates(t), called, called + 1) > 0))
+    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & contains(updates(t), called))
     return mine

@@ -22,14 +22,14 @@ from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["Occurrences", "idle_finding", "occurrences", "worth_claiming"]
+__all__ = ["IdleGaps", "idle_finding", "idle_gaps_of", "worth_claiming"]
 
-# Places are looked up for so many of the largest occurrences: their sum stands for the rest.
+# Places are looked up for so many of the largest idle gaps: their sum stands for the rest.
 MAX_LOOKED_UP = 200
 MAX_PLACES = 5
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
-MIN_STEPS_SHARE = 0.5  # with an occurrence: of fewer steps it is no cost of each
+MIN_STEPS_SHARE = 0.5  # with a gap: of fewer steps it is no cost of each
 
 
 def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
@@ -38,7 +38,7 @@ def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: floa
     return intersect(left, found) if total(found) >= min_share * (end - start) else EMPTY
 
 
-class Occurrences(NamedTuple):
+class IdleGaps(NamedTuple):
     """The idle pieces of one rule summed per gap; columns are parallel, in time order."""
 
     gap: npt.NDArray[np.intp]  # row of Gaps
@@ -48,28 +48,28 @@ class Occurrences(NamedTuple):
     pieces: Intervals
 
 
-def occurrences(t: Tables, rule: str) -> Occurrences:
-    """Collect the idle pieces of a rule; one occurrence is one gap, and without a device one piece."""
+def idle_gaps_of(t: Tables, rule: str) -> IdleGaps:
+    """Collect the idle pieces of a rule; one row is one gap, and without a device one piece."""
     rows = t.causes.of(rule)
     start, end = t.causes.start[rows], t.causes.end[rows]
     if t.device_id < 0:
-        return Occurrences(t.causes.gap[rows], end - start, start, end, Intervals(start, end))
+        return IdleGaps(t.causes.gap[rows], end - start, start, end, Intervals(start, end))
     gap, first, inverse = grouped(t.causes.gap[rows])
     lost = np.bincount(inverse, (end - start).astype(np.float64), minlength=len(gap)).astype(np.int64)
     last = np.append(first[1:], len(rows)) - 1
-    return Occurrences(gap, lost, start[first], end[last] if len(gap) else end[:0], union((start, end)))
+    return IdleGaps(gap, lost, start[first], end[last] if len(gap) else end[:0], union((start, end)))
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Where to look for the reason of an occurrence: a thread and a time for each, and stretches for the sampler."""
+    """Where to look for the reason of an idle gap: a thread and a time for each, and intervals for the sampler."""
 
     thread: npt.NDArray[np.int16]
     time: Ints
     during: Intervals
 
 
-def _at_launch(t: Tables, o: Occurrences) -> Probe:
+def _at_launch(t: Tables, o: IdleGaps) -> Probe:
     """Look at the launch that ended the gap, or at the middle of the piece where nothing was launched."""
     launch = t.gaps.launch[o.gap]
     events = t.trace.events
@@ -81,12 +81,12 @@ def _at_launch(t: Tables, o: Occurrences) -> Probe:
     return Probe(thread, np.where(launch >= 0, events.start[launch], middle), during)
 
 
-def _in_the_middle(t: Tables, o: Occurrences) -> Probe:
+def _in_the_middle(t: Tables, o: IdleGaps) -> Probe:
     """Look at the main thread in the middle of the piece."""
     return Probe(np.full(len(o.gap), t.main, np.int16), (o.start + o.end) // 2, o.pieces)
 
 
-def _at_its_start(t: Tables, o: Occurrences) -> Probe:
+def _at_its_start(t: Tables, o: IdleGaps) -> Probe:
     """Look at what the launching thread was in just when the gap began: the call that returned late."""
     launch = t.gaps.launch[o.gap]
     thread = np.where(launch >= 0, t.trace.events.thread[launch], t.main).astype(np.int16)
@@ -95,7 +95,7 @@ def _at_its_start(t: Tables, o: Occurrences) -> Probe:
     return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), before + RETURN_NS)))
 
 
-PROBES: Mapping[str, Callable[[Tables, Occurrences], Probe]] = {
+PROBES: Mapping[str, Callable[[Tables, IdleGaps], Probe]] = {
     "launch": _at_launch,
     "middle": _in_the_middle,
     "start": _at_its_start,
@@ -110,21 +110,21 @@ class IdleRule:
     title: str
     probe: str = "launch"
     confidence: Confidence = "high"
-    evidence: Callable[[Tables, Occurrences], Sequence[str]] | None = None
+    evidence: Callable[[Tables, IdleGaps], Sequence[str]] | None = None
     facts: Facts = field(default_factory=dict)
     cause: Cause | None = None  # of host work that is looked for under a busy device too, where no idle time shows it
 
 
 def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     """Return the finding of an idle rule, or nothing where the rule claimed no time and no work under the device."""
-    o = occurrences(t, idle.rule)
+    o = idle_gaps_of(t, idle.rule)
     if not len(o.gap):
         return _hidden_finding(t, idle)
     probe = PROBES[idle.probe](t, o)
     step_ns = t.steps.step_ns
     total_ns = int(o.lost.sum())
     lost = total_ns / t.steps.num
-    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _stretches(t)
+    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _intervals(t)
     evidence = [
         f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {_extent(t, o, lost)} ({percent(lost / step_ns)}).",
         *(idle.evidence(t, o) if idle.evidence else ()),
@@ -151,11 +151,11 @@ def thread_of(t: Tables) -> str:
     return "thread that runs the model" if program_of(t).trains is False else "training thread"
 
 
-def _stretches(t: Tables) -> tuple[str, str]:
-    return f"stretch of the {thread_of(t)}", f"stretches of the {thread_of(t)}"
+def _intervals(t: Tables) -> tuple[str, str]:
+    return f"interval of the {thread_of(t)}", f"intervals of the {thread_of(t)}"
 
 
-def _extent(t: Tables, o: Occurrences, lost_ns: float) -> str:
+def _extent(t: Tables, o: IdleGaps, lost_ns: float) -> str:
     """Return in how many steps it occurred, and what it costs of what: of each step only where most have it."""
     if not t.steps.marked:
         return f"the recording: {duration(lost_ns)} of it"
@@ -176,7 +176,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
         return []
     during = Probe(np.full(len(work.start), t.main, np.int16), (work.start + work.end) // 2, work)
     length = work.end - work.start
-    several = "stretch" if len(length) == 1 else "stretches"
+    several = "interval" if len(length) == 1 else "intervals"
     return [
         Finding(
             rule=idle.rule,
@@ -196,7 +196,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 
 
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
-    """Return the places of the occurrences, the most expensive first; lines of the sampler stand before all others."""
+    """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
     cost: dict[Where, int] = {}
     largest = np.argsort(-cost_ns, kind="stable")[:MAX_LOOKED_UP]
     found = locate(t, probe.thread[largest], probe.time[largest])
@@ -209,7 +209,7 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     return tuple([*lines, *ranked][:MAX_PLACES])
 
 
-def _examples(t: Tables, o: Occurrences, probe: Probe) -> list[Example]:
+def _examples(t: Tables, o: IdleGaps, probe: Probe) -> list[Example]:
     found = []
     for i in np.argsort(-o.lost, kind="stable")[:NUM_EXAMPLES].tolist():
         gap = int(o.gap[i])
@@ -233,7 +233,7 @@ def _task(t: Tables, row: int) -> str:
     return t.name(int(t.tasks.row[row])) if row >= 0 else ""
 
 
-def calls_inside(t: Tables, o: Occurrences) -> list[str]:
+def calls_inside(t: Tables, o: IdleGaps) -> list[str]:
     """Name the runtime calls that took the time, the longest first."""
     from diagnose.model.events import Kind
     from diagnose.model.intervals import covered

@@ -26,9 +26,9 @@ __all__ = ["loading_evidence", "loading_facts"]
 
 MIN_SAMPLES = 5
 MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line has most by chance
-MANY_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than the others, which are left out then
+MIN_STEP_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than the others, which are left out then
 # A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
-MAX_FUNCTION_LINES, MOST_OF_FUNCTION = 12, 0.75
+MAX_FUNCTION_LINES, MAX_FUNCTION_SHARE = 12, 0.75
 MAX_BETWEEN = 4  # lines from one sampled line of a function to the next
 MIN_WITHIN = 4  # samples of a function: of fewer it is chance that none lies outside of loading
 MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that loads and trains
@@ -100,7 +100,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         watched = contains(span(*t.steps.window), samples.time_ns - t.trace.epoch_ns)
         loads, whole = _of_samples(samples, inside, watched)
     recorded = Counter(seen)
-    if run is not None and seen and sum(seen.values()) < MANY_LINE_SAMPLES:
+    if run is not None and seen and sum(seen.values()) < MIN_STEP_LINE_SAMPLES:
         paths = [run.paths[row] for row in run.path.tolist() if row >= 0]
         inner = [p[0] for p in paths if (p[0][0], p[0][2]) in loads or any(name in _OF_A_DATASET for *_, name in p)]
         seen.update(place[:2] for place in inner)
@@ -140,7 +140,7 @@ def _lines_around(
             function.append(at)
     is_short = max(at[1] for at in function) - min(at[1] for at in function) < MAX_FUNCTION_LINES
     num, num_near = (sum(seen[at] for at in part) for part in (function, near))
-    return function if is_short and num_near < MOST_OF_FUNCTION * num else near
+    return function if is_short and num_near < MAX_FUNCTION_SHARE * num else near
 
 
 def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tuple[str, str]], float]:
@@ -211,7 +211,7 @@ def loading_evidence(facts: Facts) -> list[str]:
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
     restart = facts.get("restart_share")
     if isinstance(restart, float):
-        spends += f" Each call draws the order of all samples anew, which takes {percent(restart, 0)} of it."
+        spends += f" Each call draws the order of all samples again, which takes {percent(restart, 0)} of it."
     said = [f"One batch is loaded {how}{count}; the median wait is {duration(_number(facts, 'batch_ns'))}.{spends}"]
     counters = facts.get("counters")
     return said + (_counted(counters) if isinstance(counters, Mapping) else [])

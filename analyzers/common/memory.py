@@ -19,7 +19,7 @@ from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, covered, distinct
+from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.tables import Tables
 from diagnose.tables.allocations import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
@@ -104,8 +104,8 @@ def driver_evidence(memory: Memory) -> tuple[str, ...]:
     if outside is None or memory.device_used is None:
         return ()
     text = (
-        f"NVML shows {memory.device_used / 1e9:.2f} GB in use on the device, {outside / 1e9:.2f} GB beside what the "
-        "allocator reserved"
+        f"NVML shows {memory.device_used / 1e9:.2f} GB in use on the device, {outside / 1e9:.2f} GB in addition to "
+        "what the allocator reserved"
     )
     if memory.other_processes is None:
         return (f"{text}: the CUDA context, communicators, libraries, and any other processes.",)
@@ -128,7 +128,7 @@ def forward_ns(t: Tables) -> float:
 
 
 def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the step function, of each stretch of time its highest point where there are too many."""
+    """Return the step function, of each interval of time its highest point where there are too many."""
     if len(inside) > MAX_POINTS:
         cuts = distinct(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
@@ -217,7 +217,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
     for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
-        inside = covered(during, time[known], time[known] + 1) > 0
+        inside = contains(during, time[known])
         found[known[inside]] = phase
     return found
 
@@ -242,7 +242,7 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
     found = np.zeros(len(time), bool)
     copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
-    called = np.sort(events.start[launch])
+    called = np.sort(events.start[launch], kind="stable")
     for thread, layers in t.work_layers.items() if len(called) else ():
         mine = np.flatnonzero(events.thread[rows] == thread)
         for depth in range(len(layers.rows)):

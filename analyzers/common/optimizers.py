@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import among, covered
+from diagnose.model.intervals import among, contains
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
@@ -32,7 +32,7 @@ def _look(t: Tables) -> Facts:
     first = _NAME.search(t.name(int(rows[0]))) if len(rows) else None
     steps = updates(t)
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
-    launches = launches[covered(steps, events.start[launches], events.start[launches] + 1) > 0]
+    launches = launches[contains(steps, events.start[launches])]
     mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
     times = np.bincount(events.name[mine])
     multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if _MULTI_TENSOR.search(t.trace.names[n]))
@@ -53,7 +53,7 @@ def _holds_backward(t: Tables) -> bool:
     """Return whether the optimizer's step calls a closure, as that of LBFGS does: most of its time is the model's."""
     steps, rows = updates(t), t.calls(BACKWARD, Kind.OP)
     start = t.trace.events.start[rows]
-    return bool(len(rows) and (covered(steps, start, start + 1) > 0).mean() > MIN_INSIDE)
+    return bool(len(rows) and contains(steps, start).mean() > MIN_INSIDE)
 
 
 def is_loop(t: Tables) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -37,6 +38,12 @@ _OF_PYTHON = lazy_pattern(
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
 _OF_ARRAYS = lazy_pattern(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
+_COUNTER = lazy_pattern(r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()")
+_INDEX = lazy_pattern(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
+_SCALAR_PARTS = (
+    ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.Load,
+    ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
 _ARITHMETIC = lazy_pattern(r"[-+*/@]")
 
 
@@ -46,6 +53,7 @@ class SampledLine(NamedTuple):
     text: str
     function: str
     in_loop: bool = False  # of the function's own
+    heads: tuple[str, ...] = ()  # of the loops around it
 
 
 def sample_work(line: SampledLine) -> str:
@@ -60,8 +68,8 @@ def sample_work(line: SampledLine) -> str:
 def holds_lock(line: SampledLine) -> bool:
     """Return whether a line computes in Python for certain, as Python's own calls in a loop and parsers do.
 
-    NumPy and tensors may give the lock free, and arithmetic may be theirs. Python takes turns where a loop jumps back:
-    the sampler sees its head where the body held the lock.
+    NumPy and tensors may give the lock free, and arithmetic may be theirs, unless it is that of a loop's own counter.
+    Python takes turns where a loop jumps back: the sampler sees its head where the body held the lock.
     """
     work, calls, text = sample_work(line), _calls(line.text), line.text
     of_python = all(map(_OF_PYTHON.search, calls))
@@ -69,7 +77,25 @@ def holds_lock(line: SampledLine) -> bool:
         return of_python
     if work != "loop":
         return work in ("table", "parsing", "text")
-    return bool(text) and of_python and bool(calls or not _ARITHMETIC.search(text))
+    return bool(text) and of_python and bool(calls or not _ARITHMETIC.search(text) or _counts(line))
+
+
+def _counts(line: SampledLine) -> bool:
+    """Return whether a statement computes with the counters of its loops, indices and constants alone."""
+    try:
+        (statement,) = ast.parse(line.text).body
+    except (SyntaxError, ValueError):
+        return False
+    if not isinstance(statement, ast.Assign | ast.AugAssign):
+        return False
+    parts = list(ast.walk(statement.value))
+    counters = {name for head in line.heads if (found := _COUNTER.match(head)) for name in found.groups() if name}
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    target = statement.target if isinstance(statement, ast.AugAssign) else None
+    own = {target.id} if isinstance(target, ast.Name) else set()
+    others = names - counters - own
+    plain = all(isinstance(part, _SCALAR_PARTS) for part in parts)
+    return plain and bool(names & counters) and all(map(_INDEX.fullmatch, others))
 
 
 def _calls(text: str) -> list[str]:
@@ -134,5 +160,6 @@ def _is_behind(place: tuple[str, int, str], draw: tuple[str, int, str]) -> bool:
 
 def _line(t: Tables, place: tuple[str, int, str]) -> SampledLine:
     file, line, function = place
-    in_loop = any(head < line <= last for head, last in t.capture.loops.get(file, ()))
-    return SampledLine(t.capture.lines.get((file, line), "").strip(), function, in_loop)
+    around = [head for head, last in t.capture.loops.get(file, ()) if head < line <= last]
+    heads = tuple(t.capture.lines.get((file, head), "").strip() for head in around)
+    return SampledLine(t.capture.lines.get((file, line), "").strip(), function, bool(around), heads)

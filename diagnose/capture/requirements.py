@@ -80,7 +80,7 @@ def check_gpu() -> Check:
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         return Check("GPU", "ok", f"{names} ({build})")
     if not devices:
-        return Check("GPU", "unused", "this machine has none that torch knows; steps on the CPU are traced")
+        return Check("GPU", "unused", "this machine has none that torch supports; steps on the CPU are traced")
     lacks = "Nothing of the device would be recorded."
     if not build:
         return Check(
@@ -176,7 +176,7 @@ def check_schedstat(path: Path = Path("/proc/self/schedstat")) -> Check:
         numbers = []
     if len(numbers) >= 2 and int(numbers[0]) > 0:
         return Check("schedstat", "ok", "Linux counts how long threads wait for a core")
-    lacks = "A training thread that waits for a core could not be told from one that works: the rule off-cpu."
+    lacks = "A training thread that waits for a core could not be distinguished from one that works: the rule off-cpu."
     return Check(
         "schedstat",
         "limited",
@@ -195,7 +195,7 @@ def check_cpus(cgroup: Path = CGROUP, cores: int | None = None) -> Check:
         usable = min(usable, int(quota[0]) / int(quota[1]))
     if usable >= seen:
         return Check("cores", "ok", f"all {seen} cores can be used")
-    lacks = "Nothing is missing, but libraries start a thread for every core they see, and then wait for one another."
+    lacks = "Nothing is missing, but libraries start a thread for every core of the machine and oversubscribe these."
     fix = f"Set OMP_NUM_THREADS and the number of loader workers for {usable:g} cores."
     return Check("cores", "limited", f"{usable:g} of {seen} cores can be used", lacks, fix)
 

@@ -52,7 +52,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
 
 def _applies(program: Program, finding: Finding) -> str:
     if finding.facts.get("is_exchange"):
-        return "the exchange is no reduction of gradients"
+        return "the exchange is not a reduction of gradients"
     checked = to_data_parallel_training if "is_exchange" in finding.facts else to_training
     return checked(program, finding)
 

@@ -45,7 +45,7 @@ def _of_cause(cause: str) -> tuple[str, str]:
         case "gc-pause":
             return "Collect garbage on all ranks at the same step", _COLLECT
         case "python-stall":
-            return "Let Python that pauses a step, such as saving and logging, pause all ranks at once or none", _SAVE
+            return "Align Python that pauses a step, such as saving and logging, across all ranks", _SAVE
         case "off-cpu":
             return "Give each rank cores of its own", _CORES
         case "data-stall":
@@ -65,7 +65,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
 
 CHANGE = Change(
     id="align-pauses",
-    title="Let pauses fall on the same step of all ranks, and give each rank cores of its own",
+    title="Align periodic pauses across ranks, and give each rank cores of its own",
     numerics=identical(),
     patch=ByHand("what pauses a rank is the script's own"),
     edit=ByHand("what pauses a rank is the script's own"),

@@ -42,7 +42,7 @@ CHANGE = Change(
     title="Allow TF32 for float32 products",
     numerics=reduced("products keep 10 bits of mantissa; compare the loss curve"),
     patch=Patch(precision.allow_tf32, needs_gpu=True),
-    edit=AddStatement(STATEMENT),
+    edit=AddStatement(STATEMENT, ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")),
     advice=_advice,
     effect=_effect,
     remedy="diagnose.kernels.matmul_precision",

@@ -1,4 +1,4 @@
-"""Let a search choose the kernels.
+"""Autotune the kernels.
 
 What it does
     Compiles the model with `max-autotune`, which times generated kernels and libraries for each product.
@@ -30,7 +30,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
 
 CHANGE = Change(
     id="autotune-kernels",
-    title="Let a search choose the kernels",
+    title="Autotune the kernels",
     numerics=rounding("other kernels round differently; compare the loss of the first steps"),
     patch=ByHand("its search takes minutes before the first step, longer than a trial waits for one"),
     edit=ByHand("where the model is made only the script's author knows"),

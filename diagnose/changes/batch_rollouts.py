@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-MIN_SHARE, MAX_SHARE = 0.2, 0.9  # of the rollout, that a policy called once for many environments saves
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.9  # of the rollout, that a policy called once for many environments saves
 
 _ROLLOUT = """envs = gymnasium.make_vec(name, num_envs=64, vectorization_mode="async")   # simulated in processes
 with torch.inference_mode():
@@ -46,8 +46,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         else "Run the model without gradients in one call, or store its outputs",
         before=(place.code or "") if place else "",
         after=_ROLLOUT if is_rollout else _INFERENCE,
-        least=MIN_SHARE if is_rollout else 0.0,
-        most=MAX_SHARE,
+        least=MIN_SAVED_SHARE if is_rollout else 0.0,
+        most=MAX_SAVED_SHARE,
         needs="environments or requests that do not depend on each other"
         if is_rollout
         else "several calls a step, or inputs that come again: one call of inputs that are always new saves nothing",

@@ -32,7 +32,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     if late is None:
         return None
     return Advice(
-        title=f"Find what rank {late} does before its step, and do it on all ranks or beside the loop",
+        title=f"Find what rank {late} does before its step, and do it on all ranks or outside the loop",
         before=f"if rank == {late}:\n    evaluate(model)   # or save, log, fetch data: all others wait meanwhile",
         after=_LOOP,
         least=0.0,
@@ -43,7 +43,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 CHANGE = Change(
     id="begin-together",
-    title="Find what the late rank does before its step, and do it on all ranks or beside the loop",
+    title="Find what the late rank does before its step, and do it on all ranks or outside the loop",
     numerics=identical(),
     patch=ByHand("what a rank does before its step is the script's own"),
     edit=ByHand("what a rank does before its step is the script's own"),

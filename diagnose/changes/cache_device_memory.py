@@ -35,7 +35,7 @@ def _applies(program: Program, _finding: Finding) -> str:
 
 CHANGE = Change(
     id="cache-device-memory",
-    title="Let the caching allocator keep freed memory",
+    title="Keep freed memory in the caching allocator",
     numerics=identical(),
     patch=Patch(
         environment=dict.fromkeys(("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")), needs_gpu=True

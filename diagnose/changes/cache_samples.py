@@ -26,7 +26,7 @@ def _applies(program: Program, finding: Finding) -> str:
     if is_iterable(finding.facts):
         return "a stream has no samples to come back to"
     if finding.facts.get("restart_share"):
-        return "the loader begins anew for each batch, which takes its time"
+        return "the loader restarts for each batch, which takes time"
     if finding.facts.get("library") == "transformers":
         return "a pipeline of transformers makes its samples itself"
     return "a run of inference sees each sample once" if program.trains is False else ""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import is_iterable, number
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
 # is left of a loop in Python, and computed once the whole sample is gone.
-LEAST = 0.5
+MIN_SAVED_SHARE = 0.5
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
 _WITHOUT_DRAW = "# or, where it needs nothing of the random draw at {draw}:"
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
@@ -51,7 +51,7 @@ def _applies(_program: Program, finding: Finding) -> str:
     if not finding.facts.get("single_process"):
         return "workers load, whose lines are not sampled"
     if finding.facts.get("restart_share"):
-        return "the loader begins anew for each batch, which takes its time"
+        return "the loader restarts for each batch, which takes time"
     return "" if _line(finding) else "no line of the script takes most of the loading"
 
 
@@ -78,7 +78,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=title,
         before=code or "",
         after=_after(facts),
-        least=LEAST * share,
+        least=MIN_SAVED_SHARE * share,
         most=share if is_random else whole,
         needs="" if is_random else "memory, where results are kept",
     )

@@ -79,8 +79,8 @@ CHANGE = Change(
     id="check-links",
     title="Check the links of the slow group: measure it against another one",
     numerics=identical(),
-    patch=ByHand("links are no part of a script"),
-    edit=ByHand("links are no part of a script"),
+    patch=ByHand("links are not part of a script"),
+    edit=ByHand("links are not part of a script"),
     advice=_advice,
     without_remedy="a cable, a slot or a setting of the node",
 )

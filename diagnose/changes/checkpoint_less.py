@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST_BLOCKS = 0.75  # of those under checkpoint that come out where memory is there; some may have to stay
+MIN_REMOVED_BLOCK_SHARE = 0.75  # of those under checkpoint that come out where memory is there; some may have to stay
 _OPERATORS = {"convolution": ("convolution",), "product": ("mm", "addmm")}
 
 
@@ -58,11 +58,12 @@ def _effect(t: Tables, finding: Finding) -> Effect:
         t,
         finding,
         finding.tasks,
-        (LEAST_BLOCKS * length, length),
-        f"Between {percent(LEAST_BLOCKS, 0)} and all of the second forward goes, with its launches, as memory allows.",
+        (MIN_REMOVED_BLOCK_SHARE * length, length),
+        f"Between {percent(MIN_REMOVED_BLOCK_SHARE, 0)} and all of the second forward goes, with its launches, as "
+        "memory allows.",
         host=host,
-        host_left=(1 - LEAST_BLOCKS, 0.0),
-        pauses_left=(1 - LEAST_BLOCKS, 0.0),
+        host_left=(1 - MIN_REMOVED_BLOCK_SHARE, 0.0),
+        pauses_left=(1 - MIN_REMOVED_BLOCK_SHARE, 0.0),
         frees_host=True,
     )
 

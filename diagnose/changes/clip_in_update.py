@@ -32,15 +32,15 @@ def _applies(program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="clip-in-update",
-    title="Let one launch clip the gradients and update all parameters",
+    title="Clip the gradients and update all parameters in one launch",
     numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
     patch=ByHand("the script itself clips the gradients, and makes the optimizer"),
     edit=EditLoop("with_fused_adamw", "device", "cuda", "from diagnose.kernels.ops.adamw import FusedAdamW"),
     advice=Advice(
-        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\n...\n"
+        before="optimizer = torch.optim.AdamW(model.parameters(), ...)\n...\n"
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
         after="from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor\n\n"
-        "optimizer = FusedAdamW(model.parameters(), lr=lr)\n...\n"
+        "optimizer = FusedAdamW(model.parameters(), ...)   # the other arguments stay\n...\n"
         "optimizer.step(grad_scale=clip_factor(model.parameters(), 1.0))",
         least=0.4,
         needs="AdamW without amsgrad, and the package triton",

@@ -6,7 +6,7 @@ What it does
 
 What to watch
     Shapes must not change from step to step. The optimizer's `step` and `zero_grad` and loading stay outside of the
-    graphs, and so do stretches of a few launches between two waits for the device.
+    graphs, and so do intervals of a few launches between two waits for the device.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         title = "Capture the whole step as one CUDA graph: torch.compile takes no gradients of gradients"
         return replace(captured, title=title, numerics=identical("where no value is read within the step"))
     if program.is_compiled:
-        title = "Let the compiled model replay its launches as one CUDA graph"
+        title = "Replay the compiled model's launches as one CUDA graph"
         before = "model = torch.compile(model)"
     else:
         title, before = "", "model = Model().cuda()"
@@ -84,7 +84,7 @@ def _of_a_server(server: str) -> Advice:
     """Return the option that the server itself has for it."""
     before, after = _OPTIONS[server]
     return Advice(
-        title=f"Let {_SERVERS[server]} compile the model and capture its launches as CUDA graphs",
+        title=f"Compile the model and capture its launches as CUDA graphs in {_SERVERS[server]}",
         before=before,
         after=after,
         least=0.3,

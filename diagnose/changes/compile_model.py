@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, rounding
 from diagnose.changes.common.graphs import compiled_before_capture
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import percent
@@ -30,21 +30,23 @@ COMPILED_ON_CPU = (0.1, 0.6)
 # Guards, and what wraps a compiled forward and backward: a step of 1.5 ms that saved a few small operators by it took
 # 0.16 ms longer, on a core that does a step of eager calls at 3 µs each.
 COMPILED_CALL_NS = 200_000
-FUSED_AT_LEAST = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
+AFTER = """model.compile()  # once, behind the line that makes the model; the names of its parameters stay
+# of a class of torch's own, such as nn.Sequential, that compiles nothing: model = torch.compile(model)"""
+MIN_FUSED_SHARE = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     before = ""
-    after = "model.compile()  # once, behind the line that makes the model; the names of its parameters stay"
+    after = AFTER
     if finding.facts.get("in_graph"):
         return compiled_before_capture(
             program,
             title="Compile what the CUDA graph captures, so that pointwise nodes become one pass",
-            least=FUSED_AT_LEAST,
+            least=MIN_FUSED_SHARE,
             most=1.0,
         )
     if "has_device" not in finding.facts:
-        return Advice(before=before, after=after, least=FUSED_AT_LEAST)
+        return Advice(before=before, after=after, least=MIN_FUSED_SHARE)
     if finding.facts["has_device"]:
         return None
     call = COMPILED_CALL_NS / max(finding.lost_ns, 1.0)
@@ -85,13 +87,13 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         t,
         finding,
         tasks,
-        (FUSED_AT_LEAST * lost * length, lost * length),
-        f"Between {percent(FUSED_AT_LEAST, 0)} and all of the runs become one kernel each, with one launch.",
+        (MIN_FUSED_SHARE * lost * length, lost * length),
+        f"Between {percent(MIN_FUSED_SHARE, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(
             t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
         ),
-        host_left=(1 - FUSED_AT_LEAST, 0.0),
-        pauses_left=(1 - FUSED_AT_LEAST * (1 - launched), launched),
+        host_left=(1 - MIN_FUSED_SHARE, 0.0),
+        pauses_left=(1 - MIN_FUSED_SHARE * (1 - launched), launched),
         frees_host=True,
     )
 
@@ -114,7 +116,7 @@ CHANGE = Change(
     title="Compile the model so that pointwise operators become one pass",
     numerics=rounding("fused loops round differently; compare the loss of the first steps"),
     patch=Patch(compiling.compile_model, compiles=True, group="compile"),
-    edit=ByHand("where the model is made only the script's author knows"),
+    edit=EditLoop("with_compiled_model", "device", "cpu"),
     advice=_advice,
     applies=_applies,
     effect=_effect,

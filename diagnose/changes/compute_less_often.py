@@ -33,7 +33,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         "buffer[rows] = 0.0",
         least=0.5,
         most=1.0,
-        needs="a result that is not needed anew in each step",
+        needs="a result that is not needed in each step",
     )
 
 

@@ -1,4 +1,4 @@
-"""Let cuDNN pick its fastest algorithms.
+"""Select the fastest cuDNN algorithms by benchmark.
 
 What it does
     Times cuDNN's algorithms for each shape at its first use and keeps the fastest.
@@ -14,9 +14,11 @@ from diagnose.changes.patches import precision
 
 CHANGE = Change(
     id="cudnn-benchmark",
-    title="Let cuDNN pick its fastest algorithms",
+    title="Select the fastest cuDNN algorithms by benchmark",
     numerics=rounding("other algorithms round differently; compare the loss of the first steps"),
     patch=Patch(precision.benchmark_convolutions, needs_gpu=True),
-    edit=AddStatement("torch.backends.cudnn.benchmark = True"),
+    edit=AddStatement(
+        "torch.backends.cudnn.benchmark = True", ("cudnn.benchmark", "cudnn.deterministic", "deterministic_algorithms")
+    ),
     without_remedy="one setting of torch",
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST = 0.8  # of the unused end of the pass: the first function behind the last used gradient may be needed
+MIN_SAVED_SHARE = 0.8  # of the unused end of the pass: the first function behind the last used gradient may be needed
 
 
 _DETACHED = """fake = generator(noise)
@@ -37,11 +37,11 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         return Advice(
             title="Freeze the layers that no optimizer updates, or run them without gradients",
             after=_FROZEN,
-            least=LEAST,
+            least=MIN_SAVED_SHARE,
             needs="layers that come before all that train",
         )
     before = "fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)"
-    return Advice(before=before, after=_DETACHED, least=LEAST)
+    return Advice(before=before, after=_DETACHED, least=MIN_SAVED_SHARE)
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -59,11 +59,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         t,
         finding,
         finding.tasks,
-        (LEAST * length, length),
-        f"Between {percent(LEAST, 0)} and all of the unused end of the backward pass goes away.",
+        (MIN_SAVED_SHARE * length, length),
+        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of the unused end of the backward pass goes away.",
         host=found.host,
-        host_left=(1 - LEAST, 0.0),
-        pauses_left=(1 - LEAST, 0.0),
+        host_left=(1 - MIN_SAVED_SHARE, 0.0),
+        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
         frees_host=True,
     )
 

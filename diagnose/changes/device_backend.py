@@ -32,7 +32,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 CHANGE = Change(
     id="device-backend",
-    title="Let the ranks exchange over NCCL instead of gloo",
+    title="Use the NCCL backend instead of gloo",
     numerics=rounding("sums are taken in another order"),
     patch=ByHand("it needs a device for each rank, and the launcher's setting"),
     edit=ByHand("which backend the ranks can use depends on the machine"),

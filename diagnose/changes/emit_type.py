@@ -37,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 CHANGE = Change(
     id="emit-type",
-    title="Let what makes the tensors write the type that they are used in",
+    title="Write the tensors in the type that they are used in",
     numerics=rounding("a value is rounded once instead of twice"),
     patch=ByHand("which argument or setting holds the type only the script's author knows"),
     edit=ByHand("which argument or setting holds the type only the script's author knows"),

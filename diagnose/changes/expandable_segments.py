@@ -47,7 +47,7 @@ def _applies(program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="expandable-segments",
-    title="Let the allocator grow its segments instead of freeing and taking them again",
+    title="Use expandable segments of the allocator instead of freeing and allocating them again",
     numerics=identical(),
     patch=Patch(
         environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "expandable_segments:True"),

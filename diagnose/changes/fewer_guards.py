@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MIN_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
-MOST = 0.7  # of that time: arguments are handled and the graph is looked up in any case
+MIN_GUARD_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
+MAX_SAVED_SHARE = 0.7  # of that time: arguments are handled and the graph is looked up in any case
 
 
 def _share(finding: Finding) -> float:
@@ -31,7 +31,11 @@ def _share(finding: Finding) -> float:
 def _applies(program: Program, finding: Finding) -> str:
     if program.server:
         return f"{program.server} compiles the model by its own options"
-    return "" if _share(finding) >= MIN_SHARE else "little of the time passes in a compiled function before its graph"
+    return (
+        ""
+        if _share(finding) >= MIN_GUARD_SHARE
+        else "little of the time passes in a compiled function before its graph"
+    )
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
@@ -43,14 +47,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         "# several compiled calls a step: compile the function that makes them, as one\n"
         "# or capture the step itself, which nothing is checked for: diagnose.kernels.step_graph",
         least=0.0,
-        most=MOST * _share(finding),
+        most=MAX_SAVED_SHARE * _share(finding),
         needs="torch 2.8 or later; modules that do not change after the first call",
     )
 
 
 CHANGE = Change(
     id="fewer-guards",
-    title="Let the compiled function check less before it launches its graph",
+    title="Reduce the guards that run before each compiled graph",
     numerics=identical("where nothing changes that a guard was for"),
     patch=ByHand("which guards can be left out only the script's author knows"),
     edit=ByHand("which guards can be left out only the script's author knows"),

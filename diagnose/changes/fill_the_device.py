@@ -37,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     size = program.batch_size
     now, larger = (f"{size} samples", f"{2 * size}") if size else ("the samples of one call", "twice as many")
     return Advice(
-        title="Let each call do more: a larger batch",
+        title="Do more in each call: a larger batch",
         before=f"y = model(x)   # {now}",
         after=f"y = model(x)   # {larger}: the operator's blocks grow with the batch",
         least=0.0,
@@ -48,7 +48,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
 
 CHANGE = Change(
     id="fill-the-device",
-    title="Let each call do more: a larger batch, or many small problems in one batched call",
+    title="Do more in each call: a larger batch, or many small problems in one batched call",
     numerics=other_training("a batched kernel rounds differently, a larger batch trains differently"),
     patch=ByHand("which calls can be one only the script's author knows"),
     edit=ByHand("which calls can be one only the script's author knows"),

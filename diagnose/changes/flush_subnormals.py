@@ -1,4 +1,4 @@
-"""Let the CPU take subnormal numbers for 0.
+"""Flush subnormal numbers to zero on the CPU.
 
 What it does
     Sets a mode of the CPU's arithmetic, in which a number below 1.2e-38 is 0 as an input and as a result.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-LEAST = 0.3  # of what operators take longer: a part may be due to their layout
+MIN_SAVED_SHARE = 0.3  # of what operators take longer: a part may be due to their layout
 STATEMENT = "torch.set_flush_denormal(True)"
 
 
@@ -29,17 +29,17 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         after=f"{STATEMENT}   # before the first operator: threads that torch starts inherit it\n"
         f"# or where the numbers come from, the {tensor}: 0 where it no longer counts\n"
         "mask = torch.where(mask < 1e-30, 0.0, mask)",
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="an x86 CPU with SSE3, or an ARM CPU",
     )
 
 
 CHANGE = Change(
     id="flush-subnormals",
-    title="Let the CPU take subnormal numbers for 0",
+    title="Flush subnormal numbers to zero on the CPU",
     numerics=rounding("numbers below 1.2e-38 become 0"),
     advice=_advice,
     patch=Patch(subnormals.flush_subnormals),
-    edit=AddStatement(STATEMENT),
+    edit=AddStatement(STATEMENT, ("set_flush_denormal",)),
     without_remedy="torch has set_flush_denormal()",
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-LEAST, MOST = 0.2, 0.7
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.7
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
@@ -28,14 +28,14 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         return compiled_before_capture(
             program,
             title="Compile what the CUDA graph captures, so that small nodes become one",
-            least=LEAST,
-            most=MOST,
+            least=MIN_SAVED_SHARE,
+            most=MAX_SAVED_SHARE,
         )
     return Advice(
         before="model = Model().cuda()",
         after="model = torch.compile(Model().cuda())",
-        least=LEAST,
-        most=MOST,
+        least=MIN_SAVED_SHARE,
+        most=MAX_SAVED_SHARE,
         needs="a compilation of some seconds at the start",
     )
 

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST = 0.5  # of what runs between the products: a mask or dropout may keep some of it
+MIN_SAVED_SHARE = 0.5  # of what runs between the products: a mask or dropout may keep some of it
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     if is_in_a_library(finding):
         return Advice(
-            title="Let the library use scaled_dot_product_attention",
+            title="Switch the library to scaled_dot_product_attention",
             before="model = AutoModel.from_pretrained(name)",
             after='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")   # of transformers',
-            least=LEAST,
+            least=MIN_SAVED_SHARE,
             needs="a release of the library whose model has it, and no use of the attention weights themselves",
         )
     return Advice(
         before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",
         after="y = F.scaled_dot_product_attention(q, k, v, scale=scale)\n"
         '# for a model of transformers: from_pretrained(..., attn_implementation="sdpa")',
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="no use of the attention weights themselves",
     )
 
@@ -58,17 +58,17 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     # A kernel between the products reads the scores and writes them; a product does one of the two.
     moving = [np.minimum(length[p], length[b].min() / 2) for b, p in zip(between, products, strict=True)]
     goes = np.concatenate([*(length[b] for b in between), *moving])
-    surely = np.concatenate([*(LEAST * length[b] for b in between), *(0.0 * part for part in moving)])
+    surely = np.concatenate([*(MIN_SAVED_SHARE * length[b] for b in between), *(0.0 * part for part in moving)])
     return effect_of_tasks(
         t,
         finding,
         np.concatenate([*between, *products]),
         (surely, goes),
-        f"Between {percent(LEAST, 0)} and all of what runs between the products goes, with its launches; at most the "
-        "products move no scores any more.",
+        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of what runs between the products goes, with its launches; at "
+        "most the products move no scores any more.",
         host=host_time_behind_first(t, [np.concatenate(run) for run in zip(between, products, strict=True)]),
-        host_left=(1 - LEAST, 0.0),
-        pauses_left=(1 - LEAST, 0.0),
+        host_left=(1 - MIN_SAVED_SHARE, 0.0),
+        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
         frees_host=True,
     )
 

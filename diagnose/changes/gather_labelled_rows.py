@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-LEAST = 0.6  # of the ignored rows' share: the gradient of the weights is written whole, and rows are gathered
+MIN_SAVED_SHARE = 0.6  # of the ignored rows' share: the gradient of the weights is written whole, and rows are gathered
 _BEFORE = """logits = head(hidden)
 loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())"""
 _AFTER = """keep = labels != -100                       # the loss's ignore_index
@@ -37,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=f"Compute the logits of labelled positions alone ({share} of the targets are ignored)" if share else "",
         before=_BEFORE,
         after=_AFTER,
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
     )
 

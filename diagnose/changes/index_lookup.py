@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
-LEAST = 0.9  # of what it takes beyond a lookup: what a lookup itself takes is an estimate
+MIN_SAVED_SHARE = 0.9  # of what it takes beyond a lookup: what a lookup itself takes is an estimate
 _BEFORE = "rows = F.one_hot(ids, num_classes).float() @ table"
 _AFTER = """rows = F.embedding(ids, table)  # table: (num_classes, width)
 # in place of nn.Linear(num_classes, width): nn.Embedding, its weight that of the layer transposed"""
@@ -23,7 +23,7 @@ CHANGE = Change(
     id="index-lookup",
     title="Look rows up by index instead of multiplying one-hot rows",
     numerics=rounding("gradients of a row that is looked up several times are added in another order"),
-    advice=Advice(before=_BEFORE, after=_AFTER, least=LEAST),
+    advice=Advice(before=_BEFORE, after=_AFTER, least=MIN_SAVED_SHARE),
     patch=ByHand("which rows are one-hot, and what else reads them, only the script's author knows"),
     edit=ByHand("which rows are one-hot, and what else reads them, only the script's author knows"),
     without_remedy="one call in place of another of torch",

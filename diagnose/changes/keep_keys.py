@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST = 0.5  # of what is computed again: short products take a larger part of their time to be called
+MIN_SAVED_SHARE = 0.5  # of what is computed again: short products take a larger part of their time to be called
 _AFTER = """# a model of transformers: switch it on, in the configuration or for one call
 # model.generate(inputs, use_cache=True, max_new_tokens=10)
 # a model of one's own: keys and values are made once, and each call gets the new position alone
@@ -38,7 +38,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=f"Keep keys and values between tokens{at}",
         before=(place.code or "") if place else "",
         after=_AFTER,
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="a model that looks back alone, and memory for the cache",
     )
 
@@ -54,7 +54,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     tasks, spare = tasks_of(t, found)
     again = (t.tasks.end - t.tasks.start)[tasks] * spare
     assumption = "Kernels take the share of the positions that are new, at least half as much less."
-    return effect_of_tasks(t, finding, tasks, (LEAST * again, again), assumption)
+    return effect_of_tasks(t, finding, tasks, (MIN_SAVED_SHARE * again, again), assumption)
 
 
 CHANGE = Change(

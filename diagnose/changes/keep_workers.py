@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.loading import KEPT_WORKERS, loader_call, number, starts_with_epochs
+from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call, number, starts_with_epochs
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ CHANGE = Change(
     title="Keep the loader's workers between epochs",
     numerics=identical(f"in the first epoch; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.keep_workers),
-    edit=SetArguments(("DataLoader",), {"persistent_workers": True}),
+    edit=KEEPING_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -34,7 +34,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
 
 CHANGE = Change(
     id="lift-the-limit",
-    title="Let the device have its clock: power limit and cooling",
+    title="Restore the device's clock: power limit and cooling",
     numerics=identical(),
     patch=ByHand("only the machine's administrator can change it"),
     edit=ByHand("it is a setting of the machine"),

@@ -23,9 +23,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
     CHEAPER,
+    FIRST_WORKERS,
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
@@ -110,7 +111,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
     """
     num = 1 if is_chunked else workers
     return Advice(
-        title=f"Let {num} worker process{'es' if num > 1 else ''} prepare the pipeline's inputs, ahead of the step",
+        title=f"Prepare the pipeline's inputs in {num} worker process{'es' if num > 1 else ''}, ahead of the step",
         before="outputs = pipe(inputs)",
         after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
         least=0.0,
@@ -125,12 +126,7 @@ CHANGE = Change(
     title="Load batches in worker processes, ahead of the step",
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", own_draws=True, first_epoch=True),
     patch=Patch(loading.load_in_workers),
-    edit=SetArguments(
-        ("DataLoader",),
-        {"num_workers": 4, "persistent_workers": True},
-        {"num_workers": "workers"},
-        optional=("pin_memory",),
-    ),
+    edit=FIRST_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

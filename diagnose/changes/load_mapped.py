@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
-from diagnose.changes.common.places import LOADS, calls
+from diagnose.changes.common.line_calls import LOADS, calls
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

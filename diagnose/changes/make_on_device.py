@@ -61,7 +61,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     copies = remove_cause(t, finding, "copy", 1.0)
     if least is None or copies is None:
         return None
-    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, "host-compute")]))
+    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, "host-compute")]), kind="stable")
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
 
     def most(graph: Graph) -> Graph:

@@ -7,8 +7,9 @@ What it does
 What to watch
     Workers that are waited for deliver `num` batches in `num` steps, so that of `more` workers one arrives every
     `num / more` steps. At least that much is gone only where what they compute leaves the step its core. Where a
-    trace does not show how many there are, their number is given as a multiple of today's. Workers that compute are
-    at most as many as cores, and waits that come with each epoch's first batch need none more.
+    trace does not show how many there are, their number is given as a multiple of today's, and what is saved at least
+    only where loading waits. Workers that compute are at most as many as cores, and waits that come with each epoch's
+    first batch need none more.
 
     Workers that are kept for the first time change the order of later epochs, as load-in-workers does.
 """
@@ -18,12 +19,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
+from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
     HIDDEN,
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
+    MORE_WORKERS,
     PREFETCH_FACTOR,
     SHARED_OUT,
     is_iterable,
@@ -55,8 +57,13 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
         before = loader_call(facts, num_workers=num if num is not None else "…")
-        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR)
-        after = loader_call(facts, num_workers=f"{factor} * loader.num_workers", **kept, **pin)
+        waits, cores = bool(facts.get("waits")), recorded_cores(facts)
+        if not waits and cores == 1:
+            return None  # one worker takes all of it
+        factor = min(_enough(finding, 1, step_ns), MAX_FACTOR, MAX_FACTOR if waits or not cores else cores)
+        wanted = f"{factor} * loader.num_workers"
+        wanted = wanted if waits else f"min({wanted}, {cores or 'os.cpu_count()'})"
+        after = loader_call(facts, num_workers=wanted, **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
         hidden = max(1 - max(step_ns / factor - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
         return Advice(
@@ -64,7 +71,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
             after=after,
             beside=shared_out,
             is_whole=False,
-            least=HIDDEN * hidden,
+            least=HIDDEN * hidden if waits else 0.0,  # there may be as many as cores already
             most=hidden,
             needs=needs,
             numerics=numerics,
@@ -115,12 +122,7 @@ CHANGE = Change(
     title="Use more workers, keep them alive and let each prepare more batches",
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.more_workers),
-    edit=SetArguments(
-        ("DataLoader",),
-        {"num_workers": 8, "persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR},
-        {"num_workers": "workers"},
-        optional=("pin_memory",),
-    ),
+    edit=MORE_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

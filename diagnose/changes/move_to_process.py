@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-LEAST = 0.25  # of the time in which both want the interpreter: the training thread would have had some of it anyway
+MIN_SAVED_SHARE = (
+    0.25  # of the time in which both want the interpreter: the training thread would have had some of it anyway
+)
 _AFTER = """# what depends on the sample alone: once, before the loop
 prepared = [preprocess(each) for each in inputs]
 # else in processes: a dataset's __getitem__ does the work, and its workers run ahead of the step
@@ -33,7 +35,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=f"Do the thread's Python work in a process, or once before the loop{at}",
         before=(place.code or "") if place else "",
         after=_AFTER,
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="arguments and results that can be pickled, and a core",
     )
 

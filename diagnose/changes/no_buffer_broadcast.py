@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.gradients import CONSTRUCTORS
+from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.gradients import NO_BROADCAST
 from diagnose.changes.patches import distributed
 from diagnose.text.numbers import percent
 
@@ -28,7 +28,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of a forward that sends no buffers: its calls go, with all that they launch."""
     import numpy as np
 
-    from diagnose.model.intervals import covered, distinct
+    from diagnose.model.intervals import contains, distinct
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.collectives import buffer_updates
 
@@ -36,7 +36,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     if not len(finding.tasks) or not len(updates.start):
         return None
     called = t.trace.events.start[t.tasks.launch]
-    launched = np.flatnonzero((t.tasks.launch >= 0) & (covered(updates, called, called + 1) > 0))
+    launched = np.flatnonzero((t.tasks.launch >= 0) & contains(updates, called))
     tasks = distinct(launched, finding.tasks)
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     return effect_of_tasks(
@@ -60,7 +60,7 @@ CHANGE = Change(
         "where training reads no buffer; ranks keep batch-norm statistics of their own: evaluate with rank 0's"
     ),
     patch=Patch(distributed.no_buffer_broadcast),
-    edit=SetArguments(CONSTRUCTORS, {"broadcast_buffers": False}),
+    edit=NO_BROADCAST,
     advice=Advice(
         before="model = DistributedDataParallel(model, device_ids=[local_rank])",
         after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",

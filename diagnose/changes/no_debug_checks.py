@@ -47,7 +47,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of no checks, and at most of host work without the recording of stacks."""
     import numpy as np
 
-    from diagnose.model.intervals import Intervals, covered
+    from diagnose.model.intervals import Intervals, overlaps
     from diagnose.replay.effects import Effect
     from diagnose.replay.graph import Graph
     from diagnose.replay.transforms import drop_waits, scale_host
@@ -59,12 +59,12 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return None
     calls = blocking_calls(t)
     events = t.trace.events
-    calls = calls[covered(checks, events.start[calls], events.end[calls]) > 0]
+    calls = calls[overlaps(checks, events.start[calls], events.end[calls])]
     rows = t.causes.of(finding.rule)
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
 
     def unchecked(graph: Graph) -> Graph:
-        return scale_host(drop_waits(graph, np.sort(calls)), checks, 0.0)
+        return scale_host(drop_waits(graph, np.sort(calls, kind="stable")), checks, 0.0)
 
     def quick(graph: Graph) -> Graph:
         return scale_host(unchecked(graph), pieces, LEFT)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
 
 CHANGE = Change(
     id="no-fills",
-    title="Let gradients be set to None, and make buffers that are written anyway with empty",
+    title="Set gradients to None, and allocate buffers that are overwritten with empty",
     numerics=identical("where all of the buffer is written"),
     patch=Patch(memory.no_fills),
-    edit=ByHand("whether all of a buffer is written only the script's author knows"),
+    edit=EditLoop("with_gradients_set_to_none", "device", "cpu"),
     advice=_advice,
     without_remedy="one call in place of another of torch",
 )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.common.gradients import CONSTRUCTORS, ddp_arguments
+from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.gradients import NO_SEARCH, ddp_arguments
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CHANGE = Change(
     title="Leave out the search for unused parameters",
     numerics=identical("where every step uses every parameter"),
     patch=Patch(distributed.no_unused_search),
-    edit=SetArguments(CONSTRUCTORS, {"find_unused_parameters": False}),
+    edit=NO_SEARCH,
     advice=_advice,
     applies=to_data_parallel_training,
     remedy="diagnose.kernels.distributed.ddp_arguments",

@@ -53,7 +53,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         return None
     if _has_one_library(program):
         return Advice(
-            title="Let flash attention run in Composable Kernel and keep the faster library",
+            title="Try flash attention in Composable Kernel and keep the faster library",
             before="y = F.scaled_dot_product_attention(q, k, v)",
             after='torch.backends.cuda.preferred_rocm_fa_library("ck")   # or: TORCH_ROCM_FA_PREFER_CK=1',
             needs="a torch for ROCm that is built with Composable Kernel; is_causal=True where the mask is causal",
@@ -72,7 +72,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
 
 CHANGE = Change(
     id="other-attention",
-    title="Let attention run in another backend and keep the fastest",
+    title="Try other attention backends and keep the fastest",
     numerics=rounding("backends round differently; compare the loss of the first steps"),
     patch=Patch(precision.other_attention, needs_gpu=True),
     edit=ByHand("the attention is chosen in the model's own forward"),

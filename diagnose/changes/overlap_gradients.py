@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
-from diagnose.changes.common.gradients import BUCKET_MB, CONSTRUCTORS, ddp_arguments, ddp_call, is_reduced_by_hand
+from diagnose.changes.common.change import Advice, Change, Patch, rounding
+from diagnose.changes.common.gradients import BUCKET_MB, BUCKETS, ddp_arguments, ddp_call, is_reduced_by_hand
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
 CHANGE = Change(
     id="overlap-gradients",
-    title=f"Let gradient buckets of {BUCKET_MB} MB start during the backward",
+    title=f"Start gradient buckets of {BUCKET_MB} MB during the backward",
     numerics=rounding("buckets of another size may be summed in another order; compare the loss of the first steps"),
     patch=Patch(distributed.overlap_gradients, group="buckets"),
-    edit=SetArguments(CONSTRUCTORS, {"bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}),
+    edit=BUCKETS,
     advice=_advice,
     applies=to_data_parallel_training,
     effect=_effect,

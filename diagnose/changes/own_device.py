@@ -27,7 +27,7 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
         variable = "CUDA_VISIBLE_DEVICES"
     script = script_of(program)
     return Advice(
-        before=f"python {script}", after=f"{listed}\n{variable}=1 python {script}   # one that nobody else uses"
+        before=f"python {script}", after=f"{listed}\n{variable}=1 python {script}   # one that no other process uses"
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 TILE = 64  # elements: a multiple of every tile's side
-LARGE = 1024  # from here on a whole tile more costs little; smaller sizes get what 16 bytes hold
+MIN_TILED_SIZE = 1024  # from here on a whole tile more costs little; smaller sizes get what 16 bytes hold
 
 
 _EIGHT_BITS = lazy_pattern(r"Float8|^int8$|^signed char$", re.IGNORECASE)
@@ -38,7 +38,7 @@ def _applies(program: Program, finding: Finding) -> str:
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     size = int(str(finding.facts["size"]))
     few = 16 if any(_EIGHT_BITS.search(dtype) for dtype in program.dtypes) else 8
-    multiple = TILE if size >= LARGE else few
+    multiple = TILE if size >= MIN_TILED_SIZE else few
     padded = -(-size // multiple) * multiple
     return Advice(
         title=f"Use {padded} instead of {size}: a size that fits the tiles",

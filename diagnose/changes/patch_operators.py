@@ -29,7 +29,7 @@ def _applies(program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="patch-operators",
-    title="Let modules that write a formula out run one operator each",
+    title="Replace modules that write a formula out by one operator each",
     numerics=rounding("the operators add in another order; compare the loss of the first steps"),
     patch=Patch(operators.patch_operators, needs_gpu=True, group="compile"),
     edit=ByHand("where the model is made only the script's author knows"),

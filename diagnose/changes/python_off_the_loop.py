@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place, script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
+from diagnose.changes.common.line_calls import LOADS, SAVES, calls
 from diagnose.changes.common.loading import HIDDEN
-from diagnose.changes.common.places import LOADS, SAVES, calls
 from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ pool = ProcessPoolExecutor(1)
 pending = pool.submit(preprocess, next_inputs)   # one step ahead; arguments and result are pickled
 inputs = pending.result()"""
 MIN_IN_PASS = MIN_IN_OPTIMIZER = 0.5  # of the time
-LEAST_VECTORISED, MOST_VECTORISED = 0.25, 0.95  # what loops over rows leave to operators is little, others may be half
+MIN_VECTORISED_SHARE, MAX_VECTORISED_SHARE = (
+    0.25,
+    0.95,
+)  # what loops over rows leave to operators is little, others may be half
 MIN_WAITING = 0.5  # of the samples there: what waits for files or sockets gives the interpreter free
 _OWN_CALL = lazy_pattern(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
 _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
@@ -121,8 +124,8 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             title=f"Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
             before=code,
             after=_IN_THE_PASS,
-            least=LEAST_VECTORISED,
-            most=MOST_VECTORISED,
+            least=MIN_VECTORISED_SHARE,
+            most=MAX_VECTORISED_SHARE,
             needs="work that tensor operators can do, or that does not change from step to step",
             numerics=rounding("sums may be taken in another order; compare the loss of the first steps"),
         )
@@ -143,7 +146,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         )
     if _share(finding, "after_read") >= MIN_AFTER_READ:
         return Advice(
-            title=f"Do the Python work{at} on the device, or beside the next step",
+            title=f"Do the Python work{at} on the device, or while the next step runs",
             before=code,
             after=_AFTER_A_READ,
             least=HIDDEN,
@@ -161,8 +164,8 @@ def _elsewhere(finding: Finding, program: Program, code: str, at: str) -> Advice
             title=f"Make the Python work{at} cheaper, or do it in another process",
             before=code,
             after=_COMPUTES,
-            least=LEAST_VECTORISED,
-            most=MOST_VECTORISED,
+            least=MIN_VECTORISED_SHARE,
+            most=MAX_VECTORISED_SHARE,
             needs="work that can be made cheaper, or a free CPU core",
         )
     thread = "thread that runs the model" if program.trains is False else "training thread"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-LEAST = 0.6  # of the calls: what they share with the one that stays, as its derivatives, may grow by a part
+MIN_SAVED_SHARE = 0.6  # of the calls: what they share with the one that stays, as its derivatives, may grow by a part
 _WITHOUT = """with torch.no_grad():
     targets = teacher(x)               # once, before the loop over the minibatches
 for rows in torch.randperm(len(x)).split(32):
@@ -42,7 +42,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=f"Keep the result of {finding.facts.get('module', 'the call')} instead of computing it again{at}",
         before=(place.code or "") if place else "",
         after=_WITH if with_gradients else _WITHOUT,
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="memory for the result, until its last use",
         numerics=rounding("gradients of one call are added in another order") if with_gradients else identical(),
     )
@@ -64,11 +64,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         t,
         finding,
         finding.tasks,
-        (LEAST * length, length),
-        f"Between {percent(LEAST, 0)} and all of the calls that could be left out go away.",
+        (MIN_SAVED_SHARE * length, length),
+        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of the calls that could be left out go away.",
         host=union(*[one.host for one in found]),
-        host_left=(1 - LEAST, 0.0),
-        pauses_left=(1 - LEAST, 0.0),
+        host_left=(1 - MIN_SAVED_SHARE, 0.0),
+        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
         frees_host=True,
     )
 

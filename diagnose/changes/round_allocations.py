@@ -49,7 +49,7 @@ def _applies(program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="round-allocations",
-    title="Let the allocator round sizes up, so that freed blocks fit again",
+    title="Round allocation sizes up, so that freed blocks fit again",
     numerics=identical(),
     patch=Patch(
         environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), OPTION),

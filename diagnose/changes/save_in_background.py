@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
-from diagnose.changes.common.places import SAVES, SAVES_SHARDS, calls
+from diagnose.changes.common.line_calls import SAVES, SAVES_SHARDS, calls
 from diagnose.changes.patches import saving
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
-LEAST = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
+MIN_SAVED_SHARE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
@@ -35,7 +35,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         before=(place.code or "") if place else "torch.save(state, path)",
         after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.{call}   # the step waits for a copy only\n"
         "...\nsaver.wait()             # before the program ends",
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         most=0.95,
         needs="host memory for one copy of what is saved",
     )

@@ -39,7 +39,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 def _applies(program: Program, finding: Finding) -> str:
     if num_ranks(finding) < 2:
-        return "one process alone has nobody to share with"
+        return "a single process has no other rank to share with"
     if program.is_ddp is False:
         return "the model is not wrapped in DistributedDataParallel: it may be sharded already"
     return to_training(program, finding)

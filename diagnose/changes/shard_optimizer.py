@@ -36,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 def _applies(program: Program, finding: Finding) -> str:
     return (
-        "one process alone has nobody to share with"
+        "a single process has no other rank to share with"
         if num_ranks(finding) < 2
         else to_data_parallel_training(program, finding)
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
 
-LEAST, MOST = 0.3, 0.95
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.3, 0.95
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -39,18 +39,18 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         t,
         finding,
         finding.tasks,
-        (LEAST * length, MOST * length),
-        f"Between {percent(LEAST, 0)} and {percent(MOST, 0)} of what is read and written goes away; at most the "
-        "launches for it too.",
+        (MIN_SAVED_SHARE * length, MAX_SAVED_SHARE * length),
+        f"Between {percent(MIN_SAVED_SHARE, 0)} and {percent(MAX_SAVED_SHARE, 0)} of what is read and written goes "
+        "away; at most the launches for it too.",
         host=t.covering(called[called >= 0]),
-        host_left=(1.0, 1 - MOST),
+        host_left=(1.0, 1 - MAX_SAVED_SHARE),
         frees_host=True,
     )
 
 
 CHANGE = Change(
     id="sparse-embeddings",
-    title="Let the embedding tables have sparse gradients",
+    title="Use sparse gradients for the embedding tables",
     numerics=other_training(
         "moments and weight decay of rows that are not looked up stand still; Adagrad without decay is the same"
     ),
@@ -63,8 +63,8 @@ CHANGE = Change(
             "optimizers = [torch.optim.Adagrad(tables, lr=lr), torch.optim.AdamW(others, lr=lr, fused=True)]\n"
             "# for tables under Adam: torch.optim.SparseAdam(tables, lr=lr)"
         ),
-        least=LEAST,
-        most=MOST,
+        least=MIN_SAVED_SHARE,
+        most=MAX_SAVED_SHARE,
         needs="an optimizer that takes sparse gradients",
     ),
     effect=_effect,

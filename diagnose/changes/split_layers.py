@@ -36,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 
 def _applies(program: Program, finding: Finding) -> str:
     if num_ranks(finding) < 2:
-        return "one process alone has nobody to share with"
+        return "a single process has no other rank to share with"
     if "product" not in program.heavy:
         return "no linear layers were recorded"
     return to_training(program, finding)

@@ -84,7 +84,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
 CHANGE = Change(
     id="static-graph-inputs",
-    title="Let CUDA graphs read parameters where they are, and copy new batches only",
+    title="Mark the parameters as static inputs of the CUDA graphs, and copy new batches only",
     numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
     patch=ByHand("how the graphs are captured only the script's author knows"),
     edit=ByHand("how the graphs are captured only the script's author knows"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-LEAST = 0.6  # of the positions' share: what does not depend on them stays
+MIN_SAVED_SHARE = 0.6  # of the positions' share: what does not depend on them stays
 _BEFORE = 'batch = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt")'
 _AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, max_length=128, return_tensors="pt")
 # a collate function of your own: width = max(len(ids) for ids, _ in samples)
@@ -35,7 +35,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         title=f"Pad each batch to its own longest row ({share} of the positions are padding)" if share else "",
         before=_BEFORE,
         after=_AFTER,
-        least=LEAST,
+        least=MIN_SAVED_SHARE,
         needs="padding on the right, and a model that a mask or a loss keeps from using it",
     )
 

@@ -1,4 +1,4 @@
-"""Let few operators do what a Python loop calls many small ones for.
+"""Vectorise the Python loop: few operators instead of many small ones.
 
 What it does
     Replaces a loop over rows, classes or numbers by operators over all of them, and many reads of one number each
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MIN_READS = 8  # numbers a step that are read one by one
 # Of the loop's part of the cost: what operators over all rows need themselves is little, but not nothing.
-LEAST, MOST = 0.5, 0.95
-LEAST_OF_CELL = 0.1  # where only the part that does not depend on the state comes out of the loop
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.5, 0.95
+MIN_CELL_SHARE = 0.1  # where only the part that does not depend on the state comes out of the loop
 MAX_SMALL_NS = 20_000  # of a kernel: the kernels of one row each become one
 _COUNTS = """# counts of each class without a loop; they add up in a tensor, which is read when they are wanted
 seen = torch.bincount(target, minlength=num_classes)
@@ -105,8 +105,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
             title=f"Call few operators in the place of {calls:.0f} calls of {module} in the loop at {at}",
             before=(place.code or "") if place else "",
             after=_CELL,
-            least=LEAST_OF_CELL * share,
-            most=MOST * share,
+            least=MIN_CELL_SHARE * share,
+            most=MAX_SAVED_SHARE * share,
             needs="a module of torch that computes the same, or a part of it that does not depend on the state",
         )
     if issuer.get("calls_modules"):
@@ -115,7 +115,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
             before=(place.code or "") if place else "",
             after=_CELL,
             least=0.0,
-            most=MOST * share,
+            most=MAX_SAVED_SHARE * share,
             needs="operators in the loop that do not depend on the iteration before",
         )
     # Without a device a read waits for nothing: what saves is fewer operators.
@@ -125,8 +125,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         title=f"Vectorise the loop at {at} ({num:.0f} operators a step): {what}",
         before=(place.code or "") if place else "",
         after=f"{_COUNTS}\n{_ROWS}" if counts and not read else _example(issuer, read=read),
-        least=LEAST * share,
-        most=MOST * share,
+        least=MIN_SAVED_SHARE * share,
+        most=MAX_SAVED_SHARE * share,
         needs="memory for all rows at once",
     )
 
@@ -167,18 +167,18 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     length = (tasks.end - tasks.start).astype(np.float64)
     mine = (tasks.launch >= 0) & contains(host, events.start[np.maximum(tasks.launch, 0)]) & (length <= MAX_SMALL_NS)
     order = np.argsort(tasks.row[mine], kind="stable")
-    rows, less = tasks.row[mine][order], MOST * length[mine][order]
+    rows, less = tasks.row[mine][order], MAX_SAVED_SHARE * length[mine][order]
 
     def least(graph: Graph) -> Graph:
-        return scale_host(graph, own, 1 - LEAST)
+        return scale_host(graph, own, 1 - MIN_SAVED_SHARE)
 
     def most(graph: Graph) -> Graph:
-        shorter = scale_host(drop_waits(graph, calls), host, 1 - MOST)
+        shorter = scale_host(drop_waits(graph, calls), host, 1 - MAX_SAVED_SHARE)
         return shorten_tasks(shorter, rows, less) if len(rows) else shorter
 
     assumption = (
-        f"Between {percent(LEAST, 0)} of the loop's own calls and {percent(MOST, 0)} of these, of their backward "
-        "and of their small kernels go away."
+        f"Between {percent(MIN_SAVED_SHARE, 0)} of the loop's own calls and {percent(MAX_SAVED_SHARE, 0)} of these, of "
+        "their backward and of their small kernels go away."
     )
     return Effect(least, most, t.steps.step_ns, assumption)
 
@@ -200,7 +200,7 @@ def _with_backward(t: Tables, own: Intervals) -> Intervals:
 
 CHANGE = Change(
     id="vectorise-loop",
-    title="Let few operators do what a Python loop calls many small ones for",
+    title="Vectorise the Python loop: few operators instead of many small ones",
     numerics=rounding("sums are taken in another order; compare the loss of the first steps"),
     patch=ByHand("what the loop computes only the script's author knows"),
     edit=ByHand("what the loop computes only the script's author knows"),

@@ -97,11 +97,11 @@ def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> Non
             except OutputError as error:
                 failure = error
     whole = [file for file in files if is_page(file) or file.suffix.lower() == ".json"] if failure is None else []
-    output.print_result(_printed(diagnosis, request, whole))
+    output.print_result(_printed(diagnosis, request, whole), needed=not files)
     if failure is not None:
         raise failure
     for file in files:
-        request.progress.say(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}")
     if request.open_browser:
         import webbrowser  # starts with the modules that start processes
 

@@ -76,7 +76,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
 def _capture(root: Path, folder: Path, described: str) -> Entry:
     path = folder / described
     if path.stat().st_size > MAX_INFO_BYTES:
-        raise ValueError("it is no description of a capture")
+        raise ValueError("it is not a description of a capture")
     info = CaptureInfo.from_json(path.read_bytes(), source=str(path))
     try:
         time = datetime.fromisoformat(info.started_at.replace("Z", "+00:00"))

@@ -10,7 +10,7 @@ from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
-from diagnose.cli.help import Group, option, show_all_help
+from diagnose.cli.help import Group, option, renamed_option, show_all_help
 from diagnose.cli.mcp_options import mcp
 from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
@@ -75,7 +75,7 @@ cli.add_command(reduce)
     metavar="MODE",
     default="copy",
     show_default=True,
-    help="copy: run in a copy of the working folder, which sees what lies around it; same: in the folder itself, whose "
+    help="copy: run in a copy of the working folder, which reads files outside it; same: in the folder itself, whose "
     "files runs may overwrite.",
 )
 @option(
@@ -87,8 +87,9 @@ cli.add_command(reduce)
     help="Start the ranks with COMMAND, such as 'torchrun --nproc-per-node 2'.",
 )
 @shared.step_on_option(RUNS)
-@option(
-    "--keep",
+@renamed_option(
+    "--keep-runs",
+    before="--keep",
     group=RUNS,
     metavar="FOLDER",
     help="Keep the capture and the output of every run in FOLDER, which is new or empty.",
@@ -160,8 +161,9 @@ cli.add_command(gate)
     metavar="FILE:LINE",
     help="Remove the wait for the device at this line; repeatable.",
 )
-@option(
-    "--workers",
+@renamed_option(
+    "--loader-workers",
+    before="--workers",
     group=CHANGES,
     type=click.IntRange(min=1),
     metavar="N",

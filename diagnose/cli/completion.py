@@ -22,5 +22,5 @@ def print_completion(cli: click.Group, shell: str) -> None:
     """
     found = get_completion_class(shell)
     if found is None:
-        raise UsageError(f"There is no completion for {shell}; use one of {', '.join(SHELLS)}.")
+        raise UsageError(f"Invalid shell {shell}: use one of {', '.join(SHELLS)}.")
     print_result(found(cli, {}, "diagnose", VARIABLE).source())

@@ -30,9 +30,9 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
         try:
             write_file(file, p.diff, force=request.force)
         except OutputError as error:
-            request.progress.say(f"the diff of {p.id} was not written: {error}")
+            request.progress.report(f"the diff of {p.id} was not written: {error}")
             continue
-        request.progress.say(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}")
         commands[p.id] = shlex.join(["git", "apply", str(file)])
     found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
     return replace(diagnosis, prescriptions=tuple(found))

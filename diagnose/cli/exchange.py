@@ -32,7 +32,9 @@ class Exchange:
         except Exception as error:
             if is_debugging():
                 raise
-            self._progress.say(f"The summaries of the ranks could not be exchanged ({type(error).__name__}: {error}).")
+            self._progress.report(
+                f"The summaries of the ranks could not be exchanged ({type(error).__name__}: {error})."
+            )
 
     def _exchange(self, store: StoreLink) -> None:
         from diagnose.pipeline.exchange import gather, own_files, take_part, write_received
@@ -49,9 +51,11 @@ class Exchange:
                 self.is_cut, self.received = True, replace(self.received, absent={})  # their captures may still come
             write_received(store.folder, self.received)
         except DiagnoseError as error:
-            self._progress.say(str(error))
+            self._progress.report(str(error))
         except OSError as error:
-            self._progress.say(f"What other ranks sent could not be kept in {printable(store.folder)}: {reason(error)}")
+            self._progress.report(
+                f"What other ranks sent could not be kept in {printable(store.folder)}: {reason(error)}"
+            )
 
 
 class _Messages:

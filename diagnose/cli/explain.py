@@ -220,7 +220,9 @@ def _known(name: str, names: Sequence[str]) -> str:
 def _list(rules: Collection[RulePage]) -> Iterator[str]:
     from diagnose.changes import CHANGES
 
-    width = _width() if sys.stdout.isatty() else None  # in a file and in a pipe lines are whole
+    width = (
+        _width() if sys.stdout is not None and sys.stdout.isatty() else None
+    )  # in a file and in a pipe lines are whole
     column = max(map(len, CHANGES)) + 2
     for kind, words in KINDS.items():
         yield f"Rules about {words}:"

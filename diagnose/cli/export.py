@@ -80,10 +80,10 @@ def export(paths: Sequence[str], request: ExportRequest) -> None:
     }
     for option, file in request.files.items():
         write_bytes(file, makers[option](Path(file)), force=request.force)
-        progress.say(f"wrote {printable(file)}")
+        progress.report(f"wrote {printable(file)}")
     if request.tensorboard:
         _write_log(Path(request.tensorboard), captures, captures[shown_rank(captures)], force=request.force)
-        progress.say(f"wrote {printable(request.tensorboard)}; open it with tensorboard --logdir")
+        progress.report(f"wrote {printable(request.tensorboard)}; open it with tensorboard --logdir")
     _note_left_out(picture, progress)
 
 
@@ -161,4 +161,6 @@ def _markdown(diagnosis: Diagnosis) -> str:
 
 def _note_left_out(picture: Picture, progress: Progress) -> None:
     if picture.num_spans_left_out:
-        progress.say(f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all")
+        progress.report(
+            f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
+        )

@@ -117,7 +117,7 @@ def gate_and_answer(request: GateRequest) -> int:
         for path, text in ((request.junit, junit(result)), (request.sarif, sarif(result))):
             if path is not None:
                 write_file(path, text, force=request.force)
-                progress.say(f"wrote {printable(Path(path))}")
+                progress.report(f"wrote {printable(Path(path))}")
         if request.update:
             _update(request, after, progress)
     return 0 if request.update else EXIT_CODES[result.verdict]
@@ -171,7 +171,7 @@ def _update(request: GateRequest, side: Side, progress: Progress) -> None:
         )
     write_file(request.baseline[0], baseline_text(side.diagnosis, side.runs), force=True)
     num_runs = f"{len(side.runs)} run{'s' if len(side.runs) != 1 else ''}"
-    progress.say(f"wrote the baseline {printable(Path(request.baseline[0]))} ({num_runs})")
+    progress.report(f"wrote the baseline {printable(Path(request.baseline[0]))} ({num_runs})")
 
 
 def _text(result: GateResult) -> str:
@@ -200,7 +200,7 @@ def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
     with tempfile.TemporaryDirectory(prefix="diagnose-gate-") as folder:
         captures = [Path(folder) / f"run-{i + 1}" for i in range(num_runs)]
         for i, capture in enumerate(captures):
-            progress.say(f"tracing {request.target}, run {i + 1} of {num_runs}")
+            progress.report(f"tracing {request.target}, run {i + 1} of {num_runs}")
             _trace(request, capture)
         yield join_sides([open_side(capture) for capture in captures])
 
@@ -208,13 +208,13 @@ def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
 def _trace(request: GateRequest, capture: Path) -> None:
     from diagnose.capture.options import CaptureOptions
     from diagnose.capture.process import launch
-    from diagnose.capture.process.child import Order
+    from diagnose.capture.process.child import CaptureRequest
     from diagnose.errors import CaptureError
 
     script = [*(["-m"] if request.module else []), request.target, *request.args]
     options = CaptureOptions(output=capture, quiet=request.quiet)
-    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
-    ended = launch.supervise(order, script, stdout_to_stderr=True)
+    capture_request = CaptureRequest(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
+    ended = launch.supervise(capture_request, script, stdout_to_stderr=True)
     if not (capture / "capture.json").is_file():
         raise CaptureError(
             ended.failure or f"No step of {request.target} was captured; it ended with exit code {ended.exit_code}."

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-__all__ = ["Command", "Decorator", "Group", "Option", "option", "show_all_help"]
+__all__ = ["Command", "Decorator", "Group", "Option", "option", "renamed_option", "show_all_help"]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -46,6 +46,24 @@ class Option(click.Option):
 def option(*names: str, group: str, **settings: Any) -> Decorator:  # as click.option
     """Give a command an option of a group."""
     return click.option(*names, cls=Option, group=group, **settings)
+
+
+def renamed_option(name: str, *, before: str, group: str, **settings: Any) -> Decorator:  # as click.option
+    """Give a command an option that had the name ``before``: that still works, hidden, with a line that names this."""
+
+    def warn(ctx: click.Context, _option: click.Parameter, value: object) -> None:
+        if value is not None:
+            click.echo(f"diagnose: {before} is deprecated: use {name}", err=True)
+            ctx.meta[before] = value
+
+    def take(ctx: click.Context, _option: click.Parameter, value: object) -> object:
+        return ctx.meta.get(before) if value is None else value
+
+    def decorated(command: _Decorated) -> _Decorated:
+        hidden = {**settings, "hidden": True, "expose_value": False, "is_eager": True, "callback": warn}
+        return option(name, group=group, callback=take, **settings)(option(before, group=group, **hidden)(command))
+
+    return decorated
 
 
 class _Page(click.Command):

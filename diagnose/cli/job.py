@@ -13,7 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.model.files import check_distinct, check_file, printable
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.workers import Workers
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.progress import Progress
 
@@ -123,7 +124,7 @@ def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
     profile = profile_inputs(paths, workers=workers, progress=progress)
     _write(path, profile, progress, force=request.force)
     for sentence in profile.missing:
-        progress.say(sentence)
+        progress.report(sentence)
 
 
 def reduce_and_answer(paths: Sequence[str], request: JobRequest) -> None:
@@ -168,4 +169,4 @@ def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) 
     from diagnose.pipeline.summaries import write_summaries
 
     write_summaries(path, profile, force=force)
-    progress.say(f"wrote {printable(path)}")
+    progress.report(f"wrote {printable(path)}")

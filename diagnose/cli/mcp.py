@@ -184,7 +184,7 @@ def _question(arguments: Prove, words: Sequence[str]) -> str:
     if len(command) >= MAX_LINE:
         raise UsageError("The command is too long for a user to check: pass fewer or shorter arguments.")
     protection = (
-        "A run may read what lies around the copy, and write to the copy, temporary folders and caches only."
+        "A run may read files outside the copy, and write to the copy, temporary folders and caches only."
         if can_restrict()
         else "Files outside the copy are not protected."
     )

@@ -35,7 +35,7 @@ SERVER = "Server"
     group=SERVER,
     is_flag=True,
     is_consent=True,
-    help="Let prove run scripts without asking: the client asks its user, or leaves it.",
+    help="Allow prove to run scripts without confirmation: whether the client asks its user is up to the client.",
 )
 def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     """Serve analyze, what_if, compare, explain and prove over the Model Context Protocol, on standard input and output.
@@ -44,7 +44,7 @@ def mcp(roots: tuple[str, ...], trust_client: bool) -> None:
     ask is refused, unless --trust-client is given. Needs pip install 'diagnose[mcp]'.
     """
     if find_spec("mcp") is None or find_spec("mcp_types") is None:  # the second one came with version 2
-        raise missing_extra("diagnose mcp speaks the Model Context Protocol", "mcp")
+        raise missing_extra("diagnose mcp serves the Model Context Protocol", "mcp")
     from diagnose.cli.mcp import serve
 
     serve(roots, agreed=trust_client)

@@ -64,7 +64,7 @@ class WhatIf(Arguments, frozen=True):
         words = [f"--apply={','.join(self.apply)}"] if self.apply else []
         for name, values in (("without", self.without), ("no-sync", self.no_sync), ("scale", self.scale)):
             words += [f"--{name}={value}" for value in values]
-        for name, value in (("workers", self.workers), ("bucket-mb", self.bucket_mb)):
+        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb)):
             words += [f"--{name}={value}"] if value is not None else []
         return ["what-if", *words, *_files([locate(self.path)])]
 
@@ -89,8 +89,9 @@ class Explain(Arguments, frozen=True):
 
     name: Annotated[str, Meta(description="The id of a rule or a change; without one all are listed.")] = ""
 
-    def command(self, locate: Locate) -> list[str]:  # noqa: ARG002  # no path is given
+    def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose explain``."""
+        del locate  # no path is given
         return ["explain", *(["--", self.name] if self.name else [])]
 
 

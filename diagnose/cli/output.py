@@ -22,6 +22,7 @@ __all__ = ["FORMATS", "TEXT_FORMATS", "ResultRequest", "answer_text", "plan", "p
 
 FORMATS = (".html", ".json", ".txt")
 TEXT_FORMATS = (".json", ".txt")
+CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
 READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
 
@@ -77,11 +78,11 @@ def answer_text(
             write_file(file, make().rstrip("\n") + "\n", force=request.force)
         except OutputError as error:
             failure = failure or error
-    print_result(json() if request.as_json else text())
+    print_result(json() if request.as_json else text(), needed=not files)
     if failure is not None:
         raise failure
     for file in files:
-        request.progress.say(f"wrote {printable(file)}")
+        request.progress.report(f"wrote {printable(file)}")
 
 
 def _shown(make: Callable[[], str], lang: str) -> Callable[[], str]:
@@ -94,8 +95,16 @@ def _shown(make: Callable[[], str], lang: str) -> Callable[[], str]:
     return in_language
 
 
-def print_result(text: str) -> None:
-    """Print to standard output in its encoding; where its reader has gone, end the process quietly."""
+def print_result(text: str, *, needed: bool = True) -> None:
+    """Print to standard output in its encoding; where its reader has gone, end the process quietly.
+
+    Raises:
+        OutputError: it is closed, and the result is ``needed`` there since no file has it.
+    """
+    if sys.stdout is None:
+        if needed:
+            raise OutputError(CLOSED)
+        return
     try:
         print(in_encoding(text, sys.stdout.encoding), flush=True)
     except BrokenPipeError:
@@ -122,7 +131,8 @@ def plan(
 
     Raises:
         UsageError: a suffix names no format, or two options or an option and an input name one file.
-        OutputError: a file exists already and ``force`` is off, or its folder is missing or not writable.
+        OutputError: a file exists already and ``force`` is off, or its folder is missing or not writable; or there is
+            no file, and standard output is closed.
     """
     paths = tuple(Path(name) for name in (html, output) if name)
     if html and paths[0].suffix.lower() not in {".html", ".htm"}:
@@ -133,6 +143,8 @@ def plan(
     check_distinct({"--html": html, "--output": output}, inputs)
     for path in paths:
         check_file(path, force=force)
+    if not paths and sys.stdout is None:
+        raise OutputError(CLOSED)
     return paths
 
 

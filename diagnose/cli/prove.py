@@ -53,7 +53,7 @@ class ProveRequest(Request):
     cwd_mode: Literal["copy", "same"] = "copy"
     launcher: str = ""
     step_on: str = "auto"
-    keep: str | None = None  # folder for the runs' outputs
+    keep_runs: str | None = None  # folder for the runs' outputs
     yes: bool = False
     trust_command: bool = False  # a command that a capture has recorded may run
     write_patch: str | None = None  # where the diff of the script with the changes that helped goes
@@ -84,8 +84,8 @@ def _prove_and_answer(request: ProveRequest) -> int:
     command, capture = command_of(request)
     _check_launcher(command)
     if remove_leftovers():
-        request.progress.say("removed the temporary files of an earlier prove that was killed")
-    with _kept(request.keep) as keep, run_folder() as private:
+        request.progress.report("removed the temporary files of an earlier prove that was killed")
+    with _kept(request.keep_runs) as keep, run_folder() as private:
         plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
         _agree(request, command, capture, plan, budget_s)
         folder = keep or private
@@ -96,7 +96,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             step_on=request.step_on,
             private=private,
             plan=plan,
-            say=request.progress.say,
+            report=request.progress.report,
             edits=command.script[0] != "-m",
         )
         diagnosis, result = _proven(request, runner, capture, Budget(budget_s))
@@ -106,7 +106,7 @@ def _prove_and_answer(request: ProveRequest) -> int:
             if request.write_patch:
                 _write_patch(request, command, diagnosis, result.best)
         if keep:
-            request.progress.say(f"the output of every run is in {one_line(str(keep))}")
+            request.progress.report(f"the output of every run is in {one_line(str(keep))}")
     if runner.changed:
         raise OriginalsChangedError(runner.changed)
     if starts_own_ranks(diagnosis, command.launcher):
@@ -137,11 +137,15 @@ def _proven(
     script = Path(runner.command.cwd, runner.command.script[0])
     runner.arguments = arguments_for_edits(diagnosis, script) if runner.edits else arguments_of(diagnosis)
     try:
-        result = proven(runner, diagnosis, request.apply, budget, request.progress.say)
+        result = proven(runner, diagnosis, request.apply, budget, request.progress.report)
     except CaptureError as error:
-        raise CaptureError(f"{error}{in_the_copy(str(error), runner)}") from error
+        raise CaptureError(f"{error}{in_the_copy(runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)
     diagnosis = with_trials(diagnosis, result, edits=runner.edits)
+    if capture is None and runner.edits:
+        from diagnose.trials.printed_diffs import with_diffs  # with libcst, which takes a moment
+
+        diagnosis = with_diffs(diagnosis, script)
     if goes_on:
         after = _after(runner, result.best, runner.folder / "after", budget.left, request.progress)
         diagnosis = replace(diagnosis, after=after)
@@ -190,12 +194,14 @@ def _kept(keep: str | None) -> Iterator[Path | None]:
         reservation = Reservation(path)
         is_empty = not any(path.iterdir())
     except BlockingIOError as error:
-        raise UsageError(f"The folder {printable(keep)} is in use by another run; choose another --keep.") from error
+        raise UsageError(
+            f"The folder {printable(keep)} is in use by another run; choose another --keep-runs."
+        ) from error
     except (OSError, ValueError) as error:
         raise cannot_write(keep, error) from error
     try:
         if not is_empty:
-            raise UsageError(f"The folder {printable(keep)} is not empty; choose another --keep.")
+            raise UsageError(f"The folder {printable(keep)} is not empty; choose another --keep-runs.")
         yield path
     finally:
         reservation.release()
@@ -209,23 +215,23 @@ def _agree(
     Raises:
         UsageError: there is nobody to ask, or the answer is no.
     """
-    say = request.progress.say
+    report = request.progress.report
     where = (
         f"in one copy of the working folder ({plan.size_text}) that is restored before each run and removed at the end"
         if plan is not None
         else "each time in the working folder itself"
     )
-    say(
+    report(
         f"this runs {command.text} repeatedly for up to {_duration_text(budget_s)}, {where}; "
         f"each run is stopped after some dozens of steps. {_protection(plan)}"
     )
     if plan is None:
-        say(
+        report(
             "with --cwd-mode same each run may overwrite, append to and remove files of the working folder "
             f"{one_line(str(command.cwd))}, checkpoints and logs included; nothing is checked or restored"
         )
     if capture is not None:
-        say(
+        report(
             f"the command was recorded in {one_line(str(capture))}, with the working folder "
             f"{one_line(str(command.cwd))}"
         )
@@ -242,7 +248,7 @@ def _agree(
 
 def _protection(plan: CopyPlan | None) -> str:
     if plan is not None and can_restrict():
-        return "A run may read what lies around the copy, and write to the copy, temporary folders and caches only."
+        return "A run may read files outside the copy, and write to the copy, temporary folders and caches only."
     return "Files outside the working folder are not protected."
 
 
@@ -267,7 +273,7 @@ def _after(
         record(runner, best, capture, budget_s, progress)
         return analyze_with_progress([capture], progress)
     except (CaptureError, OSError) as error:
-        progress.say(f"the step with the changes could not be traced: {error}")
+        progress.report(f"the step with the changes could not be traced: {error}")
         return None
 
 
@@ -277,12 +283,12 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     from diagnose.changes.common.change import ByHand
     from diagnose.trials.source_edits import write_patch
 
-    say, patch = request.progress.say, str(request.write_patch)
+    report, patch = request.progress.report, str(request.write_patch)
     tried = {name for trial in diagnosis.trials if not trial.failure for name in (trial.ids or (trial.id,))}
     writable = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
     untried = [name for name in writable if name not in tried]
     if not best and not untried:
-        say(f"no change made the step faster, so {patch} was not written")
+        report(f"no change made the step faster, so {patch} was not written")
         return
     if command.script[0] == "-m":
         raise UsageError("--write-patch needs a script file; give its path instead of -m.")
@@ -291,8 +297,8 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in (*best, *untried)}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
-        say(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
+        report(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
     for name in (name for name in untried if name in written.done):
-        say(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
+        report(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
     for name, why in written.left.items():
-        say(f"{name} must be applied by hand: {why}")
+        report(f"{name} must be applied by hand: {why}")

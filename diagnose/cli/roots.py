@@ -28,7 +28,7 @@ class Roots:
         """
         for name in names:
             if not Path(name).is_dir():
-                raise UsageError(f"Invalid --root: {printable(name)} is no folder; check the path.")
+                raise UsageError(f"Invalid --root {printable(name)}: use an existing folder.")
         return cls(tuple(Path(name).resolve() for name in names or (".",)))
 
     def path(self, name: str) -> str:

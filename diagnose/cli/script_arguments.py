@@ -54,7 +54,7 @@ class ScriptCommand(Command):
         names = shared_names(args, options, "" if ctx.params["module"] else script)
         if names:
             one = len(names) == 1
-            Progress(quiet=ctx.params["quiet"]).say(
+            Progress(quiet=ctx.params["quiet"]).report(
                 f"{', '.join(names)} after the script {'goes' if one else 'go'} to the script; "
                 f"put {'it' if one else 'them'} before {script} to set diagnose's own"
             )

@@ -53,7 +53,7 @@ def serve(folder: str, port: int, lang: str = ENGLISH) -> None:
         UsageError: it is no folder, or the port is in use.
     """
     if not Path(folder).is_dir():
-        raise UsageError(f"{printable(folder)} is no folder; give one with captures or reports.")
+        raise UsageError(f"Invalid folder {printable(folder)}: use an existing one with captures or reports.")
     try:
         server = Server(Archive(Path(folder), lang), port)
     except OSError as error:
@@ -113,7 +113,8 @@ class Archive:
 
     def _rendered(self, entry: Entry) -> str:
         from diagnose.pipeline.cache import default_cache
-        from diagnose.pipeline.job import Workers, analyze_inputs
+        from diagnose.pipeline.job import analyze_inputs
+        from diagnose.pipeline.workers import Workers
         from diagnose.reports import html as report
         from diagnose.reports.json_reading import from_json
 
@@ -198,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._answer(HTTPStatus.OK, page)
 
-    do_HEAD = do_GET  # noqa: N815  # as http.server calls it
+    do_HEAD = do_GET  # as http.server calls it
 
     def _answer(self, status: HTTPStatus, page: str) -> None:
         content = page.encode("utf-8", errors="replace")

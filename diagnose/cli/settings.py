@@ -74,7 +74,7 @@ def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str,
     for key in SHARED & set(table):
         if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
             raise UsageError(
-                f'{printable(file)}: {key} of [tool.diagnose] is no list of rules such as ["launch-bound"].'
+                f'Invalid {key} of [tool.diagnose] in {printable(file)}: use a list of rules such as ["launch-bound"].'
             )
         for name, command in cli.commands.items():
             if any(parameter.name == key for parameter in command.params):
@@ -111,10 +111,12 @@ def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dic
         for opt in parameter.opts
         if opt.startswith("--")
     }
+    hidden = {p.name for p in command.params if isinstance(p, click.Option) and p.hidden}
+    shown = {key for key, own in names.items() if own not in hidden}
     unknown = [key for key in options if key not in names or key in PER_RUN]
     if unknown:
         raise UsageError(
             f"{printable(file)}: [tool.diagnose.{name}] cannot set '{one_line(unknown[0])}'; "
-            f"use one of {', '.join(sorted(set(names) - PER_RUN))}."
+            f"use one of {', '.join(sorted(shown - PER_RUN))}."
         )
     return {names[key]: value for key, value in options.items()}

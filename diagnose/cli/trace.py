@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
-from diagnose.capture.process.child import Order
+from diagnose.capture.process.child import CaptureRequest
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare
 from diagnose.cli.diff_files import with_diff_files
@@ -82,12 +82,21 @@ def trace_and_answer(request: TraceRequest) -> int:
     code, folder = _run(request, _options(request, folder), ranks, exchange)
     if ranks.rank != min(chosen):
         return code
-    diagnosis = _diagnosed(request, folder, ranks, chosen, exchange)
+    diagnosis = _with_diffs(_diagnosed(request, folder, ranks, chosen, exchange), request)
     page = next((file for file in files if is_page(file)), None)
     if page is not None:
         diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
+
+
+def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
+    """Return the diagnosis with diffs of the script, which is at hand where it is a file."""
+    if request.module or not Path(request.script).is_file():
+        return diagnosis
+    from diagnose.trials.printed_diffs import with_diffs
+
+    return with_diffs(diagnosis, Path(request.script))
 
 
 def import_analysis() -> None:
@@ -107,11 +116,12 @@ def _diagnosed(
     notes: tuple[str, ...] = ()
     if left and (received is None or exchange.is_cut):
         notes = wait_for_others(folder, ranks, chosen=left, whole_world=whole_world, progress=progress)
-    progress.say(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
+    progress.report(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
     if received is None:
         found = analyze_with_progress([folder], progress)
     else:
-        from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
+        from diagnose.pipeline.job import analyze_inputs, answer_from_received
+        from diagnose.pipeline.workers import Workers
 
         with progress.phase("analysing"):
             found = (
@@ -154,7 +164,7 @@ def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
     if not os.access(folder if folder.exists() else above, os.W_OK | os.X_OK):
         raise OutputError(f"The folder {name} is not writable; choose another one with --capture.")
     for earlier in unfinished(folder):
-        request.progress.say(
+        request.progress.report(
             f"{printable(earlier)} is the partial capture of an earlier run that was killed; diagnose analyze reads it"
         )
     return folder
@@ -181,20 +191,22 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched, exchan
         CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
-    order = Order(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
+    capture_request = CaptureRequest(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began, is_new = time.time(), not options.output.exists()
     with_store = exchange.run if ranks.world_size > 1 else None
-    ended = launch.supervise(order, script, stdout_to_stderr=request.as_json, with_store=with_store)
+    ended = launch.supervise(capture_request, script, stdout_to_stderr=request.as_json, with_store=with_store)
     paths = CapturePaths(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
     own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
     for folder in (paths.beside, paths.partial, *own):
         if _holds_steps(folder, ranks, since=began):
             if ended.failure or ended.returncode < 0:
-                request.progress.say(
+                request.progress.report(
                     ended.failure or f"{request.script} {_how(ended)}; the steps captured until then are diagnosed."
                 )
             if folder == paths.beside:
-                request.progress.say(f"{printable(options.output)} was created by another process while the script ran")
+                request.progress.report(
+                    f"{printable(options.output)} was created by another process while the script ran"
+                )
             _remove_empty(options.output, is_new=is_new)
             return ended.exit_code, _from_here(folder)
     shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window

@@ -77,7 +77,7 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
 
     Options go before SCRIPT; everything after it is passed to the script. The script is stopped after the recording
-    unless --keep-going is given. Without an output option an HTML report is written beside the capture.
+    unless --keep-going is given. Without an output option an HTML report is written next to the capture.
     """
     from diagnose.cli.trace import TraceRequest, trace_and_answer
 

@@ -68,11 +68,11 @@ def watch_and_answer(request: WatchRequest) -> int:
         metrics=MetricsOptions(prometheus=request.prometheus, otlp=request.otlp),
     )
     progress = Progress(quiet=request.quiet)
-    code, watch = watch_script([request.script, *request.args], options, module=request.module, say=progress.say)
+    code, watch = watch_script([request.script, *request.args], options, module=request.module, report=progress.report)
     if watch.folder is not None:
-        progress.say(f"watched {watch.num_steps:,} steps: {printable(watch.folder.path)}")
+        progress.report(f"watched {watch.num_steps:,} steps: {printable(watch.folder.path)}")
     if not watch.num_steps:
-        progress.say("no step was found; set what ends a step with --step-on")
+        progress.report("no step was found; set what ends a step with --step-on")
     sys.stdout.flush()
     return code
 

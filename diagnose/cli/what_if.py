@@ -23,7 +23,7 @@ class WhatIfOptions(ResultRequest):
     apply: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
-    workers: int | None = None
+    loader_workers: int | None = None
     bucket_mb: float | None = None
     scales: tuple[str, ...] = ()
 
@@ -42,7 +42,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         apply=options.apply,
         without=options.rules,
         no_sync=tuple(map(parse_place, options.places)),
-        workers=options.workers,
+        workers=options.loader_workers,
         bucket_mb=options.bucket_mb,
         scale=tuple(map(parse_scale, options.scales)),
     )

@@ -25,9 +25,9 @@ from diagnose.tables.names import COLLECTIVE, STEP_MARK, matching, rows_of
 __all__ = ["cross_check_hta"]
 
 US = 1000  # HTA begins a task at the next whole microsecond and ends it at the last one
-NEAR = 0.005  # of a share: HTA rounds percentages to hundredths and times to microseconds
-NEAR_QUEUE = 0.02  # within one of its microseconds a launch and the begin of a task change places
-NEAR_SPLIT = 0.02  # as NEAR_QUEUE: which part a pause belongs to turns on one microsecond
+MAX_SHARE_ERROR = 0.005  # of a share: HTA rounds percentages to hundredths and times to microseconds
+MAX_QUEUE_ERROR = 0.02  # within one of its microseconds a launch and the begin of a task change places
+MAX_SPLIT_ERROR = 0.02  # as MAX_QUEUE_ERROR: which part a pause belongs to turns on one microsecond
 KERNEL_WAIT_US = (
     30  # a shorter pause is a kernel's: HTA's default, which its documentation gives in ns and its code in µs
 )
@@ -238,8 +238,8 @@ def _row(name: str, ours: float | None, by_definition: float | None, theirs: flo
         return CrossCheck(name, ours, by_definition, None, "HTA has no such figure of this trace.")
     if by_definition is None:
         return CrossCheck(name, ours, None, theirs, f"{definition} No task of ours is left by HTA's definition.")
-    split = NEAR_SPLIT if name in WAITS.values() else NEAR
-    bound = NEAR_QUEUE * max(1.0, abs(theirs)) if name == "queue" else split
+    split = MAX_SPLIT_ERROR if name in WAITS.values() else MAX_SHARE_ERROR
+    bound = MAX_QUEUE_ERROR * max(1.0, abs(theirs)) if name == "queue" else split
     if abs(by_definition - theirs) <= bound:
         same = ours is not None and abs(ours - theirs) <= bound
         return CrossCheck(name, ours, by_definition, theirs, "The figures agree." if same else definition)

@@ -72,7 +72,7 @@ def parse_tolerance(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip())
     value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
     if not 0 <= value <= 10:
-        raise UsageError(f"--tolerance {text} is no share; give 5% or 0.05.")
+        raise UsageError(f"Invalid --tolerance {text!r}: use 5% or 0.05.")
     return value
 
 

@@ -19,7 +19,7 @@ from diagnose.reports.rule_labels import PARTS
 __all__ = ["as_html"]
 
 MAX_CHANGES = 40  # of a table
-MIN_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
+MIN_BAR_SHARE = 0.005  # of the step: a smaller part of a bar is not seen
 _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
     "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
@@ -102,4 +102,4 @@ def _parts(d: Diagnosis) -> list[tuple[str, str, float, bool]]:
         ]
     causes = d.idle_by_cause or d.host_by_cause
     found += [(cause, colour_of(cause, d.legends), share, True) for cause, share in causes.items()]
-    return [part for part in found if part[2] >= MIN_SHARE]
+    return [part for part in found if part[2] >= MIN_BAR_SHARE]

@@ -19,8 +19,9 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.step_means import mean_step
 from diagnose.pipeline.exchange import read_received
 from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.job import Workers, analyze_inputs
+from diagnose.pipeline.job import analyze_inputs
 from diagnose.pipeline.run import analyze_captures
+from diagnose.pipeline.workers import Workers
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures

@@ -38,24 +38,24 @@ class DiagnoseCallback(Callback):
         self._name, self._options = name, options
         self._updates = 0
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # as Lightning calls it
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # as Lightning calls it
         """Begin to watch."""
         self._updates = trainer.global_step
         self.watched = watch(self._name, **self._options)
         self.watched.__enter__()
 
-    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
         """End a step where the batch was the last one whose gradients an update needed."""
         if self.watched is not None and trainer.global_step != self._updates:
             self._updates = trainer.global_step
             self.watched.step()
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End the watch."""
         if self.watched is not None:
             self.watched.close()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the watch of a training that failed."""
         if self.watched is not None:
             self.watched.close(type(exception).__name__)

@@ -27,17 +27,17 @@ class DiagnoseCallback(TrainerCallback):
         self.watched: Watch | None = None
         self._name, self._options = name, options
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002  # as transformers calls it
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # as transformers calls it
         """Begin to watch."""
         self.watched = watch(self._name, **self._options)
         self.watched.__enter__()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End a step."""
         if self.watched is not None:
             self.watched.step()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the watch."""
         if self.watched is not None:
             self.watched.close()

@@ -17,6 +17,8 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import dataclass
 
 __all__ = [
+    "CodeTime",
+    "CodeTimes",
     "DeviceShare",
     "Flame",
     "Frame",
@@ -145,12 +147,42 @@ class StepParts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """Device time of all tasks that one operator or module launched."""
+    """Device time of all tasks that one operator launched."""
 
     name: str
     calls_per_step: float  # tasks
     time_ns: float  # per step
     share: float  # of the time of all device tasks
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTime:
+    """What a module, a function of the user's or a phase takes; figures are for a step, summed over threads.
+
+    None stands for what the recording does not show: calls where samples saw it, device times without a device.
+    """
+
+    name: str  # the modules around it and its own: "GPT_0.Block_3.Linear_7"; "train.py:41 compute_loss"; a phase
+    self_ns: float  # of the host, without the modules or functions of the same table in it
+    share: float  # of the step: of ``host_ns``, of a sampled function of ``self_ns``
+    host_ns: float | None = None  # with what it calls, of recursive calls the outermost
+    calls: float | None = None  # that begin in the step
+    device_ns: float | None = None  # of the tasks launched in it
+    backward_ns: float | None = None  # of the host, for the backward of the operators called in it
+    backward_device_ns: float | None = None
+    depth: int = 0  # of a module: how many are around it
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTimes:
+    """Where a step goes by the program's own structure."""
+
+    source: Literal["frames", "samples", "none"]  # Python frames; the lines that the sampler saw; no stacks, no table
+    step_ns: float = 0.0  # of the steps that times are of
+    as_timed: bool = True  # times are of the timing window; else of the steps with stacks, which take longer
+    phases: tuple[CodeTime, ...] = ()  # disjoint, they sum to the step: loading, forward, …, other
+    modules: tuple[CodeTime, ...] = ()  # each before those called in it, siblings by time
+    functions: tuple[CodeTime, ...] = ()  # the most expensive first
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +199,6 @@ class Picture:
     steps: tuple[StepParts, ...] = ()
     kernels: tuple[KernelTime, ...] = ()  # every one, the most expensive first
     by_operator: tuple[DeviceShare, ...] = ()
-    by_module: tuple[DeviceShare, ...] = ()  # empty where no module frames were recorded
     flames: tuple[Flame, ...] = ()  # of each cause, the largest first
     readings: tuple[Readings, ...] = ()  # empty without NVML, or where no reading falls into the recorded steps
 
@@ -247,7 +278,7 @@ class Memory:
 
     @property
     def outside_allocator(self) -> int | None:
-        """Return what is in use on the device beside what the allocator reserved, None where it is not known.
+        """Return what is in use on the device in addition to what the allocator reserved, None where it is not known.
 
         The driver's context, communicators and libraries, and other processes.
         """

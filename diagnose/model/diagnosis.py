@@ -19,13 +19,13 @@ from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.frozen import dataclass
-from diagnose.model.places import Example, Where
+from diagnose.model.locations import Example, Where
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, KernelTime, Memory, Picture, Roofline
+    from diagnose.model.charts import CodeTimes, FlopUtilisation, KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.model.job import Job
 
@@ -228,13 +228,12 @@ class RankSummary:
 class Diagnosis:
     """The whole answer. ``findings`` and ``prescriptions`` are ordered, the most valuable first.
 
-    ``dominant`` is the rule of the largest finding, None where nothing is worth naming.
     ``idle_by_cause`` holds shares of the step and sums to ``partition.idle``.
     """
 
     verdict: Verdict
     headline: str  # one sentence
-    dominant: str | None
+    dominant: str | None  # the rule of the largest finding, None where nothing is worth naming
     step_ns: float  # mean: the window over the number of steps
     step_times_ns: tuple[int, ...]  # host time of each steady step
     queue: Queue | None  # None without a GPU in the trace
@@ -265,6 +264,7 @@ class Diagnosis:
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     flops: FlopUtilisation | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    code: CodeTimes | None = None  # by phase, module and function; None where it was not looked for
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
     checked: tuple[str, ...] = ()  # the rules that were applied

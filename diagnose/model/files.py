@@ -222,7 +222,7 @@ def _exists_already(path: Path) -> OutputError:
 def _check_folder(path: Path) -> None:
     folder = printable(path.parent)
     if not path.parent.is_dir():
-        what = "is no folder; name one" if os.path.lexists(path.parent) else "does not exist; create it first"
+        what = "is not a folder; name one" if os.path.lexists(path.parent) else "does not exist; create it first"
         subject = folder if os.path.lexists(path.parent) else f"the folder {folder}"
         raise OutputError(f"{printable(path)} cannot be written: {subject} {what}.")
     if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -44,7 +44,7 @@ def _init_of(cls: Any) -> Any:
     positional = [f.name for f in fields if f.init and not f.kw_only]
     put = object.__setattr__
 
-    def __init__(self: Any, /, *args: Any, **given: Any) -> None:  # noqa: N807  # it is put into the class
+    def __init__(self: Any, /, *args: Any, **given: Any) -> None:
         values = {**dict(zip(positional, args, strict=False)), **given}
         if len(args) > len(positional) or len(values) < len(args) + len(given) or not known >= given.keys():
             raise TypeError(f"{cls.__qualname__} is made from {', '.join(f.name for f in fields if f.init)}, each once")
@@ -75,10 +75,10 @@ def _comparison_of(cls: Any) -> tuple[Any, Any]:
     """Return the ``__eq__`` and the ``__hash__`` of a class."""
     compared = attrgetter(*(f.name for f in dataclasses.fields(cls) if f.compare))
 
-    def __eq__(self: Any, other: object) -> bool:  # noqa: N807  # both are put into the class
+    def __eq__(self: Any, other: object) -> bool:
         return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
-    def __hash__(self: Any) -> int:  # noqa: N807
+    def __hash__(self: Any) -> int:
         return hash(compared(self))
 
     return __eq__, __hash__

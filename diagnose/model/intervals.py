@@ -24,6 +24,7 @@ __all__ = [
     "grouped",
     "intersect",
     "longer_than",
+    "overlaps",
     "quantiles",
     "span",
     "subtract",
@@ -42,7 +43,7 @@ class Intervals(NamedTuple):
 
 
 _TABLE_PER_VALUE = 16  # numbers of one byte in a table, for each value; a larger one is no quicker than to sort
-_FEW = 4  # values that are each looked for
+_MAX_SCANNED_VALUES = 4  # values that are each looked for
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -144,13 +145,24 @@ def covered(a: Intervals, start: Ints, end: Ints) -> Ints:
     return inside
 
 
+def overlaps(a: Intervals, start: Ints, end: Ints) -> Mask:
+    """Return which of the query intervals [start, end) have time in common with ``a``; queries may overlap."""
+    if not len(a.start):
+        return np.zeros(len(start), bool)
+    following = np.searchsorted(a.end, start, side="right")  # the first interval that ends later
+    found = following < len(a.end)
+    np.minimum(following, len(a.end) - 1, out=following)
+    found &= np.maximum(a.start[following], start) < end
+    return found
+
+
 def distinct(*values: npt.NDArray[AnyInt]) -> npt.NDArray[AnyInt]:
     """Return the different values of all arrays, in order; unlike ``np.unique`` it loads no masked arrays (14 ms)."""
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     low, num = _range_of(joined)
     if 0 < num <= _TABLE_PER_VALUE * len(joined):
         return (np.flatnonzero(_table(joined, low, num)) + low).astype(joined.dtype)
-    ordered = np.sort(joined)
+    ordered = np.sort(joined, kind="stable")
     differs = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=differs[1:])
     return ordered[differs]
@@ -205,7 +217,7 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[in
     if not len(others):
         return np.zeros(len(values), bool)
     found: Mask
-    if len(others) <= _FEW:
+    if len(others) <= _MAX_SCANNED_VALUES:
         found = values == others[0]
         for other in others[1:]:
             found |= values == other
@@ -216,7 +228,7 @@ def among(values: npt.NDArray[AnyInt], others: npt.NDArray[AnyInt] | Sequence[in
         found = (place >= 0) & (place < num)
         found &= _table(others, low, num)[np.where(found, place, 0)]
         return found
-    ordered = np.sort(others)
+    ordered = np.sort(others, kind="stable")
     found = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
     return found
 

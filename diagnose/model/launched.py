@@ -78,7 +78,9 @@ def _read(environment: Mapping[str, str], names: _Names) -> Launched:
     except ValueError as error:
         raise UsageError(f"{', '.join(names)} must be integers ({error}); unset them, or set all three.") from error
     if not 0 <= rank < max(size, 1):
-        raise UsageError(f"{names.rank}={rank} is no rank of {names.size}={size}; set both, or none.")
+        raise UsageError(
+            f"Invalid {names.rank}={rank}: use 0 to {max(size, 1) - 1} for {names.size}={size}, or unset both."
+        )
     return Launched(rank, max(size, 1), max(min(on_node or size, size), 1))
 
 

@@ -13,7 +13,7 @@ earlier, as for ``gate`` and ``compare``: all runs of one side may have met the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, comb, exp, inf, log
+from math import ceil, comb, exp, hypot, inf, log
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "RunShift",
     "SpeedUp",
     "leaning",
+    "mean_error",
     "middle_step",
     "noise_of",
     "run_shift",
@@ -146,8 +147,16 @@ def sum_factor(lengths: Sequence[float], *, is_regular: bool) -> float:
     if mean <= 0:
         return 1.0
     of_number = NORMAL_QUANTILE * (REGULAR_COUNT_SD if is_regular else num**0.5) / num
-    of_lengths = _t_quantile(num - 1) * float(each.std(ddof=1)) / mean / num**0.5 if num > 1 else 0.0
-    return exp(min((of_number**2 + of_lengths**2) ** 0.5, MAX_LOG_RATIO))
+    return exp(min(hypot(of_number, mean_error(lengths)), MAX_LOG_RATIO))
+
+
+def mean_error(values: Sequence[float]) -> float:
+    """Return the share by which the mean of some values may differ from that of all, 95 %: Student's; 0 for one."""
+    each = np.asarray(values, np.float64)
+    mean = float(each.mean()) if len(each) else 0.0
+    if len(each) < 2 or mean <= 0:
+        return 0.0
+    return _t_quantile(len(each) - 1) * float(each.std(ddof=1)) / mean / float(len(each) ** 0.5)
 
 
 def _t_quantile(freedom: int) -> float:

@@ -18,11 +18,13 @@ __all__ = ["mean_step", "period_of", "whole_periods"]
 
 MIN_STEPS = 4  # two periods of two
 MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
-NEAR_BEST = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
+MIN_BEST_SHARE = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
 ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
 STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
 STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
-LONG = 3  # times the median step: what a run of the program does now and then, and no slower spell of the machine
+MIN_LONG_RATIO = (
+    3  # times the median step: what a run of the program does now and then, and no slower spell of the machine
+)
 
 
 def mean_step(steps: Sequence[float]) -> float:
@@ -45,7 +47,7 @@ def period_of(steps: Sequence[float]) -> int:
     if alone <= 0:
         return 1
     explained = np.array([1 - _error(x, np.arange(num) % period) / alone for period in range(2, num // 2 + 1)])
-    least = max(MIN_EXPLAINED, NEAR_BEST * explained.max(initial=0.0))
+    least = max(MIN_EXPLAINED, MIN_BEST_SHARE * explained.max(initial=0.0))
     found = np.flatnonzero(explained >= least)
     return int(found[0]) + 2 if len(found) else 1
 
@@ -68,7 +70,7 @@ def _long_in_all(runs: Sequence[Floats]) -> list[Rows]:
     if len(runs) < 2 or not all(len(run) for run in runs):
         return [np.empty(0, np.intp)] * len(runs)
     num = min(map(len, runs))
-    found = np.flatnonzero(np.logical_and.reduce([run[:num] >= LONG * np.median(run) for run in runs]))
+    found = np.flatnonzero(np.logical_and.reduce([run[:num] >= MIN_LONG_RATIO * np.median(run) for run in runs]))
     return [found[found > 0]] * len(runs)
 
 

@@ -9,7 +9,7 @@ from math import log
 from statistics import median, stdev
 
 from diagnose.monitor.record import percentile
-from diagnose.monitor.run_folder import Run
+from diagnose.monitor.run_folder import MonitoredRun
 from diagnose.monitor.trends import observe
 from diagnose.text.numbers import duration, growth, percent
 
@@ -26,7 +26,7 @@ COMPARED = ("commit", "command", "torch", "python", "host", "gpus", "world_size"
 class Summary:
     """One run in numbers; None where it has no row."""
 
-    run: Run
+    run: MonitoredRun
     steps: int
     p50_ns: float | None
     p99_ns: float | None
@@ -73,7 +73,7 @@ class Shift:
         return self.after_ns / self.before_ns
 
 
-def summary(run: Run) -> Summary:
+def summary(run: MonitoredRun) -> Summary:
     """Return a run in numbers; its first row, which holds the warm-up, is left out where there are others."""
     rows = run.rows[1:] or run.rows
     total = sum(row.total_ns for row in rows)
@@ -153,7 +153,7 @@ def _variance(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
-def _differences(before: Run, after: Run) -> tuple[str, ...]:
+def _differences(before: MonitoredRun, after: MonitoredRun) -> tuple[str, ...]:
     """Return what is known of two runs and differs."""
     found = []
     for name in COMPARED:

@@ -49,7 +49,7 @@ class Watch:
         options: WatchOptions,
         *,
         command: tuple[str, ...] = (),
-        say: Callable[[str], None] = lambda _text: None,
+        report: Callable[[str], None] = lambda _text: None,
         clock: Callable[[], int] = time.perf_counter_ns,
         own_clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -57,7 +57,7 @@ class Watch:
         self.rows: list[Row] = []
         self.num_steps: int = 0
         self.passive: bool = is_listened_to()
-        self._command, self._say, self._clock, self._own_clock = command, say, clock, own_clock
+        self._command, self._report, self._clock, self._own_clock = command, report, clock, own_clock
         self._owner = os.getpid()
         self._notes: list[str] = []
         self._windows: list[Recorded] = []
@@ -129,7 +129,7 @@ class Watch:
         for exporter in self._exporters:
             self._guarded(exporter.close)
         for analysis in self._analyses:
-            analysis.wait(self._say)
+            analysis.wait(self._report)
         self._announce_diagnoses()
         found = observe(self.rows, self.options.slow)
         if self.folder is not None:
@@ -138,7 +138,7 @@ class Watch:
             self._guarded(lambda: folder.update(steps=self.num_steps, own_us=own_us, ended=ended))
             folder.close()
         for each in found:
-            self._say(each.text)
+            self._report(each.text)
         return found
 
     def _finish(self) -> None:
@@ -254,7 +254,7 @@ class Watch:
             self._every *= 2
         slower = self._detector.add(row)
         if slower is not None:
-            self._say(str(slower))
+            self._report(str(slower))
             self._asked = str(slower)
         self._announce_diagnoses()
 
@@ -291,7 +291,7 @@ class Watch:
             return
         self._block = Block()  # a row holds steps without a profiler only
         self._listener.meter, self._listener.brief = None, False
-        self._say(f"recording a window at step {self.num_steps}: {why}")
+        self._report(f"recording a window at step {self.num_steps}: {why}")
         target = self.folder.path / f"step-{self.num_steps}"
         allowed = replace(limits, each_mb=min(limits.each_mb, left_mb))
         self._window = Window(target, why, self._listener, self._command, allowed)
@@ -309,20 +309,20 @@ class Watch:
     def _keep(self, window: Recorded) -> None:
         self._windows.append(window)
         if window.note:
-            self._say(window.note)
+            self._report(window.note)
         if self.folder is not None:
             self.folder.update(windows=tuple(self._windows), steps=self.num_steps)
 
     def _announce_diagnoses(self) -> None:
         for analysis in [each for each in self._analyses if each.over]:
             self._analyses.remove(analysis)
-            self._say(analysis.outcome())
+            self._report(analysis.outcome())
 
     def _note(self, text: str) -> None:
         if not text:
             return
         self._notes.append(text)
-        self._say(text)
+        self._report(text)
         if self.folder is not None:
             try:
                 self.folder.update(notes=tuple(self._notes))

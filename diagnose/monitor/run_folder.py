@@ -26,7 +26,7 @@ from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["RUNS", "Recorded", "Run", "RunFolder", "RunInfo", "check_name", "load_runs", "names_in"]
+__all__ = ["RUNS", "MonitoredRun", "Recorded", "RunFolder", "RunInfo", "check_name", "load_runs", "names_in"]
 
 RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
@@ -71,7 +71,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MonitoredRun:
     """A run as it is read back."""
 
     folder: Path
@@ -172,7 +172,7 @@ def names_in(runs: Path) -> list[str]:
     return sorted(path.name for path in runs.iterdir() if any(path.glob(f"*/{INFO}")))
 
 
-def load_runs(runs: Path, name: str) -> list[Run]:
+def load_runs(runs: Path, name: str) -> list[MonitoredRun]:
     """Return all readable runs of a name, the oldest first."""
     found = []
     for path in sorted((runs / name).glob(f"*/{INFO}")):
@@ -181,7 +181,7 @@ def load_runs(runs: Path, name: str) -> list[Run]:
             rows = read_rows((path.parent / ROWS).read_text(encoding="utf-8", errors="replace"))
         except (OSError, ValueError, TypeError, AttributeError):  # another program's file, or a damaged one
             continue
-        found.append(Run(path.parent, info, rows))
+        found.append(MonitoredRun(path.parent, info, rows))
     return sorted(found, key=lambda run: run.info.started_at)
 
 

@@ -66,7 +66,7 @@ def watch(request: MonitorRequest, nvml: Any = None) -> int:
         nvml.nvmlInit()
     except Exception as error:  # NVML errors derive from Exception; no driver is an answer, not a fault
         reason = one_line(str(error))
-        _answer_nothing(request, f"no NVIDIA driver answers here ({reason}), so there is nothing to watch.")
+        _answer_nothing(request, f"no NVIDIA driver responds here ({reason}), so there is nothing to watch.")
         return 0
     try:
         return _watch(request, nvml)

@@ -47,4 +47,4 @@ class WatchOptions:
         if self.limits.count < 0 or not self.limits.total_mb > 0:
             raise UsageError("The number of windows cannot be negative, and what they may take must be above 0 MB.")
         if self.signal and self.signal not in signal.Signals.__members__:
-            raise UsageError(f"There is no signal {self.signal!r}; use a name such as SIGUSR2.")
+            raise UsageError(f"Invalid signal {self.signal!r}: use a name such as SIGUSR2.")

@@ -14,7 +14,7 @@ __all__ = ["watch_script"]
 
 
 def watch_script(
-    argv: Sequence[str], options: WatchOptions, *, module: bool, say: Callable[[str], None]
+    argv: Sequence[str], options: WatchOptions, *, module: bool, report: Callable[[str], None]
 ) -> tuple[int, Watch]:
     """Run ``argv`` as the main program; return its exit code and the watch, which is over.
 
@@ -24,7 +24,7 @@ def watch_script(
     """
     check_script(argv, module=module)
     silence_kineto()
-    watch = Watch(options, command=(*(("-m",) if module else ()), *argv), say=say)
+    watch = Watch(options, command=(*(("-m",) if module else ()), *argv), report=report)
     forget = when_imported("torch", watch.install)
     outcome = run_script(argv, module=module)
     forget()

@@ -95,14 +95,14 @@ class Analysis:
             return f"the window could not be diagnosed: {self.text}"
         return f"{self.capture.name}: {headline} ({self.text.with_suffix('.html')})"
 
-    def wait(self, say: Callable[[str], None]) -> None:
+    def wait(self, report: Callable[[str], None]) -> None:
         """Wait for the end, within bounds; one that takes longer goes on alone."""
         if not self.over:
-            say("waiting for the diagnosis of the last window")
+            report("waiting for the diagnosis of the last window")
         try:
             self._process.wait(MAX_ANALYSIS_S)
         except subprocess.TimeoutExpired:
-            say(f"the diagnosis goes on: {self.text}")
+            report(f"the diagnosis goes on: {self.text}")
 
 
 def folder_mb(folder: Path) -> float:

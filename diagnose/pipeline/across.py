@@ -13,7 +13,7 @@ from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
-from diagnose.pipeline.headline import Answer, headline, summary
+from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.noting import noting
 from diagnose.ranks.comparison import Comparison, job_of
 from diagnose.ranks.profile import RankProfile
@@ -155,13 +155,14 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: (not (is_cause and p.rule == first.rule), -sum(p.saves_ns))))
-    told = Answer(
+    inputs = HeadlineInputs(
         answer.verdict, answer.queue, answer.step_ns, answer.partition, answer.idle_by_cause, ordered, in_order
     )
+    inputs = inputs._replace(host_by_cause=answer.host_by_cause)
     return replace(
         answer,
-        headline=headline(told, most if is_late else first),
-        summary=summary(told, first),
+        headline=headline(inputs, most if is_late else first),
+        summary=summary(inputs, first),
         findings=tuple(ordered),
         dominant=first.rule,
         prescriptions=in_order,

@@ -14,7 +14,7 @@ import msgspec
 
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.packing import pack, unpack
+from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.rank_results import examination
 from diagnose.trace_reader.inputs import RankFiles

@@ -108,8 +108,8 @@ def default_cache() -> Cache | None:
     if os.environ.get(NO_CACHE) or is_debugging():
         return None
     try:
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / FOLDER  # noqa: PTH117  # may be ""
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (base if base.is_absolute() else Path.home() / ".cache") / FOLDER
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except (OSError, RuntimeError):

@@ -84,7 +84,7 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
                 "Start its scheduler and at least one worker."
             ) from None
         num_workers = sum(client.nthreads().values())
-        progress.say(f"{num_workers} workers of {address}")
+        progress.report(f"{num_workers} workers of {address}")
         yield Cluster(client.get_executor(pure=False), num_workers)
 
 
@@ -103,19 +103,19 @@ def for_others(rank: RankFiles) -> RankFiles:
         return replace(rank, trace=_absolute(file))
     folder = rank.folder and replace(
         rank.folder,
-        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),  # noqa: PTH100
+        path=rank.folder.path if is_url(rank.folder.path) else os.path.abspath(rank.folder.path),
         members={name: _absolute(member) for name, member in rank.folder.members.items()},
     )
     return replace(rank, folder=folder, description=_absolute(file))
 
 
 def _absolute(file: Stored) -> Stored:
-    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # noqa: PTH100  # links stay
+    return file if is_url(file.path) else replace(file, path=os.path.abspath(file.path))  # links stay
 
 
 def _scheduler_file(address: str) -> str:
     path = address.removeprefix(FILE).removeprefix("//")
-    if not os.path.isfile(path):  # noqa: PTH113  # an odd name is no file
+    if not os.path.isfile(path):  # an odd name is no file
         raise InputError(f"{path} does not exist. Name the file that dask scheduler --scheduler-file wrote.")
     return path
 
@@ -141,7 +141,7 @@ def _under_slurm(progress: Progress) -> Iterator[Any]:
 def _workers_by_srun(address: str, progress: Progress) -> Iterator[None]:
     options = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, *options]
-    progress.say("starting a worker for each task of the allocation")
+    progress.report("starting a worker for each task of the allocation")
     quiet = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "warning"}
     with subprocess.Popen(
         ["srun", "--overlap", *worker], stdout=subprocess.DEVNULL, start_new_session=True, env=quiet

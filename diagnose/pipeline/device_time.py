@@ -1,4 +1,4 @@
-"""Device time as a page lists it: by every kernel, by the operator that launched it, by the module around that."""
+"""Device time as a page lists it: by every kernel, and by the operator that launched it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ import numpy as np
 from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Ints
 from diagnose.model.charts import DeviceShare, KernelTime
-from diagnose.model.events import Kind
 from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
-from diagnose.tables.host import host_rows, layers
 from diagnose.tables.kernel_list import kernel_times
 from diagnose.tables.op_launches import operators
 
-__all__ = ["by_module", "by_operator", "every_kernel"]
+__all__ = ["by_operator", "every_kernel"]
 
 MAX_KERNELS = 400  # names on a page; what is left out is its last row
 MAX_LOCATED = 60  # kernels whose launch is looked up, the most expensive
-MAX_SHARES = 60  # operators or modules
-MODULE = "nn.Module: "
+MAX_SHARES = 60  # operators
 
 
 def every_kernel(t: Tables) -> tuple[KernelTime, ...]:
@@ -44,30 +41,6 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
     return _shares(t, names, {-1: "(no operator recorded)"})
 
 
-def by_module(t: Tables) -> tuple[DeviceShare, ...]:
-    """Return the device time that each module's forward launched, of the window whose frames were recorded."""
-    t = t.named
-    if t.device_id < 0 or not len(t.tasks.row):
-        return ()
-    events, launch = t.trace.events, t.tasks.launch
-    names = np.full(len(t.tasks.row), -1, np.int64)
-    is_module = np.array([name.startswith(MODULE) for name in t.trace.names] or [False])
-    for thread in t.threads:
-        frames = host_rows(t.trace, thread, Kind.PYTHON)
-        frames = frames[is_module[events.name[frames]]]
-        if not len(frames):
-            continue
-        mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
-        time = (events.start[launch[mine]] + events.end[launch[mine]]) // 2
-        nested = layers(t.trace, frames)
-        for depth in range(len(nested.rows)):
-            rows = nested.open_in(depth, time)
-            names[mine[rows >= 0]] = events.name[rows[rows >= 0]]
-    if not bool((names >= 0).any()):
-        return ()
-    return _shares(t, names, {-1: "(outside a module's forward, as the backward pass)"})
-
-
 def _shares(t: Tables, names: Ints, others: dict[int, str]) -> tuple[DeviceShare, ...]:
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
     ids, _, inverse = grouped(names)
@@ -75,7 +48,7 @@ def _shares(t: Tables, names: Ints, others: dict[int, str]) -> tuple[DeviceShare
     whole = float(length.sum()) or 1.0
     found = [
         DeviceShare(
-            others.get(int(ids[i])) or t.trace.names[int(ids[i])].removeprefix(MODULE),
+            others.get(int(ids[i])) or t.trace.names[int(ids[i])],
             int(calls[i]) / t.steps.num,
             float(time[i]) / t.steps.num,
             float(time[i]) / whole,

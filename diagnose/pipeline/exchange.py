@@ -21,7 +21,7 @@ from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import replace_private
 from diagnose.model.launched import RECEIVED_FILE
-from diagnose.model.packing import inflate
+from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import Work, attempt, packed_examination, packed_profile, unpack_examination
 from diagnose.pipeline.summaries import FORMAT, MAX_FILE_BYTES
 from diagnose.trace_reader.documents import read_info
@@ -174,11 +174,11 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
     job = JobProfile()
     examined: dict[tuple[int, str], bytes] = {}
     for path in paths:
-        file = os.path.join(os.fspath(path), RECEIVED_FILE)  # noqa: PTH118  # an odd name is no folder
-        if not os.path.isfile(file):  # noqa: PTH113
+        file = os.path.join(os.fspath(path), RECEIVED_FILE)  # an odd name is no folder
+        if not os.path.isfile(file):
             continue
         try:
-            if os.path.getsize(file) > MAX_FILE_BYTES:  # noqa: PTH202
+            if os.path.getsize(file) > MAX_FILE_BYTES:
                 raise ValueError("it is larger than any job makes it")
             kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_Kept)
         except (OSError, ValueError, msgspec.DecodeError):
@@ -210,7 +210,7 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
 
     diagnosis, program = unpack_examination(inflate(data, MAX_EXAMINATION_BYTES))
     if not isinstance(diagnosis, Diagnosis) or not isinstance(program, Program):
-        raise ValueError("this is no examination")
+        raise ValueError("this is not the result of a rank")
     return diagnosis, program
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from types import TracebackType
@@ -28,6 +29,8 @@ Results = Iterator[tuple[int, Outcome]]
 
 AHEAD = 2  # ranks for each worker that are handed out before it asks: none waits for this process
 MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
+# What every process would import for itself.
+_PRELOADED = ("diagnose.pipeline.rank", "diagnose.ranks.measure", "diagnose.trace_reader.folders")
 _PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
@@ -153,13 +156,11 @@ def _alone(work: Work, files: RankFiles, max_bytes: int | None) -> Outcome:
 def _context() -> BaseContext:
     """Return how processes are started: by a fork, which is ready at once, or beside threads by a server that forks."""
     if threading.active_count() == 1:
-        import diagnose.pipeline.rank
-        import diagnose.ranks.measure
-        import diagnose.trace_reader.folders  # noqa: F401  # what every process would import for itself
-
+        for module in _PRELOADED:
+            import_module(module)
         return get_context("fork")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["diagnose.pipeline.rank", "diagnose.trace_reader.folders"])
+    context.set_forkserver_preload(list(_PRELOADED))
     return context
 
 

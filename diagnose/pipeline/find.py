@@ -21,10 +21,10 @@ from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
-from diagnose.tables.program import UNKNOWN, program_of
+from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank"]
+__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank", "tables_without_recording"]
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -67,10 +67,12 @@ def costs_more(finding: Finding) -> bool:
 class RankFindings(NamedTuple):
     """What the rules found in one rank, and what they prescribe."""
 
+    capture: Capture  # as recorded
     tables: Tables
     findings: list[Finding]  # worth naming, the most expensive first
     prescribed: tuple[Prescription, ...]
     notes: list[Note]
+    program: Program
     named: Tables | None = None  # of the attribution window
     recording: Mapping[str, float] = {}  # by cause: what recording added to it, ns a step
 
@@ -106,7 +108,15 @@ def find_in_rank(capture: Capture) -> RankFindings:
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    return RankFindings(t, found, prescriptions_of(found, t.steps.step_ns, program, notes), notes, named, recording)
+    prescribed = prescriptions_of(found, t.steps.step_ns, program, notes)
+    return RankFindings(capture, t, found, prescribed, notes, program, named, recording)
+
+
+def tables_without_recording(capture: Capture) -> Tables:
+    """Return the tables of a rank's timing trace that its findings and savings rest on."""
+    t = build_tables(capture, capture.trace)
+    without = overhead.as_unrecorded(t)
+    return t if without is None else build_tables(without.capture, without.capture.trace)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
@@ -167,9 +177,9 @@ def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list
     ]
 
 
-def _merged(light: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
     """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
     callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
-    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in light if w.file]
+    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
     lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
-    return tuple(dict.fromkeys([*lines, *(w for w in light if not w.file)]))[:5]
+    return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]

@@ -16,7 +16,7 @@ from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 
@@ -79,16 +79,21 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
 
 def _with_new_answer(d: Diagnosis) -> Diagnosis:
     """Return the diagnosis with the largest of the findings that are left as its answer."""
-    from diagnose.pipeline.headline import Answer, headline, summary  # they import all rules, an answer kept needs none
-    from diagnose.pipeline.verdict import answering, savings_by_rule
+    from diagnose.pipeline.headline import (  # they import all rules, an answer kept needs none
+        HeadlineInputs,
+        headline,
+        summary,
+    )
+    from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule
 
     largest_first, saved = sorted(d.findings, key=lambda f: -f.lost_ns), savings_by_rule(d.prescriptions)
-    largest = answering(d.verdict, largest_first, d.step_ns, d.steps, saved)
+    largest = dominant_with_savings(d.verdict, largest_first, d.step_ns, d.steps, saved)
     ordered = sorted(d.findings, key=lambda f: f is not largest)
-    answer = Answer(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
+    answer = HeadlineInputs(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
     answer = answer._replace(
         is_incomplete=bool(d.prescriptions) and d.prescriptions[0].records_again,
         has_steps=d.source.found_steps_by != "none",
+        host_by_cause=d.host_by_cause,
     )
     return replace(
         d,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from diagnose.errors import InputError, UsageError
+from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.frozen import dataclass
@@ -25,13 +24,17 @@ from diagnose.pipeline.rank_results import (
     PROFILE,
     Outcome,
     Work,
+    both,
     diagnosis_of,
     examination,
     found_before,
+    packed_both,
     packed_examination,
     packed_profile,
+    unpack_both,
     unpack_examination,
 )
+from diagnose.pipeline.workers import RankRunner, Results, Workers, processes_of_one_file, started_workers
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.remote import is_url
@@ -39,50 +42,18 @@ from diagnose.trace_reader.stored import Stored
 
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile
+    from diagnose.tables.program import Program
 
 __all__ = [
     "Job",
-    "Workers",
     "analyze_inputs",
     "answer_from_received",
     "answer_from_summaries",
     "profile_inputs",
 ]
 
-Results: TypeAlias = Iterator[tuple[int, Outcome]]
-Run: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
 
-MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
-MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
-MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Who reads the ranks."""
-
-    num: int | None = None  # processes; None: as many as cores, where there is enough to read
-    max_bytes: int | None = None  # of all processes together
-    cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
-    cache: Cache | None = None  # of what they computed before
-
-    def check(self) -> None:
-        """Check what can be checked before the work begins.
-
-        Raises:
-            UsageError: the options contradict each other, or are too little to work with.
-        """
-        if self.cluster:
-            from diagnose.pipeline.cluster import check_cluster
-
-            check_cluster(self.cluster)
-            if self.num is not None or self.max_bytes is not None:
-                raise UsageError("--workers and --max-memory are for this machine; leave them out with --cluster.")
-        if self.max_bytes is not None and self.max_bytes < MIN_PROCESS_BYTES * (self.num or 1):
-            raise UsageError(
-                f"--max-memory is too little: each process needs {MIN_PROCESS_BYTES >> 20}M. Give more, or fewer "
-                "--workers."
-            )
+NUM_EXAMINED = 3  # ranks that an answer needs at most: of so many, each file is read once
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +63,7 @@ class Job:
     profile: JobProfile
     files: dict[tuple[int, str], RankFiles]  # by rank and path
     examined: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # of ranks whose files are elsewhere
+    known: Mapping[tuple[int, str], bytes] = field(default_factory=dict)  # examinations that were made with summaries
     sums: tuple[str, ...] = ()  # of the summaries, in the order of the inputs, or why there is none; with a cache only
 
     def files_of(self, profile: RankProfile) -> RankFiles | None:
@@ -116,10 +88,12 @@ def analyze_inputs(
     with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
         received = read_received(paths)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
-            diagnosis = diagnosis_of(inputs.ranks[0], workers.cache, draw=draw, processes=_of_one_file(workers))
+            diagnosis = diagnosis_of(
+                inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
+            )
             return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
-        with _workers(workers, inputs, progress) as run:
-            job = _profiled(inputs, run, workers.cache)
+        with started_workers(workers, inputs, progress) as run:
+            job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
                 workers.cache if keep is None and not received.ranks else None,
                 job.files.values(),
@@ -145,14 +119,14 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
     with (
         _phase(progress, "reading", paths),
         list_inputs(paths) as inputs,
-        _workers(workers, inputs, progress) as run,
+        started_workers(workers, inputs, progress) as run,
     ):
         return _with_received(_profiled(inputs, run, workers.cache), read_received(paths)).profile
 
 
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
-    with _workers(Workers(1), Inputs((), ()), progress) as run:
+    with started_workers(Workers(1), Inputs((), ()), progress) as run:
         return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)[0]
 
 
@@ -166,83 +140,26 @@ def _with_received(job: Job, received: Received) -> Job:
 
 def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
-    with _workers(workers, Inputs((), ()), progress) as run:
+    with started_workers(workers, Inputs((), ()), progress) as run:
         files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
         at_hand = {key: found for key, found in files.items() if found}
         return _answer(Job(profile, at_hand), run, workers.cache, draw=draw)[0]
 
 
 def _at_hand(path: str) -> RankFiles | None:
-    if not (is_url(path) or os.path.isfile(path)):  # noqa: PTH113  # an odd name is no file
+    if not (is_url(path) or os.path.isfile(path)):  # an odd name is no file
         return None
     return RankFiles(None, Stored(path, path))
 
 
 @contextmanager
-def _phase(progress: Progress, doing: str, paths: Sequence[AnyPath]) -> Iterator[None]:
+def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Iterator[None]:
     names = ", ".join(os.fspath(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")
-    with progress.phase(f"{doing} {names}"):
+    with progress.phase(f"{activity} {names}"):
         yield
 
 
-@contextmanager
-def _workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[Run]:
-    """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
-    from diagnose.pipeline.executors import Processes, on_executor
-
-    if not workers.cluster:
-        with Processes(*_processes(workers, inputs.ranks)) as processes:
-            yield processes.run
-        return
-    from diagnose.pipeline.cluster import connected, for_others
-
-    with connected(workers.cluster, progress) as cluster:
-        yield lambda work, ranks: on_executor(
-            cluster.executor, cluster.num_workers, work, [for_others(rank) for rank in ranks]
-        )
-
-
-def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int | None]:
-    """Return how many processes read, and the bytes that each of them may hold."""
-    if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
-        return 1, None  # a pipe is open in this process only
-    num = workers.num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1)
-    if workers.max_bytes is None:
-        return num, None
-    num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
-    return num, workers.max_bytes // num
-
-
-def _of_one_file(workers: Workers) -> int:
-    """Return how many processes read one file, if it is large."""
-    if workers.max_bytes is not None:
-        return 1  # of which all columns have to fit into one
-    return workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
-
-
-def _is_much(ranks: Sequence[RankFiles]) -> bool:
-    """Return whether there is enough to read for several processes."""
-    if len(ranks) < 2:
-        return False
-    size = 0
-    for rank in ranks:
-        file = rank.trace
-        if not isinstance(file, Stored) or is_url(file.path):
-            return True  # a capture, or something far away
-        size += file.size if file.size is not None else _size(file.path)
-        if size >= MIN_BYTES_FOR_PROCESSES:
-            return True
-    return False
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except (OSError, ValueError):
-        return 0
-
-
-def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
     """Yield the position and the outcome of every rank.
 
     What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
@@ -258,27 +175,36 @@ def _each(what: str, run: Run, work: Work, ranks: Sequence[RankFiles], cache: Ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: Run, cache: Cache | None) -> Job:
+def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: bool | None = None) -> Job:
+    """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     from diagnose.ranks.profile import JobProfile, RankProfile
 
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
+    known: dict[tuple[int, str], bytes] = {}
     missing = list(inputs.faults)
     sums: dict[int, str] = {}
-    for i, outcome in _each(PROFILE, run, partial(packed_profile, cache=cache), inputs.ranks, cache):
-        sums[i] = outcome.failure or (sum_of(outcome.data).hex() if cache else "")
-        if outcome.failure:
-            missing.append(outcome.failure)
+    what, work = PROFILE, partial(packed_profile, cache=cache)
+    if at_once := draw is not None and len(inputs.ranks) <= NUM_EXAMINED:
+        what, work = both(draw=bool(draw)), partial(packed_both, cache=cache, draw=bool(draw))
+    for i, (data, failure) in _each(what, run, work, inputs.ranks, cache):
+        if failure:
+            sums[i] = failure
+            missing.append(failure)
             continue
-        profile = RankProfile.from_bytes(outcome.data)
+        summary, examined = unpack_both(data) if at_once else (data, b"")
+        sums[i] = sum_of(summary).hex() if cache else ""
+        profile = RankProfile.from_bytes(summary)
         profiles.append(profile)
         files[profile.rank, profile.path] = inputs.ranks[i]
+        if examined:
+            known[profile.rank, profile.path] = examined
     if not profiles:
         raise InputError(missing[0] if missing else "There is nothing to analyse: name a trace or a capture folder.")
-    return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)))
+    return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)), known=known)
 
 
-def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+def _answer(job: Job, run: RankRunner, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
     """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import across
@@ -288,15 +214,14 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Dia
     comparison = compare_ranks(job.profile, TRAITS)
     by_rank = {profile.rank: profile for profile in comparison.ranks}
     wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
-    known = [(profile.rank, files) for profile in wanted if (files := job.files_of(profile)) is not None]
+    at_hand = [(profile, files) for profile in wanted if (files := job.files_of(profile)) is not None]
+    known = [(p.rank, files) for p, files in at_hand if (p.rank, p.path) not in job.known]
     examined: dict[int, Diagnosis] = {}
     program, shown = UNKNOWN, across.shown(comparison)
     for profile in wanted:
-        packed = job.examined.get((profile.rank, profile.path)) if job.files_of(profile) is None else None
-        with suppress(ValueError):
-            if packed is not None:
-                examined[profile.rank], found = examination_of(packed)
-                program = found if profile.rank == shown else program
+        if (made := _made_before(job, profile)) is not None:
+            examined[profile.rank], found = made
+            program = found if profile.rank == shown else program
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
     for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):
@@ -308,7 +233,18 @@ def _answer(job: Job, run: Run, cache: Cache | None, *, draw: bool) -> tuple[Dia
         program = found if rank == shown else program
     if shown not in examined:
         examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
-    return across.answer_of(comparison, examined, program), [files for _, files in known] if not failures else []
+    return across.answer_of(comparison, examined, program), [files for _, files in at_hand] if not failures else []
+
+
+def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | None:
+    """Return the examination that came with the summary of a rank, None where it has to be made."""
+    key = profile.rank, profile.path
+    with suppress(ValueError):
+        if key in job.known:
+            return unpack_examination(job.known[key])
+        if key in job.examined and job.files_of(profile) is None:
+            return examination_of(job.examined[key])
+    return None
 
 
 def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:

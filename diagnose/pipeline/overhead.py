@@ -23,7 +23,7 @@ from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.run_steps import LIGHT, variation
+from diagnose.tables.run_steps import TIMING, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
@@ -45,7 +45,7 @@ PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
 UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer
-MIN_SHARE_OF_LOSS = 0.01  # of a finding's loss
+MIN_LOSS_SHARE = 0.01  # of a finding's loss
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MAX_EVENT_COST_NS = 2_000
@@ -155,11 +155,11 @@ def _times(t: Tables) -> tuple[float, float] | None:
         return step_ns, _plain_ns(t, info)
     if varies is None:
         return 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
-    if run is None or varies.per_work_ns is None or not (run.state == LIGHT).any():
+    if run is None or varies.per_work_ns is None or not (run.state == TIMING).any():
         return None
-    light = run.state == LIGHT
-    expected = varies.base_ns + varies.per_work_ns * run.phase("work")[light]
-    return float(run.step_ns[light].mean()), float(expected.mean())
+    in_window = run.state == TIMING
+    expected = varies.base_ns + varies.per_work_ns * run.phase("work")[in_window]
+    return float(run.step_ns[in_window].mean()), float(expected.mean())
 
 
 def cost_per_event_ns(t: Tables) -> float:
@@ -224,7 +224,7 @@ def _pass_through_ns(t: Tables) -> float:
 
 
 def without_recording(t: Tables, found: list[Finding]) -> tuple[list[Finding], dict[str, float]]:
-    """Deduct from each idle finding what recording the events in its stretches cost; return that by rule too, ns."""
+    """Deduct from each idle finding what recording the events in its intervals cost; return that by rule too, ns."""
     each_ns = cost_per_event_ns(t)
     if each_ns <= 0:
         return found, {}
@@ -272,7 +272,7 @@ def _num_inside(t: Tables, rule: str, began: Ints) -> int:
 
 def _deducted(finding: Finding, added_ns: float) -> Finding:
     taken = min(added_ns, finding.lost_ns)
-    if taken < MIN_SHARE_OF_LOSS * finding.lost_ns:
+    if taken < MIN_LOSS_SHARE * finding.lost_ns:
         return finding
     note = f"Recording adds about {duration(taken)} of it to each step, which is not counted in the loss."
     return replace(finding, lost_ns=finding.lost_ns - taken, evidence=(*finding.evidence, note))

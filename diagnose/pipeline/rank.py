@@ -16,8 +16,9 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.pipeline import overhead
+from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank
-from diagnose.pipeline.headline import Answer, headline, summary
+from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
@@ -25,14 +26,14 @@ from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, missing_records
-from diagnose.pipeline.verdict import answering, savings_by_rule, verdict
+from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule, verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.program import program_of
+from diagnose.tables.program import Program, program_of
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "profile_rank"]
+__all__ = ["analyze_rank", "examine_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
 
@@ -53,7 +54,16 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     ``alone``: no other rank's trace is at hand. What its collectives wait for is not known then, nor what a step
     without them would take.
     """
-    rank = find_in_rank(capture)
+    return _diagnosis(find_in_rank(capture), draw=draw, alone=alone)
+
+
+def examine_rank(capture: Capture, *, draw: bool = True) -> tuple[Diagnosis, Program]:
+    """Diagnose a rank among others, and return what is known of its program."""
+    found = find_in_rank(capture)
+    return _diagnosis(found, draw=draw, alone=False), found.program
+
+
+def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
     t, notes = rank.tables, rank.notes
 
     def part(name: str, make: Callable[[Tables], _Part]) -> _Part | None:
@@ -64,28 +74,29 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     operators = part("operators", host_operators) or ()  # before a replay's graphs lie beside what it needs
     shares = overhead.shares_without_recording(_shares(t), rank.recording, t.steps.step_ns)
     valued = _valued(rank, draw=draw, alone=alone)
-    told, largest, steps_after = _answer(t, valued, shares, notes)
+    inputs, largest, steps_after = _answer(t, valued, shares, notes)
     missing = missing_records(t)
 
     return Diagnosis(
-        verdict=told.verdict,
-        headline=headline(told, largest),
-        summary=summary(told, largest),
+        verdict=inputs.verdict,
+        headline=headline(inputs, largest),
+        summary=summary(inputs, largest),
         dominant=largest.rule if largest else None,
-        step_ns=told.step_ns,
+        step_ns=inputs.step_ns,
         step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
-        queue=told.queue,
-        partition=told.partition,
-        idle_by_cause=told.idle_by_cause,
-        findings=tuple(_shown(t, overhead.with_recording(f, rank.recording)) for f in told.findings),
-        prescriptions=separated(told.prescriptions),
-        also_possible=part("prescriptions", lambda t: _further(t, told, valued.instead)) or (),
+        queue=inputs.queue,
+        partition=inputs.partition,
+        idle_by_cause=inputs.idle_by_cause,
+        findings=tuple(_shown(t, overhead.with_recording(f, rank.recording)) for f in inputs.findings),
+        prescriptions=separated(inputs.prescriptions),
+        also_possible=part("prescriptions", lambda t: _further(t, inputs, valued.instead)) or (),
         replay_error=valued.replayed.error,
         waterfall=steps_after,
         critical_path=valued.path,
         source=source_of(t),
         operators=operators,
-        picture=part("picture", lambda t: _picture(t, rank.named, capture.trace, shares)) if draw else None,
+        code=part("code times", code_times),
+        picture=part("picture", lambda t: _picture(t, rank.named, rank.capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
@@ -100,8 +111,8 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
         recording_removed=part("profiler-overhead", overhead.removed_share) or 0.0,
         recording_estimate=part("profiler-overhead", overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
-        watched_steps=capture.run.num if capture.run is not None else 0,
-        host_by_cause={} if told.queue else shares,
+        watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
+        host_by_cause=inputs.host_by_cause,
         legends=analyzers.LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
@@ -140,7 +151,7 @@ def _valued(rank: RankFindings, *, draw: bool, alone: bool) -> _Valued:
 
 def _answer(
     t: Tables, valued: _Valued, shares: Mapping[str, float], notes: list[Note]
-) -> tuple[Answer, Finding | None, Waterfall | None]:
+) -> tuple[HeadlineInputs, Finding | None, Waterfall | None]:
     """Return what the sentences are made of, the dominant finding, and the step after each change."""
     step_ns, steps_after = t.steps.step_ns, valued.waterfall
     idle = shares if t.device_id >= 0 else {}
@@ -149,7 +160,7 @@ def _answer(
     partition = t.partition if queue else None
     answer = verdict(queue, partition, idle)
     saved = savings_by_rule(valued.replayed.prescriptions)
-    largest = None if withheld else answering(answer, valued.findings, step_ns, t.steps.num, saved)
+    largest = None if withheld else dominant_with_savings(answer, valued.findings, step_ns, t.steps.num, saved)
     found = sorted(valued.findings, key=lambda f: (f is not largest, -f.gain_ns))
     again = False
     with noting("trust", notes):
@@ -160,7 +171,7 @@ def _answer(
         if again or (prescriptions and prescriptions[0].records_again):
             # Of a cold recording as of an incomplete one: what a steady step would save is not in it.
             prescriptions, steps_after = without_savings(prescriptions), None
-    told = Answer(
+    inputs = HeadlineInputs(
         answer,
         queue,
         step_ns,
@@ -171,16 +182,17 @@ def _answer(
         is_incomplete=again,
         is_withheld=withheld,
         has_steps=t.steps.marked,
+        host_by_cause={} if queue else shares,
     )
-    return told, largest, steps_after
+    return inputs, largest, steps_after
 
 
-def _further(t: Tables, told: Answer, instead: tuple[Prescription, ...]) -> tuple[Prescription, ...]:
-    if told.is_incomplete:
+def _further(t: Tables, inputs: HeadlineInputs, instead: tuple[Prescription, ...]) -> tuple[Prescription, ...]:
+    if inputs.is_incomplete:
         return ()
-    shown = {p.id for p in told.prescriptions}
+    shown = {p.id for p in inputs.prescriptions}
     instead = tuple(p for p in instead if p.id in shown)
-    return *instead, *further(told.findings, told.prescriptions, told.step_ns, program_of(t))
+    return *instead, *further(inputs.findings, inputs.prescriptions, inputs.step_ns, program_of(t))
 
 
 def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> float | None:

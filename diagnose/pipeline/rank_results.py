@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+import msgspec
+
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.events import Note
-from diagnose.model.packing import pack, unpack
+from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line
 from diagnose.trace_reader.inputs import RankFiles
 
 if TYPE_CHECKING:
+    from diagnose.model.capture import Capture
     from diagnose.tables.program import Program
 
 __all__ = [
@@ -30,12 +31,15 @@ __all__ = [
     "Outcome",
     "Work",
     "attempt",
+    "both",
     "describe",
     "diagnosis_of",
     "examination",
     "found_before",
+    "packed_both",
     "packed_examination",
     "packed_profile",
+    "unpack_both",
     "unpack_examination",
 ]
 
@@ -90,6 +94,25 @@ def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bo
     return _found_or_made(files, cache, examination(draw=draw), partial(_examined, draw=draw))
 
 
+def packed_both(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
+    """Return the summary and the examination of a rank, for which its files are read once.
+
+    Raises:
+        InputError: its files cannot be read.
+    """
+    return _found_or_made(files, cache, both(draw=draw), partial(_both, draw=draw))
+
+
+def unpack_both(packed: bytes) -> tuple[bytes, bytes]:
+    """Return the summary and the examination that ``packed_both`` packed."""
+    return msgspec.msgpack.decode(packed, type=tuple[bytes, bytes])
+
+
+def both(*, draw: bool) -> str:
+    """Return what a summary and an examination in one are called in the cache."""
+    return f"both {draw}"
+
+
 def examination(*, draw: bool) -> str:
     """Return what an examination is called in the cache."""
     return f"examination {draw}"
@@ -140,19 +163,16 @@ def _import_rules() -> None:
 
 
 def _examined(files: RankFiles, *, draw: bool) -> bytes:
-    from diagnose.pipeline.find import build_tables
-    from diagnose.pipeline.noting import noting
-    from diagnose.pipeline.rank import analyze_rank
-    from diagnose.tables.program import UNKNOWN, Program, program_of
     from diagnose.trace_reader.folders import read_rank
 
-    capture = read_rank(files)
-    diagnosis = analyze_rank(capture, draw=draw, alone=False)
-    notes: list[Note] = []
-    program = UNKNOWN
-    with noting("program", notes):
-        program = program_of(build_tables(capture, capture.trace))
-    return pack((replace(diagnosis, trust=(*diagnosis.trust, *notes)), program), Program)
+    return _packed_examination(read_rank(files), draw=draw)
+
+
+def _packed_examination(capture: Capture, *, draw: bool) -> bytes:
+    from diagnose.pipeline.rank import examine_rank
+    from diagnose.tables.program import Program
+
+    return pack(examine_rank(capture, draw=draw), Program)
 
 
 def _profiled(files: RankFiles) -> bytes:
@@ -160,6 +180,14 @@ def _profiled(files: RankFiles) -> bytes:
     from diagnose.trace_reader.folders import read_rank
 
     return profile_rank(read_rank(files)).to_bytes()
+
+
+def _both(files: RankFiles, *, draw: bool) -> bytes:
+    from diagnose.pipeline.rank import profile_rank
+    from diagnose.trace_reader.folders import read_rank
+
+    capture = read_rank(files)
+    return msgspec.msgpack.encode((profile_rank(capture).to_bytes(), _packed_examination(capture, draw=draw)))
 
 
 def _found_or_made(files: RankFiles, cache: Cache | None, what: str, make: Work) -> bytes:

@@ -9,14 +9,10 @@ from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.events import Note
 from diagnose.pipeline import across
-from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.noting import noting
-from diagnose.pipeline.rank import analyze_rank, profile_rank
+from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
-from diagnose.tables.program import UNKNOWN, program_of
 
 __all__ = ["analyze_captures", "analyze_paths", "compare_captures", "shown_rank"]
 
@@ -47,12 +43,8 @@ def analyze_captures(captures: Sequence[Capture], *, draw: bool = True) -> Diagn
         return analyze_rank(captures[0], draw=draw)
     comparison, captures_of = compare_captures(captures)
     shown = across.shown(comparison)
-    examined = {rank: analyze_rank(capture, draw=draw, alone=False) for rank, capture in captures_of.items()}
-    notes: list[Note] = []
-    program = UNKNOWN
-    with noting("program", notes):
-        program = program_of(build_tables(captures_of[shown], captures_of[shown].trace))
-    return across.answer_of(comparison, examined, program)
+    examined = {rank: examine_rank(capture, draw=draw) for rank, capture in captures_of.items()}
+    return across.answer_of(comparison, {rank: each for rank, (each, _) in examined.items()}, examined[shown][1])
 
 
 def shown_rank(captures: Sequence[Capture]) -> int:

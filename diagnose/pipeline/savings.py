@@ -13,6 +13,7 @@ from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.model.frozen import dataclass
 from diagnose.model.rules import TAKES_LEAD
+from diagnose.pipeline.overhead import recording_ns
 from diagnose.replay.effects import Effect
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
@@ -25,6 +26,7 @@ from diagnose.replay.predict import (
     unchanged,
 )
 from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.sampling import cost_error
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
@@ -65,15 +67,20 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     if finding is None or base.period_ns <= 0 or base.refuses(META[finding.rule].cause):
         return None
     effect = effect_of(t, finding, prescription)
-    if effect is None or not _hides_causes(t):
-        return effect
-    return effect._replace(limit_ns=min(effect.limit_ns, finding.lost_ns))
+    if effect is None:
+        return None
+    limit_ns = min(effect.limit_ns, finding.lost_ns) if _hides_causes(t) else effect.limit_ns
+    error = cost_error(t, finding, META[finding.rule].cause, t.steps.step_ns - recording_ns(t))
+    return effect._replace(limit_ns=limit_ns, error=error)
 
 
 def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:
-    """Return the step after one more prescription, whose savings are bounds as the rules gave them."""
+    """Return the step after one more prescription, whose savings are bounds as the rules gave them.
+
+    Of one for what recurs now and then that is the run's mean step.
+    """
     if effect is None:
-        return predict_bound(before, prescription.saves_ns, t.steps.step_ns)
+        return predict_bound(before, prescription.saves_ns, prescription.mean_step_ns or t.steps.step_ns)
     return predict(t, before, effect)
 
 

@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,10 +87,10 @@ def list_summaries(paths: Sequence[str]) -> list[str]:
             folder = path.rstrip("/")
             names = matching_urls(path) if glob.has_magic(path) else [f"{folder}/{n}" for n in list_folder(path)]
             found += _some(path, names)
-        elif os.path.isdir(path):  # noqa: PTH112  # an odd name is no folder
+        elif os.path.isdir(path):  # an odd name is no folder
             found += _some(path, [str(file) for file in Path(path).iterdir()])
         else:
-            found += _some(path, glob.glob(path, recursive=True))  # noqa: PTH207  # a pattern may be absolute
+            found += _some(path, glob.glob(path, recursive=True))  # a pattern may be absolute
     return list(dict.fromkeys(found))
 
 
@@ -146,7 +147,7 @@ def _content(path: str) -> bytes:
 
 def _pyarrow(name: str) -> None:
     try:
-        import pyarrow  # noqa: F401
+        import_module("pyarrow")
     except ImportError:
         raise missing_extra(f"{name} is a Parquet file", "parquet") from None
 

@@ -14,7 +14,7 @@ from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import among, distinct, grouped
-from diagnose.pipeline.device_time import by_module, by_operator, every_kernel
+from diagnose.pipeline.device_time import by_operator, every_kernel
 from diagnose.pipeline.flames import flames
 from diagnose.pipeline.readings import readings
 from diagnose.pipeline.step_parts import step_parts
@@ -61,7 +61,6 @@ def picture(
         steps=step_parts(t),
         kernels=every_kernel(t),
         by_operator=by_operator(t),
-        by_module=by_module(t),
         flames=flames(t, named, shares),
         readings=readings(t, recorded),
     )

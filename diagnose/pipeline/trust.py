@@ -113,14 +113,14 @@ def _of_device(t: Tables) -> Iterator[Note]:
         yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
     if is_scanty(t):
         yield Note(
-            f"The recording holds only {plural(len(t.tasks.start), 'device task')}: too few to say anything of steady "
+            f"The recording holds only {plural(len(t.tasks.start), 'device task')}: too few to analyse of steady "
             "steps. Record a few whole steps."
         )
     if into_graph := num_captured(t):
         launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
         yield Note(
             f"The recording holds the capture of a graph: {launches} went into it and did not run, so what the device "
-            "did meanwhile is no part of a steady step.",
+            "did meanwhile is not part of a steady step.",
             "warm-up",
         )
     share = lost_share(t)

@@ -15,7 +15,7 @@ from diagnose.model.forecast import middle_ns
 from diagnose.model.rules import RuleMeta
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 
-__all__ = ["answering", "dominant", "is_shallow", "matches_verdict", "savings_by_rule", "verdict"]
+__all__ = ["dominant", "dominant_with_savings", "is_shallow", "matches_verdict", "savings_by_rule", "verdict"]
 
 
 def verdict(
@@ -62,7 +62,7 @@ def savings_by_rule(prescriptions: Sequence[Prescription]) -> dict[str, float]:
     return saved
 
 
-def answering(
+def dominant_with_savings(
     found: Verdict, findings: Sequence[Finding], step_ns: float, num_steps: int, saved: Mapping[str, float]
 ) -> Finding | None:
     """Return the finding that answers, where it is known what the best change for each saves (``saved``, by rule).
@@ -75,7 +75,7 @@ def answering(
     if found != "no-gpu" or answer is None or not META[answer.rule].inflated:
         return answer
     at = THRESHOLDS
-    least_ns = max(at.near_share * saved.get(answer.rule, 0.0), at.answering_share * step_ns)
+    least_ns = max(at.near_share * saved.get(answer.rule, 0.0), at.dominant_share * step_ns)
     others = [
         f
         for f in findings
@@ -118,11 +118,11 @@ def _of_step(
     Of several such causes nearly as large the one that claims its time first is the more exact: an optimizer that calls
     operators one by one, before all calls that are left.
     """
-    costly = [f for f in findings if _cost_ns(f) >= at.answering_share * step_ns]
-    large = [f for f in findings if f.lost_ns >= at.answering_share * step_ns]
-    answers = [f for f in large if _in_scope(found, f)]
+    costly = [f for f in findings if _cost_ns(f) >= at.dominant_share * step_ns]
+    large = [f for f in findings if f.lost_ns >= at.dominant_share * step_ns]
+    answers = [f for f in large if _is_in_verdict(found, f)]
     if found != "kernel-bound":
-        answers = [f for f in costly if _in_scope(found, f)] or answers
+        answers = [f for f in costly if _is_in_verdict(found, f)] or answers
     elif any(_cost_ns(f) >= at.known_share * step_ns for f in answers):
         answers = [f for f in answers if f in costly]
     elif not any(f in costly for f in answers):
@@ -134,9 +134,9 @@ def _of_step(
         answers = known
     if found == "kernel-bound":
         wastes = [f for f in costly if _is_waste(f) and f not in answers]
-        answer = _costliest([*answers[:1], *wastes], at)
+        answer = _top_finding([*answers[:1], *wastes], at)
     else:
-        answer = _costliest(answers, at)
+        answer = _top_finding(answers, at)
     if answer is None or not META[answer.rule].inflated or len(answer.tasks):
         return answer
     near = [
@@ -153,12 +153,12 @@ def _of_step(
     return None if found == "no-gpu" and is_minor else preferred
 
 
-def _in_scope(found: Verdict, finding: Finding) -> bool:
+def _is_in_verdict(found: Verdict, finding: Finding) -> bool:
     """Return whether a finding lies where the verdict points; on a full device, also where it names kernels."""
     return matches_verdict(found, META[finding.rule]) or (found == "kernel-bound" and len(finding.tasks) > 0)
 
 
-def _costliest(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
+def _top_finding(findings: Sequence[Finding], at: Thresholds) -> Finding | None:
     """Return the first finding, or one that costs more by a replay of all: much more, where recording inflates it."""
     if not findings or any(f.relief_ns is None for f in findings):
         return next(iter(findings), None)

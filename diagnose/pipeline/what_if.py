@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from diagnose.analyzers import META, OUTSIDE, WORK
-from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
-from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
-from diagnose.pipeline.find import build_tables, find_in_rank
+from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.host_operators import host_operators
-from diagnose.pipeline.run import analyze_captures, shown_rank
+from diagnose.pipeline.run import shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
+from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run
 from diagnose.pipeline.what_if_changes import LATE_RANKS, with_workers, without_late_ranks, without_syncs_at
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
@@ -31,7 +30,6 @@ from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, p
 from diagnose.replay.remove_cause import remove_cause
 from diagnose.replay.transforms import scale_host, scale_kernels
 from diagnose.tables import Tables
-from diagnose.tables.program import program_of
 from diagnose.text.numbers import percent
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
@@ -39,7 +37,6 @@ from diagnose.trace_reader import open_captures
 __all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "run_what_if"]
 
 
-NEW_LINE = "\n"
 MAX_NAMED = 5  # operators, in a refusal
 MAX_FACTOR = 1000.0  # no other device is slower by more
 
@@ -61,7 +58,7 @@ class WhatIfResult:
     """The result of the replay; times in ns."""
 
     forecasts: tuple[Forecast, ...]  # the first is the step as measured
-    error: float
+    error: float | None  # share by which the unchanged replay misses the step; None where nothing was replayed
     path: tuple[tuple[str, float], ...]  # category and its share of the critical path then, the largest first
 
     @property
@@ -77,22 +74,23 @@ class WhatIfResult:
     @property
     def is_doubtful(self) -> bool:
         """Return whether the replay misses the measured step by too much to rely on it."""
-        return abs(self.error) > MAX_ERROR_TO_RELY
+        return self.error is not None and abs(self.error) > MAX_ERROR_TO_RELY
 
     def text(self) -> str:
         """Return the answer for a terminal."""
-        gain = 1 - self.after_ns / self.baseline_ns if self.baseline_ns else 0.0
-        listed = ", ".join(f"{one_line(name)} {percent(share, 0)}" for name, share in self.path)
+        return "\n".join([*self._lines(), *self._rests_on()])
+
+    def _rests_on(self) -> Iterator[str]:
+        if self.error is None:
+            yield "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
+            return
+        path = ", ".join(f"{one_line(name)} {percent(share, 0)}" for name, share in self.path)
+        yield f"its critical path: {path}"
         off = (
             f"Replayed with usual delays, the unchanged step comes out {percent(abs(self.error))} off the measured one"
         )
         doubt = ": too much to rely on this; the trace does not show what its tasks waited for."
-        return (
-            f"{NEW_LINE.join(self._lines())}\n"
-            f"step then  {self.after_ns / 1e6:.2f} ms ({percent(gain, 0)} shorter)\n"
-            f"its critical path: {listed}\n"
-            f"{off}{doubt if self.is_doubtful else '.'}"
-        )
+        yield f"{off}{doubt if self.is_doubtful else '.'}"
 
     def to_json(self) -> str:
         """Return the answer as JSON; times are ms."""
@@ -113,6 +111,8 @@ class WhatIfResult:
         for i, f in enumerate(self.forecasts[1:]):
             span = f"  ({_ms(f.low_ns):.2f} to {_ms(f.high_ns):.2f} ms)" if f.high_ns > f.low_ns * 1.001 else ""
             yield f"  {'and' if i else 'with'} {one_line(f.title)}: {f.step_ns / 1e6:.2f} ms{span}"
+        gain = 1 - self.after_ns / self.baseline_ns if self.baseline_ns else 0.0
+        yield f"step then  {self.after_ns / 1e6:.2f} ms ({percent(gain, 0)} shorter)"
 
 
 class _Step(NamedTuple):
@@ -163,33 +163,40 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     captures = open_captures([path])
     capture = captures[shown_rank(captures)]
     t = _tables(capture, request)
-    state = unchanged(t)
-    forecasts = [Forecast((), _now(capture, len(captures)), state.step_ns, state.low_ns, state.high_ns)]
-    for step in _steps(t, captures, capture, request):
+    asked = asked_prescriptions(t, captures, capture, request.apply)
+    mean_ns = mean_of_run(asked, alone=request == WhatIfRequest(apply=request.apply))
+    state, now = unchanged(t), _now(capture, len(captures))
+    if mean_ns is not None:
+        state, now = replace(state, low_ns=mean_ns, high_ns=mean_ns), f"{now}, mean of the run"
+    forecasts = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)]
+    are_late = LATE_RANKS in request.without and len(captures) > 1
+    if are_late:  # all ranks are replayed, after what changes one of them
+        request = replace(request, without=tuple(rule for rule in request.without if rule != LATE_RANKS))
+    for step in _steps(t, capture, asked, request):
         state = step.after(state)
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
-    if LATE_RANKS in request.without and len(captures) > 1:
+    if are_late:
         forecasts.append(without_late_ranks(captures, forecasts[-1]))
+    if mean_ns is not None:
+        return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
     return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then))
 
 
 def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
-    """Return the tables of the timing trace, or of the one with lines where a line was asked about."""
-    named = capture.attribution if request.no_sync and capture.attribution is not None else capture.trace
-    return build_tables(capture, named)
+    """Return the tables that the report's savings rest on, or of the trace with lines where a line was asked about."""
+    if request.no_sync and capture.attribution is not None:
+        return build_tables(capture, capture.attribution)
+    return tables_without_recording(capture)
 
 
 def _now(capture: Capture, num_ranks: int) -> str:
     return "now" if num_ranks == 1 else f"now, rank {capture.trace.rank} of {num_ranks}"
 
 
-def _steps(t: Tables, captures: Sequence[Capture], capture: Capture, request: WhatIfRequest) -> Iterator[_Step]:
-    if request.apply:
-        yield from _applied(t, captures, capture, request.apply)
+def _steps(t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfRequest) -> Iterator[_Step]:
+    yield from _applied(t, asked)
     for rule in request.without:
-        if rule == LATE_RANKS and len(captures) > 1:
-            continue  # all ranks are replayed, after what changes one of them
         yield _whole(t, f"no {rule}", _without(t, rule))
     for file, line in request.no_sync:
         yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
@@ -202,25 +209,11 @@ def _steps(t: Tables, captures: Sequence[Capture], capture: Capture, request: Wh
         yield _whole(t, f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
 
 
-def _applied(t: Tables, captures: Sequence[Capture], capture: Capture, ids: tuple[str, ...]) -> Iterator[_Step]:
+def _applied(t: Tables, asked: Sequence[Asked]) -> Iterator[_Step]:
     """Yield the change of each prescription, as the report's card has it."""
-    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
-    found = find_in_rank(capture if t.trace is capture.trace else replace(capture, trace=t.trace, attribution=None))
-    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    step_ns, program = t.steps.step_ns, program_of(found.tables)
-    others = [p for finding in found.findings for p in also_possible(finding, step_ns, program)]
-    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
-    findings = {f.rule: f for f in found.findings}
-    for name in ids:
-        if name not in known:
-            raise UsageError(f"This trace has no prescription {name}; there are: {_listed(known)}.")
-        p = known[name]
-        if CHANGES[name].records:
-            raise UsageError(f"{name} changes the recording, not the step: there is nothing to predict.")
-        if p.predicted_step_ns is None:
-            raise UsageError(f"What {name} saves the recorded steps do not show: there is nothing to predict.")
-        effect = effect_in(t, findings.get(p.rule), p)
-        title = name if effect is not None else f"{name} (bounded by what its cause takes: no replay shows it)"
+    for p, finding in asked:
+        effect = effect_in(t, finding, p)
+        title = p.id if effect is not None else f"{p.id} (bounded by what its cause takes: no replay shows it)"
         yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect))
 
 
@@ -232,7 +225,7 @@ def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transfor
     if t.device_id < 0:
         raise UsageError(
             f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            f"be taken away with --without: {_listed(_removable(build_tables(capture, capture.trace)))}."
+            f"be taken away with --without: {listed(_replayable_causes(build_tables(capture, capture.trace)))}."
         )
     change = without_syncs_at(t, file, line)
     if change is None:
@@ -245,7 +238,7 @@ def _workers(t: Tables, num: int) -> Transform:
     if change is None:
         raise UsageError(
             "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
-            f"taken away with --without: {_listed(_removable(t))}."
+            f"taken away with --without: {listed(_replayable_causes(t))}."
         )
     return change
 
@@ -256,7 +249,7 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
         raise UsageError(
             "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
             "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be "
-            f"taken away with --without: {_listed(_removable(t))}."
+            f"taken away with --without: {listed(_replayable_causes(t))}."
         )
     return change
 
@@ -266,22 +259,23 @@ def _without(t: Tables, rule: str) -> Transform:
     if rule in (WORK, OUTSIDE) and rule in known:
         raise UsageError(
             "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
-            f"of those that a pattern finds. Without them there are: {_listed(_removable(t))}."
+            f"of those that a pattern finds. Without them there are: {listed(_replayable_causes(t))}."
         )
     if rule not in known:
         raise UsageError(
-            f"{rule} is no rule of idle time; there are {_listed(known)}. In this trace these take time: "
-            f"{_listed(_removable(t))}."
+            f"Invalid --without {rule}: use a rule of idle time: {listed(known)}. In this trace these take time: "
+            f"{listed(_replayable_causes(t))}."
         )
     if not len(t.causes.of(rule)):
         raise UsageError(
-            f"{rule} takes no time in this trace, so it cannot be taken away; there are: {_listed(_removable(t))}."
+            f"{rule} takes no time in this trace, so it cannot be taken away; there are: "
+            f"{listed(_replayable_causes(t))}."
         )
     change = _removed(t, rule)
     if change is None:
         raise UsageError(
             f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away: "
-            f"{_listed(_removable(t))}."
+            f"{listed(_replayable_causes(t))}."
         )
     return change
 
@@ -290,13 +284,9 @@ def _removed(t: Tables, rule: str) -> Transform | None:
     return remove_cause(t, Finding(rule, "", 0.0), META[rule].cause, 1.0) if rule in META else None
 
 
-def _removable(t: Tables) -> list[str]:
+def _replayable_causes(t: Tables) -> list[str]:
     """Return the rules that take time in this trace and that a replay can take away."""
     return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
 
 
 def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
@@ -318,7 +308,7 @@ def _scaled_operators(t: Tables, pattern: str, factor: float) -> Transform:
             f"No operator in the replayed steps has a name that '{pattern}' finds; the costliest are: "
             f"{', '.join(top) or 'none'}."
         )
-    return partial(scale_host, stretches=part.covering(rows), factor=factor)
+    return partial(scale_host, intervals=part.covering(rows), factor=factor)
 
 
 def _ms(ns: float) -> float:

@@ -43,13 +43,13 @@ def with_workers(t: Tables, num: int) -> Transform | None:
     stalled = total(loading) / t.steps.num
     if stalled <= 0:
         return None
-    whole: Transform = partial(scale_host, stretches=loading, factor=0.0)
+    whole: Transform = partial(scale_host, intervals=loading, factor=0.0)
     rest = predict(t, unchanged(t), Effect(whole, whole)).step_ns
     facts = loading_facts(t)
     has = facts.get("num_workers")
     cost = stalled if facts["single_process"] or not isinstance(has, int) or has < 1 else has * t.steps.step_ns
     left = max(cost / num - rest, 0.0)
-    return partial(scale_host, stretches=loading, factor=min(left / stalled, 1.0))
+    return partial(scale_host, intervals=loading, factor=min(left / stalled, 1.0))
 
 
 def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:

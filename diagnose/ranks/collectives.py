@@ -18,7 +18,7 @@ from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["Found", "collectives_of", "element_bytes"]
+__all__ = ["RankCollectives", "collectives_of", "element_bytes"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -52,7 +52,7 @@ _BYTES = {
 }
 
 
-class Found(NamedTuple):
+class RankCollectives(NamedTuple):
     """One rank's collectives with what they refer to."""
 
     groups: tuple[Group, ...]
@@ -73,7 +73,7 @@ class _Facts(NamedTuple):
 
 
 @shared_table
-def collectives_of(t: Tables) -> Found:
+def collectives_of(t: Tables) -> RankCollectives:
     """Return the collectives that the steady steps launch."""
     rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)
     events = t.trace.events
@@ -109,7 +109,7 @@ def collectives_of(t: Tables) -> Found:
     start, end = events.start[rows], events.end[rows]
     hidden, alone = _hidden(t, start, end)
     columns = Collectives(kind, step.astype(np.int32), sequence, start, end - start, hidden, alone)
-    return Found(tuple(groups), tuple(kinds), columns)
+    return RankCollectives(tuple(groups), tuple(kinds), columns)
 
 
 def _of_device(t: Tables) -> tuple[Rows, Rows]:
@@ -119,7 +119,7 @@ def _of_device(t: Tables) -> tuple[Rows, Rows]:
 
 
 def _of_host(t: Tables) -> tuple[Rows, Rows]:
-    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)))
+    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)), kind="stable")
     return rows, np.full(len(rows), -1, np.intp)
 
 

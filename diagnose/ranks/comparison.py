@@ -6,12 +6,12 @@ import numpy as np
 
 from diagnose.model.frozen import dataclass
 from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
+from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.matching import match_collectives
 from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
-from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
 from diagnose.ranks.replay import Replayed, replay_steps
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
@@ -170,8 +170,8 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
     excess = c.lateness.excess
     known = ~np.isnan(excess)
     usual = [float(np.median(row[k])) if k.any() else None for row, k in zip(excess, known, strict=True)]
-    blame = c.waits.blame / max(float(c.waits.blame.sum()), 1.0)
-    order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -blame[i]))
+    attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
+    order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -attributed[i]))
     matches, of_rank = _of_middle_step(c)
     names = tuple(c.matches.kinds[m].purpose or c.matches.kinds[m].name for m in matches)
     rows = tuple(
@@ -179,7 +179,7 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             rank=c.ranks[i].rank,
             late_ns=usual[i],
             by_step_ns=tuple(None if np.isnan(ns) else float(ns) for ns in excess[i].tolist()),
-            blame_share=float(blame[i]),
+            blame_share=float(attributed[i]),
             begins_ns=float(c.times.begins[i]),
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,

@@ -19,11 +19,11 @@ from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
 
-MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
-MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
+MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
+MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
-MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
+MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
+MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
@@ -34,7 +34,9 @@ MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job b
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
 MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
-FEW_VALUES = 18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
+SMALL_SAMPLE_FACTOR = (
+    18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
     waited = _others_wait(waits, times, late)
     saved = min(_saved(times.own, late, equals), waited)
-    least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
+    least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else MIN_ONE_STEP_SHARE) * step_ns
     is_late = (
         usual[worst] >= least_ns
         and sigmas >= MIN_SIGMAS
@@ -83,7 +85,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     if is_late:
         return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
     turns = _taking_turns(waits)
-    mean_ns = float(waits.blame.sum()) / max(len(ranks) * len(times.steps), 1)
+    mean_ns = float(waits.attributed_ns.sum()) / max(len(ranks) * len(times.steps), 1)
     return Lateness(
         excess,
         begins_late=begins_late,
@@ -129,16 +131,16 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     """
     spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
     if len(equals) == 2:
-        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
+        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_TWO / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
     varies, num = 0.0, len(own)
     if num > 1:
         known = of_role[:, ~np.isnan(excess)]
         off = np.abs(known - np.nanmedian(known, axis=1, keepdims=True))
-        typical = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
+        deviation = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
         freedom = (num - 1) * max(len(of_role) - 1, 1)
-        unsure = 1 + FEW_VALUES / freedom**2
-        varies = SPREAD * typical * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
+        unsure = 1 + SMALL_SAMPLE_FACTOR / freedom**2
+        varies = SPREAD * deviation * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
@@ -170,9 +172,11 @@ def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
 
 def _taking_turns(waits: Waits) -> tuple[int, ...]:
     """Return the ranks for which the others wait, who for most first; the first collective does not count."""
-    order = np.argsort(-waits.blame, kind="stable").tolist()
-    least = MIN_BLAME_SHARE * float(waits.blame.sum())
-    return tuple(i for n, i in enumerate(order) if waits.blame[i] > 0 and (waits.blame[i] >= least or n < 2))
+    order = np.argsort(-waits.attributed_ns, kind="stable").tolist()
+    least = MIN_ATTRIBUTED_SHARE * float(waits.attributed_ns.sum())
+    return tuple(
+        i for n, i in enumerate(order) if waits.attributed_ns[i] > 0 and (waits.attributed_ns[i] >= least or n < 2)
+    )
 
 
 def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None, float]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.intervals import Intervals
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.ranks.profile import LineTime, RankProfile
 from diagnose.tables import Tables
 
@@ -17,7 +17,7 @@ __all__ = ["lines_of", "lines_with_more"]
 MAX_LINES = 6  # of a cause, those that take most: a profile is sent, and the difference lies in what takes long
 MIN_SAMPLES = 5  # within a cause: fewer show no shares
 MAX_NAMED = 3
-MIN_SHARE = 0.1  # of the largest difference: smaller ones are what samples differ by anyway
+MIN_DIFFERENCE_SHARE = 0.1  # of the largest difference: smaller ones are what samples differ by anyway
 
 
 def lines_of(t: Tables, parts: Mapping[str, Intervals]) -> tuple[LineTime, ...]:
@@ -61,7 +61,7 @@ def lines_with_more(
     return tuple(
         Where(file, line, named[file, line].function, code=named[file, line].code or None)
         for file, line in order
-        if more[file, line] > 0 and more[file, line] >= MIN_SHARE * more[order[0]]
+        if more[file, line] > 0 and more[file, line] >= MIN_DIFFERENCE_SHARE * more[order[0]]
     )
 
 

@@ -22,7 +22,7 @@ from diagnose.ranks.waits import Waits
 __all__ = ["collective_times", "most_exchanged", "slow_group"]
 
 MIN_SLOWER = 1.3  # than the other groups of its kind: rings through one node differ by some per cent
-MIN_SHARE = 0.01  # of the step
+MIN_STEP_SHARE = 0.01  # of the step
 MIN_GROUPS = 2
 _FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
@@ -123,7 +123,7 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
     worst = max(more, key=lambda g: more[g])
     num_steps = max(p.num_steps for p in ranks)
     ratio = 1 + more[worst] / max(usual[worst], 1.0)
-    if ratio < MIN_SLOWER or more[worst] / num_steps < MIN_SHARE * step_ns:
+    if ratio < MIN_SLOWER or more[worst] / num_steps < MIN_STEP_SHARE * step_ns:
         return None
     _, own, rest = rates.get(worst, (0.0, 0.0, 0.0))
     return SlowGroup(worst.members, worst.use, others[worst], ratio, more[worst] / num_steps, own, rest)

@@ -20,7 +20,7 @@ from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.frozen import dataclass
-from diagnose.model.packing import inflate
+from diagnose.model.serialization import inflate
 
 __all__ = [
     "COMMUNICATION",

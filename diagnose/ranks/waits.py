@@ -43,7 +43,7 @@ class Waits:
         Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
     )
     last: Rows  # of each collective: index of the rank that came last
-    blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
+    attributed_ns: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
     @property
     def total(self) -> float:
@@ -95,8 +95,8 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
-    last, blame = _blame(matches, of_part, rest, len(ranks))
-    return Waits(of_part, exposed, by_step, all_by_step, first, last, blame)
+    last, attributed_ns = _attribute(matches, of_part, rest, len(ranks))
+    return Waits(of_part, exposed, by_step, all_by_step, first, last, attributed_ns)
 
 
 def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
@@ -118,15 +118,17 @@ def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tupl
     return first, echo
 
 
-def _blame(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
+def _attribute(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
     """Return who came last into each collective, and what the others waited for each rank."""
     if not matches.num:
         return np.zeros(0, np.intp), np.zeros(num_ranks)
     is_last = np.flatnonzero(waits == 0)
     at = grouped(matches.match[is_last]).first
     last = matches.rank[is_last[at]]
-    blame: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(np.float64)
-    return last, blame
+    attributed_ns: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(
+        np.float64
+    )
+    return last, attributed_ns
 
 
 def roles_of(ranks: Sequence[RankProfile]) -> list[int]:

@@ -14,6 +14,7 @@ from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.base import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.sampling import EXACT, CostError
 from diagnose.replay.transforms import scale_host, scale_pauses, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.host_work import waits_for_workers
@@ -29,6 +30,7 @@ class Effect(NamedTuple):
     most: Transform
     limit_ns: float = float("inf")  # what it can save at most, per step
     assumption: str = ""  # what the two ends rest on, one sentence
+    error: CostError = EXACT  # how far the cost, of the few steps that were recorded, may be off
 
 
 def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[float, float]) -> Effect | None:
@@ -37,8 +39,8 @@ def effect_of_share(t: Tables, finding: Finding, cause: Cause, shares: tuple[flo
     transform = remove_cause(t, finding, cause, most)
     if transform is None:
         return None
-    part = f"between {percent(least, 0)} and {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
-    assumption = f"The change takes {part} of the cause away."
+    part = f"{percent(least, 0)} to {percent(most, 0)}" if least < most else f"{percent(most, 0)}"
+    assumption = f"Assumes that the change removes {part} of this cause."
     limit_ns = limit_of(t, finding, frees_host=cause in FREES_HOST)
     if cause == "device-wait":
         assumption, limit_ns = "Nothing else needs the value at once.", t.steps.step_ns
@@ -58,7 +60,7 @@ def limit_of(t: Tables, finding: Finding, *, frees_host: bool) -> float:
     )
 
 
-def effect_of_tasks(  # noqa: PLR0913  # each says something else
+def effect_of_tasks(
     t: Tables,
     finding: Finding,
     tasks: npt.NDArray[np.intp],

@@ -45,7 +45,10 @@ def full_queue(t: Tables) -> FullQueue:
     calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
     if not len(calls):
         return FullQueue(none, none)
-    queued, begun = np.sort(events.start[events.cause[tasks]]), np.sort(events.start[tasks])
+    queued, begun = (
+        np.sort(events.start[events.cause[tasks]], kind="stable"),
+        np.sort(events.start[tasks], kind="stable"),
+    )
     pending = _up_to(queued, events.end[calls]) - _up_to(begun, events.end[calls])
     tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
     at = _up_to(events.end[tasks], events.end[calls]) - 1

@@ -19,7 +19,9 @@ from diagnose.tables import Tables
 
 __all__ = ["CriticalPath", "categories", "critical_path", "on_path", "path_report", "shares"]
 
-SMALL_SHARE = 1 / 400  # of the step: shorter pieces are joined to the one before, since no eye could tell them apart
+MIN_SEGMENT_SHARE = (
+    1 / 400
+)  # of the step: shorter pieces are joined to the one before, since no eye could tell them apart
 
 
 class CriticalPath(NamedTuple):
@@ -122,7 +124,7 @@ def path_report(
     start, end = step
     pieces = [_within(piece, start, end) for piece in _pieces(t, graph, times, path)]
     return forecast.CriticalPath(
-        shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * SMALL_SHARE))
+        shares, tuple(_joined([p for p in pieces if p.end_ns > p.start_ns], (end - start) * MIN_SEGMENT_SHARE))
     )
 
 

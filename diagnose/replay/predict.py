@@ -8,6 +8,7 @@ makes it shorter. Changes are replayed together, never added.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import hypot
 
 import numpy as np
 
@@ -69,8 +70,10 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     """Return the step after one more change.
 
     A change saves no more than its limit: where the replay of its upper end goes beyond, the whole range is scaled to
-    it, so that what the replay leaves open stays open. Both ends are as far apart as the replay itself may miss by. A
-    change with a limit never makes the step longer; one without, which a user asked about, may, and is not widened.
+    it, so that what the replay leaves open stays open. Both ends then move apart by what the replay itself may miss by,
+    and by what the mean of a few steps may: the limit, which is such a mean, by the latter alone, and never beyond the
+    step. A change with a limit never makes the step longer; one without, which a user asked about, may, and is not
+    widened.
     """
     base = replay_base(t)
     graphs = (effect.most(before.most), effect.least(before.least) if effect.least is not None else before.least)
@@ -84,12 +87,15 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     if effect.limit_ns < float("inf"):
         most = max(most, _behind_recording(t, before.most, graphs[0]) * scale)
         least, most = _limited(least, most, effect.limit_ns)
+        missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
+        apart = (hypot(missed, effect.error.less * least), hypot(missed, effect.error.more * most))
         # Neither end is widened far beyond what the device itself takes then.
         floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
-        missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
         left_ns = max(before.low_ns - most, 0.0)
-        missed = min(missed, max(left_ns - floor_ns, REPLAY_ERROR * left_ns))
-        least, most = max(least - missed, 0.0), max(most, min(most + missed, effect.limit_ns))
+        room_ns = max(left_ns - floor_ns, REPLAY_ERROR * left_ns)
+        limit_ns = max(effect.limit_ns, min(effect.limit_ns * (1 + effect.error.more), t.steps.step_ns))
+        least = max(least - min(apart[0], room_ns), 0.0)
+        most = max(most, min(most + min(apart[1], room_ns), limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
 

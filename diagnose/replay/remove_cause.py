@@ -38,11 +38,11 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause == "device-wait":
         return partial(drop_waits, calls=syncs_before(t, pieces)) if fraction > 0 else None
     if cause in HOST_WORK:
-        stretches = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
-        shrunk: Transform = partial(scale_host, stretches=stretches, factor=1 - fraction)
+        intervals = union(pieces, host_work(t, cause, pieces)) if t.device_id >= 0 else pieces
+        shrunk: Transform = partial(scale_host, intervals=intervals, factor=1 - fraction)
         return _without_frees(t, shrunk) if cause == "allocation" and fraction > 0 else shrunk
     if t.device_id < 0:
-        return partial(scale_host, stretches=pieces, factor=1 - fraction) if len(rows) else None
+        return partial(scale_host, intervals=pieces, factor=1 - fraction) if len(rows) else None
     if cause == "pause" and len(rows):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if cause in ("collective", "copy"):
@@ -87,12 +87,12 @@ def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> 
         return partial(shorten_tasks, rows=rows, less=less)
     calls, share = _calls_of(t, np.flatnonzero(mine), alone / np.maximum(t.tasks.end - t.tasks.start, 1)[mine])
     start, end = t.trace.events.start[calls], t.trace.events.end[calls]
-    stretches = union(pieces, union((start, start + (share * (end - start)).astype(np.int64))))
+    intervals = union(pieces, union((start, start + (share * (end - start)).astype(np.int64))))
 
     def transform(graph: Graph) -> Graph:
         shorter = shorten_tasks(graph, rows, less) if len(rows) else graph
         shorter = shorten_calls(shorter, calls, fraction * share) if len(calls) else shorter
-        return scale_host(shorter, stretches, 1 - fraction) if len(stretches.start) else shorter
+        return scale_host(shorter, intervals, 1 - fraction) if len(intervals.start) else shorter
 
     return transform
 

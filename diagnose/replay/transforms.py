@@ -44,12 +44,12 @@ def drop_waits(graph: Graph, calls: npt.NDArray[np.intp]) -> Graph:
     return graph.with_edges(~gone)
 
 
-def scale_host(graph: Graph, stretches: Intervals, factor: float) -> Graph:
-    """Make the host's work within the stretches (ns, sorted, disjoint) take ``factor`` of its time.
+def scale_host(graph: Graph, intervals: Intervals, factor: float) -> Graph:
+    """Make the host's work within the intervals (ns, sorted, disjoint) take ``factor`` of its time.
 
     Only work between points shrinks: a blocking call takes as long as what it waits for.
     """
-    inside = covered(stretches, graph.start, graph.end)
+    inside = covered(intervals, graph.start, graph.end)
     less = np.where(graph.is_task, 0.0, inside * (1 - factor))
     return replace(graph, duration=np.maximum(graph.duration - less, 0.0))
 

@@ -32,7 +32,7 @@ def batched_gaps(t: Tables) -> Mask:
     inside = (at >= 0) & (gaps.launch >= 0) & (gaps.end < returned)
     inside &= events.end[gaps.launch] <= begun
     inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
-    tasks = np.sort(t.tasks.start)
+    tasks = np.sort(t.tasks.start, kind="stable")
     inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
     enough = max(MIN_GAPS, MIN_CALLS_SHARE * len(calls))
     return inside if inside.sum() >= enough else none

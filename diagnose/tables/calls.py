@@ -70,7 +70,7 @@ def recurs(t: Tables, rows: Rows) -> bool:
     if not t.steps.marked:
         updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
         num = len(updates)
-        ends = np.sort(t.trace.events.end[updates])
+        ends = np.sort(t.trace.events.end[updates], kind="stable")
         step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
         return num >= MIN_UPDATES and len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
     if t.steps.num < 2:

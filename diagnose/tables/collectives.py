@@ -12,6 +12,7 @@ from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     among,
+    contains,
     covered,
     distinct,
     intersect,
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
-SMALL_NS = 100_000
+MAX_SMALL_NS = 100_000
 MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
@@ -64,8 +65,8 @@ def buffer_broadcasts(t: Tables) -> Rows:
     named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
     launched_at = t.trace.events.start[tasks.launch[mine]]
     calls = t.covering(t.calls(_BROADCAST_CALL, Kind.ANNOTATION, Kind.OP))
-    named |= covered(calls, launched_at, launched_at + 1) > 0  # RCCL has one kernel for several collectives
-    named &= covered(forward, launched_at, launched_at + 1) > 0
+    named |= contains(calls, launched_at)  # RCCL has one kernel for several collectives
+    named &= contains(forward, launched_at)
     found: Rows = mine[named]
     return found
 
@@ -112,12 +113,12 @@ def exposed_broadcasts(t: Tables) -> Intervals:
 
 @shared_table
 def small_collectives(t: Tables) -> Rows:
-    """Return the rows of Tasks that are collectives of under ``SMALL_NS``, none where they are few.
+    """Return the rows of Tasks that are collectives of under ``MAX_SMALL_NS``, none where they are few.
 
     An exchange between experts is none of them: what it sends is routed anew each time, and goes into no bucket.
     """
     tasks = t.tasks
-    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < SMALL_NS))
+    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < MAX_SMALL_NS))
     mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
@@ -137,7 +138,7 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
     events = t.trace.events
     calls = t.calls(_CALL, Kind.OP, Kind.ANNOTATION)
     launched = t.tasks.launch[tasks]
-    begun = np.sort(events.start[launched[launched >= 0]])
+    begun = np.sort(events.start[launched[launched >= 0]], kind="stable")
     holds = np.searchsorted(begun, events.end[calls]) > np.searchsorted(begun, events.start[calls])
     return union((events.start[calls[holds]], events.end[calls[holds]]))
 

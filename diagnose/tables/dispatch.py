@@ -118,7 +118,7 @@ def _own_gaps(t: Tables) -> Intervals:
 def unrecorded_calling(t: Tables) -> Unrecorded | None:
     """Return what calling operators takes of a step that is not recorded; None where its length is not known.
 
-    Recording makes calls longer, and neither the operators that work nor long stretches outside of operators: what
+    Recording makes calls longer, and neither the operators that work nor long intervals outside of operators: what
     these leave of the unrecorded step is calling, whatever recording costs.
     """
     info = t.capture.info

@@ -22,7 +22,7 @@ def captures_of(trace: Trace, thread: int) -> Intervals:
     begins, ends = (rows[events.thread[rows] == thread] for rows in calls)
     if not len(begins) and not len(ends):
         return Intervals(events.start[:0], events.end[:0])
-    start, end = events.start[begins], np.sort(events.end[ends])
+    start, end = events.start[begins], np.sort(events.end[ends], kind="stable")
     if len(end) and (not len(start) or end[0] < start[0]):
         start = np.append(events.start.min(), start)
     end = np.append(end, events.end.max())

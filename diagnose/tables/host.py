@@ -107,7 +107,7 @@ def _depth(start: Ints, end: Ints) -> Ints:
     """Return how many events are open where each begins."""
     lasting = end > start  # others enclose nothing, also what begins with them
     depth = np.arange(len(start))
-    depth -= np.searchsorted(np.sort(end[lasting]), start, side="right")
+    depth -= np.searchsorted(np.sort(end[lasting], kind="stable"), start, side="right")
     if not lasting.all():
         depth -= np.cumsum(~lasting) - ~lasting
     return depth

@@ -1,4 +1,4 @@
-"""Long stretches of the host inside operators that called nothing: they computed, or the thread was interrupted."""
+"""Long intervals of the host inside operators that called nothing: they computed, or the thread was interrupted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIN_SILENCE_NS = 1_000_000
 # Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
 MIN_SILENT_SHARE = 0.5
 MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
-MIN_FILLED_SHARE = 0.5  # of a stretch: where operators cover less, it is Python
+MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
 # Allocations and views: they touch no element, whatever their size.
 NEVER_COMPUTES = lazy_pattern(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_reshape_alias|_unsafe_view|alias|as_strided_?|chunk|detach_?|diagonal|expand"
@@ -60,38 +60,38 @@ _WRAPS = lazy_pattern(r"^(autograd|torch|c10d)::|Backward\d*$")
 def host_compute(t: Tables) -> Intervals:
     """Return where operators computed on a thread that launches, in gaps that it was late for.
 
-    That are silent stretches of operators, and stretches without any call that many short operators fill for more
+    That are silent intervals of operators, and intervals without any call that many short operators fill for more
     than a half.
     """
-    silent = (_chosen(stretches, _computes(t, rows)) for stretches, rows in silent_operators(t))
+    silent = (_chosen(intervals, _computes(t, rows)) for intervals, rows in silent_operators(t))
     return union(*silent, intersect(filled_by_operators(t), t.gaps.unlaunched()))
 
 
 @shared_table
 def filled_by_operators(t: Tables) -> Intervals:
-    """Return the stretches without any call that operators which make none fill for more than a half.
+    """Return the intervals without any call that operators which make none fill for more than a half.
 
     Silent ones are left out: each of them is judged by itself.
     """
     others = union(host_gaps(t), *(_silent(t, thread)[0] for thread in t.threads))
-    stretches = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(stretches, operator_share(t, stretches) > MIN_FILLED_SHARE)
+    intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
+    return _chosen(intervals, operator_share(t, intervals) > MIN_FILLED_SHARE)
 
 
 def interruptions(t: Tables) -> Intervals:
-    """Return the silent stretches of operators that do not compute: the thread was taken off its core, or recorded."""
+    """Return the silent intervals of operators that do not compute: the thread was taken off its core, or recorded."""
     if not silent_operators(t):
         return EMPTY
-    return union(*(_chosen(stretches, ~_computes(t, rows)) for stretches, rows in silent_operators(t)))
+    return union(*(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in silent_operators(t)))
 
 
 def without_operators(t: Tables) -> Intervals:
-    """Return the long stretches outside operators and the interruptions within, where nothing was launched."""
+    """Return the long intervals outside operators and the interruptions within, where nothing was launched."""
     return intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
 
 
-def _chosen(stretches: Intervals, which: Mask) -> Intervals:
-    return Intervals(stretches.start[which], stretches.end[which])
+def _chosen(intervals: Intervals, which: Mask) -> Intervals:
+    return Intervals(intervals.start[which], intervals.end[which])
 
 
 def _computes(t: Tables, operators: Rows) -> Mask:
@@ -116,7 +116,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
 
 def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
     """Return whether the silent calls are the same ones of nearly each step, counted from its begin: not by chance."""
-    start = np.sort(t.trace.events.start[like])
+    start = np.sort(t.trace.events.start[like], kind="stable")
     first = np.searchsorted(start, t.steps.start)
     began = t.trace.events.start[silent]
     step = np.searchsorted(t.steps.start, began, side="right") - 1
@@ -130,27 +130,27 @@ def _launching(t: Tables, operators: Rows) -> Mask:
     events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
     found = np.zeros(len(operators), bool)
     for thread in t.threads:
-        begun = np.sort(events.start[launch[events.thread[launch] == thread]])
+        begun = np.sort(events.start[launch[events.thread[launch] == thread]], kind="stable")
         first, last = np.searchsorted(begun, (events.start[operators], events.end[operators]))
         found |= (events.thread[operators] == thread) & (last > first)
     return found
 
 
 def first_use(t: Tables) -> Intervals:
-    """Return those stretches that end in the first launch of a kernel in the whole file.
+    """Return those intervals that end in the first launch of a kernel in the whole file.
 
     An operator that is silent before kernels launched earlier as well does not prepare their first use, nor does one
     that allocates, makes a view or wraps the operator that launches.
     """
     new = _ends_in_first_launch(t)
     found, seen = [], set[int]()
-    for stretches, operator in silent_operators(t):
-        gap = np.searchsorted(t.gaps.start, stretches.start, side="right") - 1
+    for intervals, operator in silent_operators(t):
+        gap = np.searchsorted(t.gaps.start, intervals.start, side="right") - 1
         is_new = new[np.maximum(gap, 0)]
         names = t.trace.events.name[operator]
         seen |= set(names[~is_new].tolist())
         prepares = [not (NEVER_COMPUTES.search(text) or _WRAPS.search(text)) for text in map(t.name, operator.tolist())]
-        found.append((stretches, is_new & np.array(prepares, bool), names))
+        found.append((intervals, is_new & np.array(prepares, bool), names))
     kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
     return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
 
@@ -175,7 +175,7 @@ def graph_captures(t: Tables) -> Intervals:
 
 
 def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
-    """Return, for each thread that launches, its silent stretches in gaps that it was late for, and their operators.
+    """Return, for each thread that launches, its silent intervals in gaps that it was late for, and their operators.
 
     Where launches are not linked to tasks they may not have been recorded either, and silence shows nothing.
     """
@@ -190,16 +190,16 @@ def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     found = []
     for each in t.threads:
         late = thread == each
-        stretches, operators = _silent(t, each)
+        intervals, operators = _silent(t, each)
         unlaunched = union((gaps.start[late], gaps.launch_start[late]))
-        mine = intersect(stretches, unlaunched)
-        at = np.searchsorted(stretches.start, mine.start, side="right") - 1
+        mine = intersect(intervals, unlaunched)
+        at = np.searchsorted(intervals.start, mine.start, side="right") - 1
         found.append((mine, operators[at]))
     return found
 
 
 def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    """Return the stretches of a thread without any event's begin or end that one operator is innermost in."""
+    """Return the intervals of a thread without any event's begin or end that one operator is innermost in."""
     return t.cached(("silent", thread), lambda: _find_silent(t, thread))
 
 
@@ -213,9 +213,9 @@ def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
 
 
 def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
-    """Return the long stretches in which none of the events, in time order, begins or ends.
+    """Return the long intervals in which none of the events, in time order, begins or ends.
 
-    They lie between two begins that are as far apart, so only the ends of these stretches are put in order.
+    They lie between two begins that are as far apart, so only the ends of these intervals are put in order.
     """
     if not len(rows):
         return EMPTY
@@ -227,7 +227,7 @@ def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
     edges = np.concatenate([*apart, end[contains(apart, end)]])
     edges.sort(kind="stable")
     long = np.diff(edges) >= MIN_SILENCE_NS
-    long &= contains(apart, edges[:-1])  # what lies between two of these stretches is not silent
+    long &= contains(apart, edges[:-1])  # what lies between two of these intervals is not silent
     return edges[:-1][long], edges[1:][long]
 
 

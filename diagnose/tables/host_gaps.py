@@ -52,7 +52,9 @@ MIN_LINE_WAIT_SHARE = 0.75
 MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
-MAX_OPERATOR_SHARE = 0.5  # of a stretch without a call: where operators cover more of it, they are what takes the time
+MAX_OPERATOR_SHARE = (
+    0.5  # of an interval without a call: where operators cover more of it, they are what takes the time
+)
 MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
 
 
@@ -72,9 +74,9 @@ def host_gaps(t: Tables) -> Intervals:
     between = longer_than(outside_operators(t), min_host_gap_ns(t))
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
-    stretches = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
-    python = operator_share(t, stretches) < MAX_OPERATOR_SHARE
-    return union(between, Intervals(stretches.start[python], stretches.end[python]))
+    intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
+    python = operator_share(t, intervals) < MAX_OPERATOR_SHARE
+    return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
 @shared_table
@@ -90,10 +92,10 @@ def without_calls(t: Tables) -> Intervals:
     return subtract(span(*t.steps.window), union(*busy))
 
 
-def operator_share(t: Tables, stretches: Intervals) -> Floats:
-    """Return the share of each stretch that operators cover."""
-    within = covered(t.covering(t.host_rows(Kind.OP)), stretches.start, stretches.end)
-    share: Floats = within / np.maximum(stretches.end - stretches.start, 1)
+def operator_share(t: Tables, intervals: Intervals) -> Floats:
+    """Return the share of each interval that operators cover."""
+    within = covered(t.covering(t.host_rows(Kind.OP)), intervals.start, intervals.end)
+    share: Floats = within / np.maximum(intervals.end - intervals.start, 1)
     return share
 
 
@@ -134,7 +136,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
         own, ops = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME), host_rows(t.trace, thread, Kind.OP)
         if not len(ops):
             continue
-        ended = np.sort(events.end[own])
+        ended = np.sort(events.end[own], kind="stable")
         before = np.searchsorted(ended, gaps.start, side="right") - 1
         after = np.searchsorted(events.start[own], gaps.end)
         close = (before >= 0) & (after < len(own))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, distinct, overlaps, subtract, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -59,7 +59,7 @@ def is_paced_by_workers(t: Tables, without: str) -> bool:
     """
     if not waits_for_workers(t, without):
         return False
-    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)])
+    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)], kind="stable")
     fetch = np.searchsorted(fetches, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
     return len(distinct(fetch)) > 1
 
@@ -85,12 +85,12 @@ def _loading(t: Tables, _pieces: Intervals) -> Intervals:
 
 
 def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
-    """Return the Python between operators: the stretches that a piece touches, and those that show to be Python.
+    """Return the Python between operators: the intervals that a piece touches, and those that show to be Python.
 
     What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
     gaps = host_gaps(t)
-    touched = covered(pieces, gaps.start, gaps.end) > 0
+    touched = overlaps(pieces, gaps.start, gaps.end)
     python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
     others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
     return subtract(python, others)

@@ -20,7 +20,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
 from diagnose.tables.names import FRAME
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
-from diagnose.tables.sampled_issuer import LIBRARY, MIN_PER_STEP, MIN_SHARE, NUM_NAMED, READ, sampled_issuer
+from diagnose.tables.sampled_issuer import LIBRARY, MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
@@ -176,7 +176,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
     (frame, in_model), num = counted.most_common(1)[0]
     match = FRAME.match(frame)
     steps = t.steps.num * len(rows) / len(called_by_python(t))
-    if match is None or num < MIN_SHARE * len(rows) or num / steps < MIN_PER_STEP:
+    if match is None or num < MIN_OPERATOR_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None

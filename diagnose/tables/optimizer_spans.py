@@ -24,7 +24,7 @@ def updates(t: Tables) -> Intervals:
     steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
     if not len(steps.start):
         return steps
-    gradients = np.sort(t.trace.events.end[matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)])
+    gradients = np.sort(t.trace.events.end[matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)], kind="stable")
     if not len(gradients):
         return steps
     last = gradients[np.maximum(np.searchsorted(gradients, steps.end, side="right") - 1, 0)]
@@ -35,7 +35,7 @@ def updates(t: Tables) -> Intervals:
 
 def _between_calls(t: Tables, steps: Intervals, gradients: Ints) -> Intervals:
     """Return what lies, within a step, between the last gradient of a closure's call and the next ``zero_grad``."""
-    cleared = np.sort(t.trace.events.start[t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)])
+    cleared = np.sort(t.trace.events.start[t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)], kind="stable")
     step = np.searchsorted(steps.start, cleared, side="right") - 1
     before = np.searchsorted(gradients, cleared, side="right") - 1
     cleared, step, before = (part[(step >= 0) & (before >= 0)] for part in (cleared, step, before))

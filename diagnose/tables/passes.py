@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, distinct, intersect, total, union
+from diagnose.model.intervals import Intervals, among, distinct, intersect, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD
 
-__all__ = ["passes", "share_in_passes"]
+__all__ = ["Links", "links", "passes", "share_in_passes"]
+
+
+class Links(NamedTuple):
+    """Nodes of the backward pass, and of each the operator whose gradient it takes."""
+
+    ops: Rows
+    nodes: Rows
 
 
 @shared_table
-def passes(t: Tables) -> Intervals:
-    """Return the time from each operator whose gradient is taken to the end of its backward: of model, loss, backward.
-
-    Operators and the nodes of the backward pass share their sequence numbers.
-    """
+def links(t: Tables) -> Links:
+    """Return which operator each node of the backward pass belongs to: they share their sequence numbers."""
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     nodes = t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)
     nodes = nodes[events.sequence[nodes] >= 0]
     ops = ops[among(events.sequence[ops], events.sequence[nodes])]
     if not len(ops):
-        return EMPTY
+        return Links(ops, ops)
     # An operator without a gradient bears the number of the next one that has one, which is the last to begin with it
     # before the backward; what a node of that calls has the node's number as well.
     ops = ops[np.lexsort((events.start[ops], events.sequence[ops]))]
@@ -33,7 +40,17 @@ def passes(t: Tables) -> Intervals:
     wanted = np.searchsorted(numbers, events.sequence[nodes])
     at = np.searchsorted(key, wanted * width + events.start[nodes]) - 1
     mine = (at >= 0) & (events.sequence[ops[at]] == events.sequence[nodes])
-    return union((events.start[ops[at[mine]]], events.end[nodes[mine]]))
+    return Links(ops[at[mine]], nodes[mine])
+
+
+@shared_table
+def passes(t: Tables) -> Intervals:
+    """Return the time from each operator whose gradient is taken to the end of its backward.
+
+    It is that of model, loss and backward.
+    """
+    events, linked = t.trace.events, links(t)
+    return union((events.start[linked.ops], events.end[linked.nodes]))
 
 
 def share_in_passes(t: Tables, pieces: Intervals) -> float:

@@ -13,7 +13,7 @@ from diagnose.model.arrays import Floats, Rows
 from diagnose.model.intervals import quantiles
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.run_steps import LIGHT, MIN_STEPS, PLAIN, run_mean, usable_steps, variation
+from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
 __all__ = ["plain_steps"]
 
@@ -35,7 +35,7 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     if t.device_id >= 0 and not len(run.device_ns):
         return None  # the host runs ahead by any number of steps
     plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
-    window = _longest_run(np.flatnonzero(run.state == LIGHT))
+    window = _longest_run(np.flatnonzero(run.state == TIMING))
     mean = run_mean(run, t.capture)
     if mean is None or not len(window):
         return None

@@ -13,7 +13,7 @@ from diagnose.model.capture import Capture, RunSteps
 __all__ = ["Shared", "lines_in", "place_of"]
 
 MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
-MIN_MOST_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
+MIN_SINGLE_LINE_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
 MIN_SAMPLES = 5
 
 
@@ -60,7 +60,9 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     least = MIN_LINE_SHARE * whole
 
     def is_shared(line: _Place) -> bool:
-        return more[line] >= least or (more[line] >= MIN_MOST_SHARE * whole and more[_function_of(line)] >= least)
+        return more[line] >= least or (
+            more[line] >= MIN_SINGLE_LINE_SHARE * whole and more[_function_of(line)] >= least
+        )
 
     shared = [place for place in depth if place[1] != _ALL_LINES and is_shared(place)] if whole > 0 else []
     if not shared:
@@ -78,7 +80,7 @@ def _function_of(place: _Place) -> _Place:
 
 
 def lines_in(capture: Capture, start: Ints, length: Ints) -> list[_Place]:
-    """Return the innermost lines of the samples in these stretches of time, those with most samples first."""
+    """Return the innermost lines of the samples in these intervals of time, those with most samples first."""
     counted: Counter[_Place] = Counter()
     run, samples = capture.run, capture.run_samples
     if run is not None:

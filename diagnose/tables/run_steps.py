@@ -20,10 +20,10 @@ from diagnose.tables.run_lines import place_of
 
 __all__ = [
     "COLLECTION",
-    "LIGHT",
     "MIN_STEPS",
     "PHASES",
     "PLAIN",
+    "TIMING",
     "Stall",
     "Variation",
     "phase_shares",
@@ -42,7 +42,7 @@ COLLECTION = "collection"
 
 EDGE = 3  # rows of capture.record.run_log.STATES
 ATTRIBUTION = 2
-LIGHT = 1
+TIMING = 1
 PLAIN = 0
 MIN_STEPS = 8  # of a run that is judged
 MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
@@ -121,7 +121,7 @@ def _within_steps(run: RunSteps, capture: Capture) -> dict[str, Ints]:
     samples = capture.run_samples
     noted = np.array(samples.gc_runs if samples is not None else (), np.int64).reshape(-1, 2)
     collected = covered(union((noted[:, 0], noted[:, 1])), run.began_ns, run.began_ns + run.took_ns)
-    for state in (PLAIN, LIGHT, ATTRIBUTION):
+    for state in (PLAIN, TIMING, ATTRIBUTION):
         rows = run.state == state
         if rows.any() and np.median(collected[rows]) > MAX_USUAL_SHARE * np.median(run.took_ns[rows]):
             collected[rows] = 0
@@ -178,9 +178,9 @@ def _unrecorded(capture: Capture) -> tuple[Floats, Floats]:
 
 def usable_steps(run: RunSteps, capture: Capture) -> Mask:
     """Return which steps count: those after the warm-up that a profiler neither began nor ended in."""
-    settled = capture.info.settled_after if capture.info is not None else None
+    converged_after = capture.info.settled_after if capture.info is not None else None
     usable: Mask = run.state != EDGE
-    usable[: min(settled if settled is not None else 2, run.num // 4)] = False
+    usable[: min(converged_after if converged_after is not None else 2, run.num // 4)] = False
     return usable
 
 
@@ -221,7 +221,7 @@ def run_mean(run: RunSteps, capture: Capture) -> tuple[float, int] | None:
 def _bases(run: RunSteps, usable: Mask) -> Floats:
     """Return for each step the median of those that were recorded in the same way, 0 for fewer than two."""
     base = np.zeros(run.num)
-    for state in (PLAIN, LIGHT, ATTRIBUTION):
+    for state in (PLAIN, TIMING, ATTRIBUTION):
         rows = np.flatnonzero(usable & (run.state == state))
         if len(rows) >= 2:
             base[rows] = np.median(run.step_ns[rows])

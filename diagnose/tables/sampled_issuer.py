@@ -12,9 +12,9 @@ from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["LIBRARY", "MIN_PER_STEP", "MIN_SHARE", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
+__all__ = ["LIBRARY", "MIN_OPERATOR_SHARE", "MIN_PER_STEP", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
 
-MIN_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
+MIN_OPERATOR_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
@@ -50,7 +50,7 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     mine, (file, function) = rows[owner == most], functions[most]
     called = Counter(names_of(t, mine))
     heavy = sum(num for name, num in called.items() if HEAVY.match(name))
-    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_SHARE * len(rows):
+    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_OPERATOR_SHARE * len(rows):
         return None
     if len(mine) / t.steps.num < MIN_PER_STEP:
         return None

@@ -10,7 +10,7 @@ from diagnose.tables.sampled_issuer import PASSES_ON
 
 __all__ = ["SampledLoop", "sampled_loop"]
 
-MIN_SHARE = 0.5  # of the function's samples: of fewer another place has as many
+MIN_SAMPLE_SHARE = 0.5  # of the function's samples: of fewer another place has as many
 
 
 class SampledLoop(NamedTuple):
@@ -33,7 +33,7 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
             seen[place[1]] += num
     total = sum(seen.values())
     within = {(head, last): sum(num for line, num in seen.items() if head <= line <= last) for head, last in loops}
-    large = [loop for loop, num in within.items() if total and num >= MIN_SHARE * total]
+    large = [loop for loop, num in within.items() if total and num >= MIN_SAMPLE_SHARE * total]
     if not large:
         return None
     head, last = min(large, key=lambda loop: loop[1] - loop[0])

@@ -161,7 +161,7 @@ def _launch_alike(start: Ints, end: Ints, queued: Ints) -> bool:
     """Return whether most steps launch about as much as the median one, however far apart they lie."""
     if not len(queued):
         return False
-    launched = np.diff(np.searchsorted(np.sort(queued), np.append(start, end[-1])))
+    launched = np.diff(np.searchsorted(np.sort(queued, kind="stable"), np.append(start, end[-1])))
     usual = float(np.median(launched))
     return usual > 0 and bool((np.abs(np.log2(np.maximum(launched, 1) / usual)) <= 1).mean() >= MIN_REGULAR)
 
@@ -174,7 +174,11 @@ def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
     ends = np.append(starts[1:], max(finish, int(starts[-1]) + 1))
     if len(starts) < 2:
         return starts, ends
-    measured = np.diff(np.searchsorted(np.sort(queued), np.append(starts, ends[-1]))) if len(queued) else ends - starts
+    measured = (
+        np.diff(np.searchsorted(np.sort(queued, kind="stable"), np.append(starts, ends[-1])))
+        if len(queued)
+        else ends - starts
+    )
     is_cut = measured[-1] < MIN_WORK * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
 

@@ -230,7 +230,7 @@ def _after_cropped_work(trace: Trace, tasks: Rows, window: tuple[int, int]) -> i
     """
     events = trace.events
     start, end, launch = events.start[tasks], events.end[tasks], events.cause[tasks]
-    firsts = np.sort(grouped(events.stream[tasks]).first)
+    firsts = np.sort(grouped(events.stream[tasks]).first, kind="stable")
     work = np.cumsum(end - start)
     begin = None
     for i in firsts.tolist():

@@ -1,4 +1,4 @@
-"""Stretches in which the host launches without waiting for the device: what a CUDA graph can hold."""
+"""Intervals in which the host launches without waiting for the device: what a CUDA graph can hold."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ MIN_GRAPH_LAUNCHES = 10
 
 @shared_table
 def sync_free(t: Tables) -> Intervals:
-    """Return the stretches of the window between two blocking calls that hold launches enough for a graph.
+    """Return the intervals of the window between two blocking calls that hold launches enough for a graph.
 
     Without any blocking call that is the whole window, however little is launched in it.
     """
     events, calls = t.trace.events, t.in_window(blocking_calls(t))
     if not len(calls):
         return span(*t.steps.window)
-    start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls])))
-    end = np.append(np.sort(events.start[calls]), t.steps.window[1])
-    launches = np.sort(events.start[t.calls(LAUNCH)])
+    start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls], kind="stable")))
+    end = np.append(np.sort(events.start[calls], kind="stable"), t.steps.window[1])
+    launches = np.sort(events.start[t.calls(LAUNCH)], kind="stable")
     num = np.searchsorted(launches, end) - np.searchsorted(launches, start)
     kept = (num >= MIN_GRAPH_LAUNCHES) & (end > start)
     return Intervals(start[kept], end[kept])
 
 
 def in_sync_free(t: Tables, time: Ints) -> Mask:
-    """Return which times lie in such a stretch."""
-    stretches = sync_free(t)
-    if not len(stretches.start):
+    """Return which times lie in such an interval."""
+    intervals = sync_free(t)
+    if not len(intervals.start):
         return np.zeros(len(time), bool)
-    at = np.searchsorted(stretches.start, time, side="right") - 1
-    found: Mask = (at >= 0) & (time <= stretches.end[np.maximum(at, 0)])
+    at = np.searchsorted(intervals.start, time, side="right") - 1
+    found: Mask = (at >= 0) & (time <= intervals.end[np.maximum(at, 0)])
     return found

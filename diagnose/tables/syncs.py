@@ -89,7 +89,7 @@ def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
     """Return which blocking calls wait for a copy from the host that the same operator made."""
     events, tasks = t.trace.events, t.tasks
     copies = tasks.launch[t.tasks_matching(FROM_HOST) & (tasks.launch >= 0)]
-    begun = np.sort(events.start[copies])
+    begun = np.sort(events.start[copies], kind="stable")
     innermost = [_operators(t, row)[-1:] or [row] for row in calls.tolist()]
     start: Ints = np.array([events.start[rows[0]] for rows in innermost], np.int64)
     found: Mask = np.searchsorted(begun, start) < np.searchsorted(begun, events.end[calls])
@@ -103,8 +103,8 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     """
     events, tasks = t.trace.events, t.tasks
     copies = tasks.launch[t.tasks_matching(TO_HOST) & (tasks.launch >= 0)]
-    queued = np.sort(events.start[copies])
-    ended = np.sort(events.end[blocking_calls(t)])
+    queued = np.sort(events.start[copies], kind="stable")
+    ended = np.sort(events.end[blocking_calls(t)], kind="stable")
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])

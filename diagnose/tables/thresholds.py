@@ -13,7 +13,7 @@ __all__ = ["THRESHOLDS", "Thresholds"]
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What the verdict and the choice of the answering finding depend on."""
+    """What the verdict and the choice of the dominant finding depend on."""
 
     # Idle share of the step up to which the device is full. Timelines read as full have up to 0.13, those read as
     # having gaps 0.19 and more.
@@ -28,7 +28,7 @@ class Thresholds:
     cold_share: float = 0.5
     # Of the step: what a finding must cost to be listed, to answer, and to answer in place of unexplained time.
     naming_share: float = 0.01
-    answering_share: float = 0.02
+    dominant_share: float = 0.02
     known_share: float = 0.1
     # Of what a step without the largest cause saves: what one without another cause must save to answer in its place,
     # and what it must save where recording makes that cause longer. Replays miss by a few percent. Where recording made

@@ -1,6 +1,6 @@
 """Progress on standard error: a spinner on a terminal, plain lines elsewhere, nothing when quiet.
 
-While the user's script runs only whole lines are written (`say`): a live display would fight with the script's own
+While the user's script runs only whole lines are written (`report`): a live display would fight with the script's own
 progress bars. The spinner (`phase`) belongs to the stages after it.
 """
 
@@ -27,7 +27,7 @@ class Progress:
     quiet: bool = False
     stream: TextIO | None = None
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Write one line. A standard error that is closed or full is no reason to stop."""
         if self.quiet:
             return
@@ -42,7 +42,7 @@ class Progress:
         """Show that ``text`` is going on until the block ends."""
         stream = self.stream or sys.stderr
         if self.quiet or not stream.isatty():
-            self.say(text)
+            self.report(text)
             yield
             return
         from rich.console import Console

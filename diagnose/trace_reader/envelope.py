@@ -102,7 +102,7 @@ def _headless(head: bytes, source: Source, name: str) -> InputError:
     if head.startswith(_WIDE_TEXT):
         return InputError(f"{name} is UTF-16 text, not UTF-8. Convert it first: iconv -f UTF-16 -t UTF-8.")
     if not _looks_like_json(head):
-        return NotATraceError(f"{name} is not JSON, so it is no trace. Name a file that torch.profiler exported.")
+        return NotATraceError(f"{name} is not JSON, so it is not a trace. Name a file that torch.profiler exported.")
     text = head.removeprefix(_BYTE_ORDER_MARK)
     if len(head) <= _MAX_HEAD_BYTES and _fault(text):
         if source.fault or _runs_out(text):

@@ -33,7 +33,7 @@ def open_captures(paths: Sequence[str | os.PathLike[str]]) -> list[Capture]:
     errors = [error for error in found if isinstance(error, NotATraceError)]
     if errors and not captures:
         raise errors[0]
-    faults = (*(f"A file beside it was left out. {error}" for error in errors), *inputs.faults)
+    faults = (*(f"Another file in the folder was left out. {error}" for error in errors), *inputs.faults)
     captures = [_with_notes(capture, faults) for capture in captures]
     _check_one_run([capture.info for capture in captures if capture.info])
     _check_ranks(captures)
@@ -70,20 +70,20 @@ def read_rank(files: RankFiles, processes: int = 1, meanwhile: Callable[[], obje
 
 def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     notes: list[Note] = []
-    light = _optional(folder, info.light_file, read_trace, notes)
+    timing = _optional(folder, info.light_file, read_trace, notes)
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
     source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {})
-    timing = light or attribution
-    if timing is None:
+    trace = timing or attribution
+    if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
         raise InputError(f"{folder} holds no trace of rank {info.rank}: {why}")
-    if light is None:
+    if timing is None:
         notes.append(Note("The timing window is missing: times come from the window with stacks and shapes."))
     return Capture(
-        trace=_of_rank(timing, info, notes),
-        attribution=_of_rank(attribution, info, []) if light and attribution else None,
+        trace=_of_rank(trace, info, notes),
+        attribution=_of_rank(attribution, info, []) if timing and attribution else None,
         info=info,
         samples=samples and _samples_from_cwd(samples, info),
         run=run and replace(run, paths=tuple(_from_cwd(path, info) for path in run.paths)),

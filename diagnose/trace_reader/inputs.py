@@ -109,7 +109,7 @@ def files_of(rank: RankFiles) -> list[Stored | Piped]:
     for name in filter(None, names):
         with suppress(InputError):  # one that is missing becomes a note
             file = rank.folder.file(name)
-            if is_url(file.path) or os.path.exists(file.path):  # noqa: PTH110  # as os.path.isdir below
+            if is_url(file.path) or os.path.exists(file.path):  # as os.path.isdir below
                 found.append(file)
     return found
 
@@ -158,11 +158,11 @@ class _Listing:
         """Yield the ranks of what a user named."""
         if is_url(path):
             yield from self._behind_url(path)
-        elif os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
+        elif os.path.isdir(path):  # Path.is_dir raises on odd names, and a Path turns "./-" into "-"
             name = str(Path(path))
             yield from self._in_folder(Folder(name, name), self._files_in(name))
         elif glob.has_magic(path) and not os.path.lexists(path):
-            matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # a pattern may be absolute
+            matches = sorted(glob.glob(path, recursive=True))  # a pattern may be absolute
             yield from self._each(path, matches)
         else:
             yield from self._file(path)

@@ -242,7 +242,7 @@ def _size(stored: Stored) -> int:
     if stored.size is not None or stored.method is not None or stored.offset or is_url(stored.path):
         return 0
     try:
-        with open(stored.path, "rb") as file:  # noqa: PTH123  # an odd name is no Path
+        with open(stored.path, "rb") as file:  # an odd name is no Path
             is_plain = file.read(1) in _FIRST_BYTES
             return os.fstat(file.fileno()).st_size if is_plain else 0
     except (OSError, ValueError):
@@ -264,7 +264,7 @@ class _Range:
     """A range of a file's bytes as a stream, behind which the bracket may stand that closes a list."""
 
     def __init__(self, path: str, begin: int, end: int, *, closes: bool) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with the stream
         self._file.seek(begin)
         self._left = end - begin
         self._closing = b"]" if closes else b""

@@ -15,7 +15,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 MAX_KEPT_SHARE = 1 / 3  # of what is left after the first recording
 _NO_TIME_AFTER = (
-    "No time of the budget was left to record the steps with the changes; give it more to see what binds them."
+    "The budget was used up before the steps with the changes could be recorded; raise it to see what limits them."
 )
 
 

@@ -23,7 +23,7 @@ class Candidate:
     id: str
     title: str
     predicted_ratio: float | None = None  # of the step after the change to the step before
-    refusal: str = ""  # why it is not even tried
+    skip_reason: str = ""  # why it is not even tried
 
 
 def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = False) -> tuple[Candidate, ...]:
@@ -37,7 +37,7 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = Fals
     made = [name for name in prescribed if patch_of(name) is not None or (edits and edits_script(name))]
     wanted = asked or [name for name in made if has_gpu or not _needs_gpu(name)]
     found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
-    known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, refusal=NO_GPU) for c in found]
+    known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, skip_reason=NO_GPU) for c in found]
     return tuple(sorted(known, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
 
 
@@ -52,7 +52,7 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
         patch = patch_of(name)
         if name not in CHANGES:
             known = ", ".join(one for one in CHANGES if trial_method(one) != "by hand")
-            raise UsageError(f"There is no change {name} that can be applied; there are {known}.")
+            raise UsageError(f"Invalid change {name}: use one of {known}.")
         if trial_method(name) == "by hand":
             raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
         if patch is None and not own_process:
@@ -79,5 +79,5 @@ def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosi
     if prescription and prescription.predicted_step_ns is not None:
         ratio = remaining_ratio(prescription.predicted_step_ns, diagnosis.step_ns, diagnosis.recording_ns)
     by_hand = prescription.arguments.get("by_hand") if prescription else None
-    refusal = f"It is made by hand: {by_hand}." if by_hand else ""
-    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, refusal)
+    skip_reason = f"It is made by hand: {by_hand}." if by_hand else ""
+    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, skip_reason)

@@ -131,7 +131,7 @@ def _result(
         peak_bytes=memory.read(),
         clock=timer.clock,
         warm_up=timer.num_warm_up,
-        steady=timer.steady,
+        converged=timer.converged,
         ended=outcome.ended,
         exit_code=outcome.exit_code,
         failure=failure,

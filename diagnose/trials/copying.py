@@ -21,7 +21,7 @@ def copy_file(source: str, target: Path) -> None:
     """Make ``target`` a file of its own with the content, mode and times of ``source``; it must not exist.
 
     Raises:
-        OSError: the source is no regular file any more, cannot be read, or the disk is full.
+        OSError: the source is not a regular file any more, cannot be read, or the disk is full.
     """
     with _opened(source) as reading:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -86,7 +86,7 @@ def _opened(source: str) -> Iterator[int]:
     descriptor = os.open(source, OPEN_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{source} is no regular file")
+            raise OSError(f"{source} is not a regular file")
         yield descriptor
     finally:
         os.close(descriptor)

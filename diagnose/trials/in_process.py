@@ -117,7 +117,7 @@ class InProcess:
             peak_bytes=memory.read(),
             clock=timer.clock,
             warm_up=timer.num_warm_up,
-            steady=timer.steady,
+            converged=timer.converged,
             ended="finished" if finished else "stopped",
         )
 

@@ -9,7 +9,15 @@ import libcst as cst
 from libcst import matchers as m
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-__all__ = ["with_device_argument", "with_masked_results", "without_contiguous", "without_synchronize"]
+from diagnose.trials.replaced_calls import with_calls
+
+__all__ = [
+    "with_device_argument",
+    "with_gradients_set_to_none",
+    "with_masked_results",
+    "without_contiguous",
+    "without_synchronize",
+]
 
 _SYNCHRONIZE = m.Expr(m.Call(func=m.Attribute(attr=m.Name("synchronize"))))
 _CONTIGUOUS = m.Call(func=m.Attribute(attr=m.Name("contiguous")), args=[])
@@ -28,12 +36,21 @@ _TIGHT = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 
 def without_synchronize(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
     """Leave out the calls of ``synchronize()`` that are these lines (1-based), whose result nothing takes."""
-    return _edited(tree, _WithoutSynchronize(lines), "is no call of synchronize() by itself")
+    return _edited(tree, _WithoutSynchronize(lines), "is not a call of synchronize() by itself")
 
 
 def without_contiguous(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
     """Leave ``.contiguous()`` out of these lines (1-based); an operator that needs it then fails."""
     return _edited(tree, _WithoutContiguous(lines), "calls no contiguous()")
+
+
+def with_gradients_set_to_none(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
+    """Let every ``zero_grad`` that fills gradients with zeros set them to None, as torch does by itself."""
+    false = m.Name("False")
+    fills = m.Call(args=[m.Arg(value=false, keyword=None) | m.Arg(value=false, keyword=m.Name("set_to_none"))])
+    return with_calls(
+        tree, ("zero_grad",), lambda call: call.with_changes(args=[]) if m.matches(call, fills) else "", "that fills"
+    )
 
 
 def with_device_argument(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:

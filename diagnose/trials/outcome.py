@@ -12,7 +12,7 @@ from diagnose.trials.budget import Budget
 from diagnose.trials.candidates import candidates, not_run
 from diagnose.trials.prove import ProveResult, Recorded, Runs, prove
 
-__all__ = ["OWN_RANKS", "arguments_for_edits", "arguments_of", "proven", "starts_own_ranks", "with_trials"]
+__all__ = ["OWN_RANKS", "arguments_for_edits", "arguments_of", "lines_of", "proven", "starts_own_ranks", "with_trials"]
 
 OWN_RANKS = (
     "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, "
@@ -22,7 +22,7 @@ NOTHING = "No prescription of this diagnosis can be applied from outside, so not
 
 
 def proven(
-    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, say: Callable[[str], None]
+    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, report: Callable[[str], None]
 ) -> ProveResult:
     """Run what was asked for, or what the diagnosis prescribes.
 
@@ -31,7 +31,7 @@ def proven(
     """
     chosen = candidates(diagnosis, asked, edits=runs.edits)
     recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s)
-    return prove(runs, chosen, budget.for_trials, say, recorded) if chosen else ProveResult(notes=[NOTHING])
+    return prove(runs, chosen, budget.for_trials, report, recorded) if chosen else ProveResult(notes=[NOTHING])
 
 
 def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
@@ -54,10 +54,10 @@ def arguments_for_edits(diagnosis: Diagnosis, script: Path) -> dict[str, Facts]:
     """Return the same for changes of the script's text: with the type of its device and the lines of their findings."""
     device = "cuda" if diagnosis.queue else "cpu"
     prescribed = (*diagnosis.also_possible, *diagnosis.prescriptions)
-    return {p.id: {**p.arguments, "device": device, "lines": _lines(diagnosis, p.rule, script)} for p in prescribed}
+    return {p.id: {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, script)} for p in prescribed}
 
 
-def _lines(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
     """Return the lines of the script that the rule's finding names, and those of its examples."""
     found = [f for f in (diagnosis.findings) if f.rule == rule]
     places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]

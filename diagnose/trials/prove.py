@@ -15,14 +15,14 @@ from diagnose.model.step_means import mean_step, period_of
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.spec import TrialResult
 from diagnose.trials.trials import (
-    Measured,
+    TrialRuns,
     evaluate,
     is_certain,
     is_gain,
     is_inconclusive,
     joined,
     nothing_done,
-    refused,
+    skipped,
     with_note,
 )
 
@@ -44,7 +44,7 @@ NO_NOISE = "There was time for one unchanged run only, so nothing is certain; gi
 RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 CUT_OFF = "The budget ended while it ran; give --budget more."
-SEEN_ONCE = "It was measured once only, for want of time; give --budget more to see it again."
+SEEN_ONCE = "It was measured once only, since the budget was used up; raise --budget to measure it again."
 NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
 TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
 MIN_TIMEOUT_S = 60.0
@@ -85,7 +85,7 @@ def prove(
     runs: Runs,
     chosen: Sequence[Candidate],
     budget_s: float,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     recorded: Recorded | None = None,
 ) -> ProveResult:
     """Measure every candidate that the budget has room for, then the certain gains together and each left out.
@@ -101,16 +101,16 @@ def prove(
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    return _Proving(runs, budget_s, say, recorded or Recorded()).go(chosen)
+    return _Proving(runs, budget_s, report, recorded or Recorded()).go(chosen)
 
 
 class _Proving:
-    def __init__(self, runs: Runs, budget_s: float, say: Callable[[str], None], recorded: Recorded) -> None:
-        self._runs, self._say, self._recorded = runs, say, recorded
+    def __init__(self, runs: Runs, budget_s: float, report: Callable[[str], None], recorded: Recorded) -> None:
+        self._runs, self._report, self._recorded = runs, report, recorded
         self._began, self._budget_s = time.monotonic(), budget_s
         self._result = ProveResult()
         self._baselines: list[TrialResult] = []
-        self._blocks: dict[str, list[Measured]] = {}  # of every candidate that was run by itself
+        self._blocks: dict[str, list[TrialRuns]] = {}  # of every candidate that was run by itself
         self._longest_s = 0.0
         self._baseline_s = 0.0
         self._waiting = 0  # changes that were not tried yet
@@ -126,7 +126,7 @@ class _Proving:
         return self._result
 
     def _go(self, chosen: Sequence[Candidate]) -> None:
-        self._waiting = sum(not candidate.refusal for candidate in chosen)
+        self._waiting = sum(not candidate.skip_reason for candidate in chosen)
         if self._waiting:
             step_ns, took_s = self._recorded
             is_known = len(step_ns) >= MIN_KNOWN_STEPS
@@ -137,10 +137,10 @@ class _Proving:
                 self._first_baselines()
         left_out = []
         for i, candidate in enumerate(chosen):
-            if not candidate.refusal and not self._has_time_for(2 if self._num_tried else 1):
+            if not candidate.skip_reason and not self._has_time_for(2 if self._num_tried else 1):
                 left_out = [c.id for c in chosen[i:]]
                 break
-            self._waiting -= not candidate.refusal
+            self._waiting -= not candidate.skip_reason
             self._try(candidate)
         self._note_what_is_missing(left_out)
         self._settle({c.id: c for c in chosen})
@@ -201,21 +201,21 @@ class _Proving:
         return found
 
     def _try(self, candidate: Candidate) -> None:
-        trial = refused(candidate) if candidate.refusal else self._measured(candidate, (candidate.id,), "single")
+        trial = skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,), "single")
         self._result.trials.append(trial)
-        self._say(_sentence(trial))
+        self._report(_sentence(trial))
 
     def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
         beside = self._baselines[-2:]
         self._num_tried += 1
         variants = [self._run(ids, f"with {' and '.join(ids)}")]
         if variants[0].step_ns and not variants[0].applied:
-            return refused(replace(candidate, refusal=nothing_done(variants[0])))
+            return skipped(replace(candidate, skip_reason=nothing_done(variants[0])))
         if variants[0].step_ns and self._has_time_for(1):
             variants.append(self._run(ids, f"with {' and '.join(ids)}, again"))
             after = self._baseline() if self._has_time_for(1) else []
             beside = [beside[-1], *after] if after else beside
-        first = Measured(ids, beside, variants, self._baselines, kind)
+        first = TrialRuns(ids, beside, variants, self._baselines, kind)
         trial = evaluate(candidate, first)
         if not trial.failure and (len(self._baselines) < 2 or len(variants) < 2):
             trial = with_note(_undecided(trial), NO_NOISE)
@@ -250,13 +250,13 @@ class _Proving:
             candidate = candidates[self._result.trials[i].id]
             self._run_again(candidate, "since the runs were uneven")
             self._result.trials[i] = self._evaluated(candidate)
-            self._say(_sentence(self._result.trials[i]))
+            self._report(_sentence(self._result.trials[i]))
 
-    def _run_again(self, candidate: Candidate, why: str) -> Measured:
+    def _run_again(self, candidate: Candidate, why: str) -> TrialRuns:
         before = self._baselines[-2:]
         variants = [self._run((candidate.id,), f"with {candidate.id}, {why}") for _ in range(2)]
         after = self._baseline()
-        block = Measured((candidate.id,), [before[-1], *after] if after else before, variants, self._baselines)
+        block = TrialRuns((candidate.id,), [before[-1], *after] if after else before, variants, self._baselines)
         self._blocks[candidate.id].append(block)
         return block
 
@@ -271,10 +271,10 @@ class _Proving:
         best = self._result.best
         whole = self._measured(Candidate("+".join(best), "All gains together"), best, "combination")
         self._result.trials.append(whole)
-        self._say(_sentence(whole))
+        self._report(_sentence(whole))
         if not is_gain(whole):
             self._result.best = best[:1]
-            self._result.notes.append("Together the changes are no certain gain; the largest alone is.")
+            self._result.notes.append("Together the changes are not a certain gain; the largest alone is.")
             return
         self._leave_one_out(best, {c.id: c for c in chosen})
 
@@ -287,11 +287,11 @@ class _Proving:
             rest = tuple(other for other in best if other != name)
             part = self._measured(replace(known[name], predicted_ratio=None), rest, "without")
             self._result.trials.append(part)
-            self._say(_sentence(part))
+            self._report(_sentence(part))
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         left = self._budget_s - (time.monotonic() - self._began)
-        self._say(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
+        self._report(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
         share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
         patience = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
         timeout_s = min(patience, max(left, LAST_S))

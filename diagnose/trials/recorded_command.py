@@ -28,7 +28,7 @@ def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
     described = sorted(capture.glob("capture*.json"))
     if not described:
         raise UsageError(
-            f"{capture} is no capture of diagnose trace, so the command to run is not known; name the script."
+            f"Invalid capture {capture}: it holds no command; use a capture of diagnose trace, or name the script."
         )
     info = _info(described[0])
     script, cwd, world = _script(info, described[0]), _cwd(info, described[0]), _world_size(info, described[0])
@@ -43,7 +43,7 @@ def _info(path: Path) -> CaptureInfo:
     """Read the description as it is: what is masked for display could not be run."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_INFO_BYTES:
-            raise _cannot(path, "it is no description of a capture")
+            raise _cannot(path, "it is not a description of a capture")
         return CaptureInfo.from_json(path.read_bytes(), source=str(path))
     except OSError as error:
         raise _cannot(path, "it cannot be read") from error
@@ -77,7 +77,7 @@ def _cwd(info: CaptureInfo, path: Path) -> Path:
 
 def _world_size(info: CaptureInfo, path: Path) -> int:
     if info.world_size > MAX_STARTED_RANKS:
-        raise _cannot(path, f"its world_size is no number of ranks from 1 to {MAX_STARTED_RANKS:,}")
+        raise _cannot(path, f"its world_size is not a number of ranks from 1 to {MAX_STARTED_RANKS:,}")
     return info.world_size
 
 

@@ -20,14 +20,16 @@ IN_COPY = (
     " It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same, which "
     "protects no file."
 )
+TOO_SHORT = " If that is too short for a recording, give --budget more."
 AT_INPUT = " In these runs its standard input is empty: let it take from its arguments what it asks for."
 
 
-def in_the_copy(failure: str, runner: Runner) -> str:
-    """Return the remedy for a script that raised in the copy of its working folder, "" for another failure."""
-    if runner.cwd_mode != "copy" or "raised" not in failure:
-        return ""
-    return IN_COPY
+def in_the_copy(runner: Runner) -> str:
+    """Return the remedy for an unchanged script that failed in the copy of its working folder, "" elsewhere.
+
+    How it failed does not matter: what it misses there, one script raises for and another prints and exits.
+    """
+    return IN_COPY if runner.cwd_mode == "copy" else ""
 
 
 def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, progress: Progress) -> None:
@@ -43,13 +45,12 @@ def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, p
     if run.failure:
         if not ids and runner.last_log is not None:
             sys.stderr.write(_end_of(runner.last_log))
-        raise CaptureError(f"{run.failure}{_remedy(run.failure, runner, is_cut_off=run.wall_s >= timeout_s)}")
+        remedy = TOO_SHORT if run.wall_s >= timeout_s else _remedy(run.failure, runner, changed=bool(ids))
+        raise CaptureError(f"{run.failure}{remedy}")
 
 
-def _remedy(failure: str, runner: Runner, *, is_cut_off: bool) -> str:
-    if is_cut_off:
-        return " If that is too short for a recording, give --budget more."
-    return f"{AT_INPUT if 'EOFError' in failure else ''}{in_the_copy(failure, runner)}"
+def _remedy(failure: str, runner: Runner, *, changed: bool) -> str:
+    return f"{AT_INPUT if 'EOFError' in failure else ''}{'' if changed else in_the_copy(runner)}"
 
 
 def _end_of(log: Path) -> str:

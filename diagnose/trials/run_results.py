@@ -44,7 +44,7 @@ def read_result(folder: Path, order: TrialRequest, code: int | None, timeout_s: 
 def _text_of(path: Path) -> str:
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if found.st_size > MAX_RESULT_BYTES:
         raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
     return path.read_text(encoding="utf-8")

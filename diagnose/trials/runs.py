@@ -80,7 +80,7 @@ class Runner:
     last_log: Path | None = None  # what the latest run printed
     private: Path | None = None  # where the copy goes; removed by the guard should this process be killed
     plan: CopyPlan | None = None
-    say: Callable[[str], None] = lambda _text: None
+    report: Callable[[str], None] = lambda _text: None
     changed: str = ""
     edits: bool = True  # whether changes can be made in the script's text
     _copy: WorkingCopy | None = None
@@ -164,13 +164,13 @@ class Runner:
         without = (private, self.folder.absolute())
         self.plan = self.plan or plan_copy(self.command.cwd, without=without, target=private)
         if self.plan.is_large:
-            self.say(f"copying the working folder, {self.plan.size_text}, to {private}")
+            self.report(f"copying the working folder, {self.plan.size_text}, to {private}")
         if self.plan.unreadable:
             num, first = len(self.plan.unreadable), clean(self.plan.unreadable[0])
-            self.say(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
+            self.report(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
         around = plan_surroundings(self.command.cwd, without=without)
         for folder in around.unreadable:
-            self.say(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
+            self.report(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
         self._surroundings = WorkingCopy(around, self._root)
         self._copy = WorkingCopy(self.plan, below(self._root, around.source))
         if can_restrict():
@@ -179,7 +179,7 @@ class Runner:
         self._originals = Originals([self.command.cwd], linked, (*without, self.command.cwd))
         if self._originals.unverified:
             names = ", ".join(map(clean, self._originals.unverified))
-            self.say(f"{names} holds too many files to see whether the script writes there")
+            self.report(f"{names} holds too many files to see whether the script writes there")
 
     def _verify(self) -> None:
         if self._originals is None:
@@ -187,10 +187,10 @@ class Runner:
         changes = self._originals.look()
         if changes.new:
             more = f" and {len(changes.new) - 1} more" if len(changes.new) > 1 else ""
-            self.say(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
+            self.report(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
         if changes.found:
             self.changed = _sentence(changes.text, self._saved(changes.found))
-            self.say(self.changed)
+            self.report(self.changed)
 
     def _saved(self, changed: Iterable[str]) -> Path | None:
         try:

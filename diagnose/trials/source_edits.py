@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.call_edits import set_arguments
+from diagnose.changes.common.call_arguments import passed, set_arguments
 from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
@@ -22,7 +22,7 @@ from diagnose.model.files import write_file
 if TYPE_CHECKING:
     import libcst
 
-__all__ = ["Written", "edited_source", "write_patch"]
+__all__ = ["Written", "edited_source", "file_diff", "write_patch"]
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,18 @@ def write_patch(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
     after, done, left = edited_source(before, str(script), wanted, arguments)
-    name = _from_here(script)
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
-    diff = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    diff = file_diff(before, after, _from_here(script))
     if diff:
         write_file(patch, diff, force=force)
     return Written(diff, done, left)
+
+
+def file_diff(before: str, after: str, name: str) -> str:
+    """Return the unified diff of a file, as git applies it; ``name`` is its path from where that is done."""
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def edited_source(
@@ -88,7 +92,7 @@ def edited_source(
             left[name] = edit.reason
             continue
         if isinstance(edit, AddStatement):
-            changed, why = _with_statement(tree, edit.code)
+            changed, why = _with_statement(tree, edit)
         elif isinstance(edit, EditLoop):
             changed, why = _with_loop(tree, edit, arguments.get(name, {}))
         else:
@@ -111,16 +115,19 @@ def _with_loop(tree: libcst.Module, edit: EditLoop, asked: Mapping[str, object])
     return (_after_imports(changed, edit.imports) if edit.imports and not why else changed), why
 
 
-def _with_statement(tree: libcst.Module, code: str) -> tuple[libcst.Module, str]:
+def _with_statement(tree: libcst.Module, edit: AddStatement) -> tuple[libcst.Module, str]:
     import libcst
 
     from diagnose.trials.loop_edits import imports_torch
 
-    if code in tree.code:
+    if edit.code in tree.code:
         return tree, "the script has it already"
+    own = next((name for name in edit.set_by if name in tree.code), "")
+    if own:
+        return tree, f"the script sets {own} itself, at a place that its author knows"
     if not imports_torch(tree):
         return tree, "the script does not import torch by that name"
-    return _after_imports(tree, code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
+    return _after_imports(tree, edit.code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
 
 
 def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
@@ -145,8 +152,6 @@ def _imports(line: Any) -> bool:  # a node of a statement list
 def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
     import libcst
 
-    values = edit.values(asked)
-
     class Editor(libcst.CSTTransformer):
         count = 0
         why = ""
@@ -154,9 +159,11 @@ def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str,
         def leave_Call(self, _original: libcst.Call, updated_node: libcst.Call) -> libcst.BaseExpression:
             if _called(updated_node) not in edit.of:
                 return updated_node
-            text, why = set_arguments(tree.code_for_node(updated_node), values, spread=None)
-            if why:
-                self.why = why
+            before = tree.code_for_node(updated_node)
+            values, why = edit.of_call(passed(before, edit.parameters), asked)
+            text, how = set_arguments(before, values, parameters=edit.parameters, spread=None)
+            if why or how:
+                self.why = why or how
                 return updated_node
             self.count += 1
             return libcst.parse_expression(text, tree.config_for_parsing)

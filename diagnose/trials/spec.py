@@ -56,7 +56,7 @@ class TrialResult:
     peak_bytes: int | None = None
     clock: str = "host"  # or "device events"
     warm_up: int = 0  # steps before the timed ones
-    steady: bool = True
+    converged: bool = True
     applied: tuple[str, ...] = ()  # what the patches changed
     refused: tuple[str, ...] = ()  # and what they left alone
     ended: str = ""
@@ -149,7 +149,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "peak_bytes": _optional,
     "clock": _text,
     "warm_up": _whole,
-    "steady": _flag,
+    "converged": _flag,
     "samples_draw": _flag,
     "first_epoch": _optional,
     "applied": _texts,

@@ -19,7 +19,7 @@ __all__ = ["prove"]
 
 RECORDED_STEPS = 10  # as `diagnose.analyze` has it
 BEGINS_DIFFERENTLY = (
-    "Unchanged, it began with another loss each time: either the factory does not make everything anew, "
+    "Unchanged, it began with another loss each time: either the factory does not create everything again, "
     "or it draws from a generator of its own."
 )
 
@@ -80,12 +80,12 @@ def prove(
 
     runs, progress, time_left = InProcess(step_fn_factory, seed), Progress(quiet=quiet), Budget(budget_s)
     if diagnosis is None:
-        progress.say("recording the step function, to find what holds it back")
+        progress.report("recording the step function, to find what holds it back")
         with time_left.recording():
             diagnosis = _recorded(runs, ())
     runs.arguments = arguments_of(diagnosis)
     try:
-        result = proven(runs, diagnosis, asked, time_left, progress.say)
+        result = proven(runs, diagnosis, asked, time_left, progress.report)
     except CaptureError as error:
         raise error from runs.error
     if len(runs.first_losses) > 1:
@@ -124,9 +124,9 @@ def _recorded(runs: InProcess, ids: tuple[str, ...]) -> Diagnosis:
 
 def _after(runs: InProcess, best: tuple[str, ...], progress: Progress) -> Diagnosis | None:
     """Return the diagnosis with the best combination applied, None where it could not be recorded."""
-    progress.say(f"recording it with {' and '.join(best)}, to see what binds it then")
+    progress.report(f"recording it with {' and '.join(best)}, to see what binds it then")
     try:
         return _recorded(runs, best)
     except DiagnoseError as error:
-        progress.say(f"it could not be recorded with the changes: {error}")
+        progress.report(f"it could not be recorded with the changes: {error}")
         return None

@@ -24,7 +24,7 @@ class StepTimer:
 
     def __init__(self, warm_up: int, timed: int, *, alone: bool, timing_begins: Callable[[], None]) -> None:
         self.done = False
-        self.steady = True
+        self.converged = True
         self.num_steps = 0
         self.num_warm_up = 0
         self._host: list[int] = []
@@ -72,9 +72,9 @@ class StepTimer:
         while not ready and len(times) < self._warm_up * (PATIENCE if self._alone else 1):
             times.append((yield))
             quiet, graphs = (quiet + 1 if graphs == compiled_graphs() else 0), compiled_graphs()
-            settled = quiet >= QUIET_STEPS and converged_since(times[-max(len(times) // 2, 8) :]) is not None
-            ready = self._alone and len(times) >= self._warm_up and settled
-        self.steady = ready or not self._alone
+            converged = quiet >= QUIET_STEPS and converged_since(times[-max(len(times) // 2, 8) :]) is not None
+            ready = self._alone and len(times) >= self._warm_up and converged
+        self.converged = ready or not self._alone
         self.num_warm_up = len(times)
         self._timing_begins()
         self._mark()

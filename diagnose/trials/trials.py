@@ -17,7 +17,7 @@ from diagnose.trials.numerics import compare_losses, norms_apart, of_first_epoch
 from diagnose.trials.spec import TrialResult
 
 __all__ = [
-    "Measured",
+    "TrialRuns",
     "evaluate",
     "is_certain",
     "is_gain",
@@ -25,7 +25,7 @@ __all__ = [
     "joined",
     "loosest",
     "nothing_done",
-    "refused",
+    "skipped",
     "with_note",
 ]
 
@@ -34,7 +34,7 @@ MAX_LOSSES = 100
 INCONCLUSIVE = 1.25  # ends of an interval around 1 that are further apart than this do not show what a change does
 
 
-class Measured(NamedTuple):
+class TrialRuns(NamedTuple):
     """The runs of one change."""
 
     ids: Sequence[str]
@@ -44,20 +44,20 @@ class Measured(NamedTuple):
     kind: Literal["single", "combination", "without"] = "single"
 
 
-def joined(blocks: Sequence[Measured], all_baselines: Sequence[TrialResult]) -> Measured:
+def joined(blocks: Sequence[TrialRuns], all_baselines: Sequence[TrialResult]) -> TrialRuns:
     """Return the runs of one change, measured several times, as if they were measured at once."""
     beside = {id(run): run for block in blocks for run in block.baselines}  # two blocks may share the run between them
     variants = [run for block in blocks for run in block.variants]
-    return Measured(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
+    return TrialRuns(blocks[0].ids, list(beside.values()), variants, all_baselines, blocks[0].kind)
 
 
-def evaluate(candidate: Candidate, measured: Measured) -> Trial:
+def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
     """Return what a change did to the time and to the losses, those of every run with it."""
     ids, baselines, variants, all_baselines, kind = measured
     good = [run for run in variants if run.step_ns]
     failure = next((run.failure for run in variants if run.failure), "")
     if not good or not any(run.step_ns for run in baselines):
-        failed = refused(replace(candidate, refusal=failure or "The run without changes beside it failed."))
+        failed = skipped(replace(candidate, skip_reason=failure or "The unchanged run next to it failed."))
         return replace(failed, ids=tuple(ids), kind=kind)
     before = [run.step_ns for run in baselines if run.step_ns]
     after = [run.step_ns for run in good]
@@ -101,10 +101,18 @@ def evaluate(candidate: Candidate, measured: Measured) -> Trial:
     )
 
 
-def refused(candidate: Candidate) -> Trial:
+def skipped(candidate: Candidate) -> Trial:
     """Return the trial of a change of which nothing could be measured."""
     return Trial(
-        candidate.id, (), (), 1.0, (0.0, 0.0), "unknown", candidate.title, (candidate.id,), failure=candidate.refusal
+        candidate.id,
+        (),
+        (),
+        1.0,
+        (0.0, 0.0),
+        "unknown",
+        candidate.title,
+        (candidate.id,),
+        failure=candidate.skip_reason,
     )
 
 
@@ -177,6 +185,6 @@ def _note(runs: Sequence[TrialResult], parity: str, norms: float | None) -> str:
         parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")
     if norms == inf:
         parts.append("A gradient's norm is not finite on one side only.")
-    if not all(run.steady for run in runs):
+    if not all(run.converged for run in runs):
         parts.append("Its step times had not settled before they were measured.")
     return " ".join([*parts, *([parity] if parity else [])])

@@ -33,7 +33,7 @@ def find_blocks(model: nn.Module, blocks: Blocks = None) -> list[nn.Module]:
         found = list(blocks)
         outside = [type(b).__name__ for b in found if all(b is not m for m in named.values())]
         if outside:
-            raise ValueError(f"These blocks are no part of the model: {', '.join(outside)}.")
+            raise ValueError(f"These blocks are not part of the model: {', '.join(outside)}.")
     if blocks is not None and not found:
         raise ValueError(f"No block of {type(model).__name__} is as described by {blocks!r}; name a class that it has.")
     inner = {id(m) for b in found for m in b.modules() if m is not b}

@@ -66,7 +66,7 @@ class Residuals:
 
 
 def _parts(bucket: Bucket, names: list[str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield each gradient as a flat stretch of the bucket, whatever its strides are."""
+    """Yield each gradient as a flat slice of the bucket, whatever its strides are."""
     whole = bucket.buffer()
     for name, gradient in zip(names, bucket.gradients(), strict=True):
         start = gradient.storage_offset() - whole.storage_offset()

@@ -85,7 +85,7 @@ def comm_hook(name: str, **options: Any) -> CommHook:  # each hook's own
         TypeError: the hook has no such option.
     """
     if name not in _HOOKS:
-        raise ValueError(f"There is no hook named {name!r}; there are {', '.join(hook_names())}.")
+        raise ValueError(f"Invalid hook {name!r}: use one of {', '.join(hook_names())}.")
     make = _HOOKS[name]
     try:
         inspect.signature(make).bind(**options)

@@ -91,7 +91,7 @@
   // What if: every combination of the changes was replayed when the page was made.
   const boxes = all("input.change");
   if (boxes.length && data.combinations) {
-    const bars = all(".falls tbody tr"), { now, steps } = data.combinations;
+    const bars = all(".waterfall tbody tr"), { now, steps } = data.combinations;
     const update = () => {
       let mask = 0;
       boxes.forEach((box, i) => {

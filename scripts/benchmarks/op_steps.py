@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from op_timing import DEVICE, alone_ms, host_us, median_ms
@@ -70,6 +71,10 @@ class Loss:
     peak_mb: float  # beside what was there before
 
 
+def _gradients(function: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(function(), inputs)
+
+
 def losses(repeats: int, *, with_compile: bool) -> Iterator[Loss]:
     """Yield time and memory of each way to calculate the last layer and its loss, with all gradients."""
     rows, features, classes = (8192, 2048, 32_768) if DEVICE == "cuda" else (256, 64, 1024)
@@ -90,7 +95,7 @@ def losses(repeats: int, *, with_compile: bool) -> Iterator[Loss]:
     if with_compile:
         found["torch.compile"] = torch.compile(torchs, fullgraph=True, dynamic=False)
     for way, function in found.items():
-        call = lambda function=function: torch.autograd.grad(function(), (hidden, weight))  # noqa: E731
+        call = partial(_gradients, function, (hidden, weight))
         yield Loss(way, rows, features, classes, median_ms(call, repeats), _peak_mb(call))
 
 

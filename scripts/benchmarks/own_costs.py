@@ -15,7 +15,7 @@ from diagnose.trace_reader.folders import open_captures
 
 PERIOD_MS = 5.0
 NUM_ADDITIONS = 100_000
-STEPS = 20  # of one stretch
+STEPS = 20  # of one interval
 STRETCHES = 16  # sampled and not sampled in turn
 ROUNDS = 5
 

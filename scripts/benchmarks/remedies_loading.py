@@ -93,8 +93,8 @@ def loaders(quick: bool) -> Iterator[Row]:
         same = all(torch.equal(a, b) for a, b in zip(*(side.losses for side in sides), strict=True))
         found = _faster(what, statistics.median(plain_s), statistics.median(other_s), bar)
         gain = f"{found.gain} (best epochs: {min(plain_s) / min(other_s):.2f}×)"
-        told = f"{what}, {'same' if same else 'OTHER'} losses"
-        yield replace(found, what=told, gain=gain, holds=found.holds and same)
+        label = f"{what}, {'same' if same else 'OTHER'} losses"
+        yield replace(found, what=label, gain=gain, holds=found.holds and same)
 
 
 def reading(quick: bool) -> Iterator[Row]:

@@ -1,12 +1,12 @@
-"""What `diagnose watch` adds to a step between windows: stretches with it and without it, in turns; JSON on stdout.
+"""What `diagnose watch` adds to a step between windows: intervals with it and without it, in turns; JSON on stdout.
 
-    scripts/python scripts/benchmarks/watch_overhead.py [--device cuda] [--stretches 40]
+    scripts/python scripts/benchmarks/watch_overhead.py [--device cuda] [--intervals 40]
 
 The step loads a batch from a DataLoader, runs a model forward and backward and updates it, so that every hook is
 reached. `tiny` computes next to nothing: its difference is the watch's own time. `real` is a small transformer.
 `hooks` calls what the hooks call without a training step around it, the fastest of many: the watch's own code. In
 these every step is timed; `thinned` is `tiny` as users have it, with fewer where timing all takes more than its share.
-The difference is given twice: as the median of neighbouring stretches, and between the fastest stretches of either
+The difference is given twice: as the median of neighbouring intervals, and between the fastest intervals of either
 kind, which neighbours on the machine disturb least. `own_us` is what the watch itself takes its cost for.
 """
 
@@ -81,14 +81,14 @@ def seconds(step: Step, steps: int, device: str) -> float:
 
 
 def compare(
-    make: Callable[[str], Step], steps: int, stretches: int, device: str, *, thinned: bool = False
+    make: Callable[[str], Step], steps: int, intervals: int, device: str, *, thinned: bool = False
 ) -> dict[str, float]:
     """Return the step without and with the watch, and what it adds, µs."""
     step = make(device)
     seconds(step, steps, device)
     plain, watched, own_ns = [], [], 0.0
     settle, clock = (THINNED_SETTLE, time.perf_counter_ns) if thinned else (SETTLE, lambda: 0)
-    for number in range(stretches):
+    for number in range(intervals):
         for with_watch in (number % 2 == 0, number % 2 == 1):
             if with_watch:
                 with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def main() -> int:
     """Measure both steps; state the share that the watch's own time has of the real one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--stretches", type=int, default=20)
+    parser.add_argument("--intervals", type=int, default=20)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     if asked.device == "cuda":
@@ -148,9 +148,9 @@ def main() -> int:
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if asked.device == "cuda" else "cpu",
         "hooks": {f"every_{every}_us": own_code_us(every) for every in (EVERY, 50)},
-        "tiny": compare(tiny, 400, asked.stretches, asked.device),
-        "thinned": compare(tiny, 400, asked.stretches, asked.device, thinned=True),
-        "real": compare(real, 100 if asked.device == "cuda" else 4, asked.stretches, asked.device),
+        "tiny": compare(tiny, 400, asked.intervals, asked.device),
+        "thinned": compare(tiny, 400, asked.intervals, asked.device, thinned=True),
+        "real": compare(real, 100 if asked.device == "cuda" else 4, asked.intervals, asked.device),
     }
     found["own_time_share_of_real"] = found["tiny"]["added_us"] / found["real"]["plain_us"]
     print(json.dumps(found, indent=1))

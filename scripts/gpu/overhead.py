@@ -29,12 +29,12 @@ def measure(step_ms: float, device: str) -> dict[str, object]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         if done.returncode:
             raise SystemExit(f"overhead: the trace ended with {done.returncode}: {done.stderr[-800:]}")
-        told = json.loads((capture / "capture.json").read_text("utf-8"))
-    windows = {name: statistics.median(told[f"{name}_ms"]) for name in ("unprofiled", "light", "attribution")}
+        description = json.loads((capture / "capture.json").read_text("utf-8"))
+    windows = {name: statistics.median(description[f"{name}_ms"]) for name in ("unprofiled", "light", "attribution")}
     bare = windows["unprofiled"]
     longer = {name: windows[name] / bare - 1 for name in ("light", "attribution")}
     launches = (json.loads(done.stdout)["queue"] or {}).get("launches_per_step")
-    return {"asked_ms": step_ms, **windows, "longer": longer, "sampler": told["sampler"], "launches": launches}
+    return {"asked_ms": step_ms, **windows, "longer": longer, "sampler": description["sampler"], "launches": launches}
 
 
 if __name__ == "__main__":

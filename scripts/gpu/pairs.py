@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "fixtures"))
-from catalogue import Fixture, fixtures  # noqa: E402  # a sibling of the scripts that it lists
+from catalogue import Fixture, fixtures  # a sibling of the scripts that it lists
 
 STEP = re.compile(r"step_ms=([\d.]+)")
 

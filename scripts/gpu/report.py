@@ -65,11 +65,11 @@ def _overhead(rows: list[Mapping[str, Any]]) -> str:
 def _agreement(rows: list[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
-    told = rows[-1]
+    last = rows[-1]
     lines = [
         "# Do the numbers agree",
         "",
-        f"Made by `scripts/gpu_day agreement` on one {told['device']}, torch {told['torch']}.",
+        f"Made by `scripts/gpu_day agreement` on one {last['device']}, torch {last['torch']}.",
         "",
         "| what | measured otherwise | by the capture | apart |",
         "|---|---|---|---|",
@@ -80,10 +80,10 @@ def _agreement(rows: list[Mapping[str, Any]]) -> str:
         "peak_bytes": ("peak memory, bytes: allocator", "allocator"),
     }
     for key, (name, theirs) in names.items():
-        other, ours = told[key][theirs], told[key]["capture"]
+        other, ours = last[key][theirs], last[key]["capture"]
         apart = "–" if ours is None or not other else f"{ours / other - 1:+.1%}"
         lines.append(f"| {name} | {other:g} | {'–' if ours is None else f'{ours:g}'} | {apart} |")
-    busy = told["busy"]
+    busy = last["busy"]
     lines.append(f"| busy, % of the time: NVML | {busy['nvml_percent']} | {busy['capture_percent']} | – |")
     return "\n".join([*lines, ""])
 

@@ -22,6 +22,7 @@ import sys
 import tarfile
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 STEP = re.compile(r"step_ms=([\d.]+)")
@@ -46,9 +47,9 @@ def step_ms(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, 
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
+        text = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(told) if told else {"error": "the process died"}
+    return json.loads(text) if text else {"error": "the process died"}
 
 
 def _measured(script: Path, device: str, steps: int, *, fixed: bool) -> dict[str, object]:
@@ -201,7 +202,7 @@ def main() -> int:
             trace_all(scripts, options.work, options.device, ends)
             continue
         if stage == "times":
-            import torch  # noqa: F401  # once for all forks
+            import_module("torch")  # once for all forks
         for script in scripts:
             if (options.work / stage / f"{script.stem}.json").exists():
                 continue

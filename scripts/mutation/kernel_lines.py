@@ -61,7 +61,7 @@ _LINES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "test_batch_size.py": (
         ("middle = (fits + too_large) // 2 // multiple * multiple", "middle = (fits + too_large) // 2"),
-        ("if size / took >= ENOUGH * most)", "if size / took >= most)"),
+        ("if size / took >= MIN_RATE_SHARE * most)", "if size / took >= most)"),
     ),
     "test_tiny.py": (
         ("gone = run[num_blocks:]", "gone = run[:-num_blocks]"),

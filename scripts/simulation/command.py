@@ -21,7 +21,7 @@ MAX_ERROR = 0.1  # of the step: of nine in ten savings of planted wastes
 MARKS = ("<!-- simulated -->", "<!-- /simulated -->")
 
 
-def run_simulated(  # noqa: PLR0913 - one option each
+def run_simulated(
     num_cases: int,
     seed: int,
     *,

@@ -289,7 +289,8 @@ class _Writer:
         )
         spans = "Traces" if self.dialect.old_categories else "Spans"
         length = self._span(self.zero - LEAD_US * 1000, end + 20_000)
-        yield {"ph": "X", "cat": "Trace", **length, "pid": spans, "tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "args": {"Op count": 0}}  # fmt: skip # noqa: E501
+        about = {"name": "PyTorch Profiler (0)", "args": {"Op count": 0}}
+        yield {"ph": "X", "cat": "Trace", **length, "pid": spans, "tid": "PyTorch Profiler", **about}
         if self.dialect.overhead:
             span = self._span(self.log.step_ends[-1] + 5_000, self.log.step_ends[-1] + 30_000)
             yield {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": 0, **span}

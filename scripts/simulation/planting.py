@@ -37,7 +37,7 @@ _PLACES = {
 }
 
 
-def _emit(  # noqa: C901, PLR0913 - one branch a kind
+def _emit(  # one branch a kind
     kind: str, emitter: Emitter, waste: Waste, machine: Machine, share: float, *, active: bool
 ) -> None:
     part = max(round(waste.size * share), 1)

@@ -51,7 +51,7 @@ def test_turning_it_off_is_prescribed(late):
 
 
 def test_blocking_launches_are_named_by_the_setting(late):
-    late.told(flags={"cuda_launch_blocking": True})
+    late.with_info(flags={"cuda_launch_blocking": True})
     assert late.find("debug-mode").title == "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
     assert late.prescribe("debug-mode")[0].title == "Remove CUDA_LAUNCH_BLOCKING from the environment"
 
@@ -64,6 +64,6 @@ def test_without_a_device_so_is_recording_a_stack_for_each_function(recording):
     made.op("aten::linear", 130, 170, sequence=5)
     made.op("aten::sum", 170, 200, sequence=7)
     checked(made)
-    made.told(stack_ns=30_000)
+    made.with_info(stack_ns=30_000)
     assert made.booked()["debug-mode"] == 75_000 + 30_000 + 40_000  # of two functions no more than the operator takes
     assert made.find("debug-mode").evidence[-1] == "Recording the stacks of operators takes 70.0 µs of the step."

@@ -4,7 +4,7 @@ import pytest
 
 
 def shared(r, *, others=({"pid": 4711, "name": "python"},)):
-    r.told(nvml={"available": True, "gpus": [{"index": 0, "other_processes": list(others)}]})
+    r.with_info(nvml={"available": True, "gpus": [{"index": 0, "other_processes": list(others)}]})
     return r
 
 
@@ -27,7 +27,7 @@ def test_queued_work_beside_another_process(queued):
 )
 def test_without_one_the_cause_stays_unknown(queued, nvml):
     r = queued(300, 400)
-    r.told(nvml=nvml)
+    r.with_info(nvml=nvml)
     assert r.booked() == {"unexplained-device": 100_000}
 
 

@@ -192,7 +192,7 @@ def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, core
 
 
 @pytest.mark.parametrize(
-    ("told", "num", "first"),
+    ("info", "num", "first"),
     [
         ({"flags": {}}, 8, "bucket-gradients"),
         ({"flags": {}}, 7, "compress-gradients"),
@@ -200,14 +200,14 @@ def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, core
         (None, 8, "compress-gradients"),
     ],
 )
-def test_a_script_that_reduces_many_tensors_itself_is_told_to_bucket_them(recording, told, num, first):
+def test_a_script_that_reduces_many_tensors_itself_is_told_to_bucket_them(recording, info, num, first):
     r = recording(devices=())
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 200)
     for i in range(num):
         r.annotation("gloo:all_reduce", 200 + i * 100, 290 + i * 100, thread="gloo")
-    if told is not None:
-        r.told(**told)
+    if info is not None:
+        r.with_info(**info)
     p = r.prescribe("exposed-communication")[0]
     assert p.id == first
     if first == "bucket-gradients":

@@ -51,4 +51,4 @@ def test_without_a_device_the_collection_itself_is_the_loss(recording):
     assert r.booked() == {"gc-pause": 300_000, "operators": 700_000}
     answer = r.diagnosis()
     assert (answer.verdict, answer.dominant) == ("no-gpu", "gc-pause")
-    assert answer.findings[0].evidence[0].startswith("1 stretch of the training thread in 1 step: 300 µs of each step")
+    assert answer.findings[0].evidence[0].startswith("1 interval of the training thread in 1 step: 300 µs of each step")

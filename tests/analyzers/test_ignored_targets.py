@@ -50,7 +50,7 @@ def tables(
         begins.append(1000 * (EPOCH_US + at + 249))
     ends = [begin + 52_000 for begin in begins]
     record = {"file": "train.py", "line": 7, "classes": 50, "began_ns": begins, "ended_ns": ends}
-    r.told(targets=[record | {"targets": targets, "ignored": ignored}])
+    r.with_info(targets=[record | {"targets": targets, "ignored": ignored}])
     capture = r.capture(attribution=r)
     return build_tables(capture, capture.trace)
 
@@ -103,9 +103,9 @@ def test_weights_with_as_many_numbers_as_the_logits_are_no_reader(recording):
 
 
 def test_a_small_part_of_the_step_is_no_finding(recording, monkeypatch):
-    monkeypatch.setattr(ignored_targets, "MIN_SHARE", 0.33)
+    monkeypatch.setattr(ignored_targets, "MIN_STEP_SHARE", 0.33)
     assert ignored_targets.find(tables(recording)) == []
-    monkeypatch.setattr(ignored_targets, "MIN_SHARE", 0.32)
+    monkeypatch.setattr(ignored_targets, "MIN_STEP_SHARE", 0.32)
     assert len(ignored_targets.find(tables(recording))) == 1
 
 

@@ -212,11 +212,11 @@ def test_a_graph_holds_only_launches_without_a_wait_between_them(recording, ever
     finding = r.find("launch-bound")
     assert finding.facts["graphable"] == pytest.approx(share, abs=0.01)
     assert [p.id for p in r.prescribe("launch-bound")] == changes
-    stated = "100.0 % of it lies in stretches of fewer than 10 launches between two blocking calls (4 a step)"
+    stated = "100.0 % of it lies in intervals of fewer than 10 launches between two blocking calls (4 a step)"
     assert any(line.startswith(stated) for line in finding.evidence) == (share == 0)
 
 
-def test_graphs_save_in_the_stretches_without_a_wait_alone(recording):
+def test_graphs_save_in_the_intervals_without_a_wait_alone(recording):
     r = waiting(recording, every=40)
     for n in range(10):
         r.runtime("cudaStreamSynchronize", 100 * n + 72, 100 * n + 73)

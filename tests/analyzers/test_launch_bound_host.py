@@ -69,7 +69,7 @@ def test_what_recording_costs_does_not_change_the_cause(recording, unprofiled_ms
     for i in range(100):
         r.op("aten::add", 19 * i, 19 * i + 12)
     r.op("aten::mm", 1900, 2000)
-    r.told(light_ms=(2.0,) * 9, unprofiled_ms=(unprofiled_ms,) * 9)
+    r.with_info(light_ms=(2.0,) * 9, unprofiled_ms=(unprofiled_ms,) * 9)
     finding = next(f for f in r.diagnosis().findings if f.rule == "launch-bound")
     assert finding.unrecorded_share == (None if share is None else pytest.approx(share, abs=0.01))
     stated = "Without recording a step takes 900 µs, at least 89 % of it for 101 calls of operators, 7.97 µs each"

@@ -75,7 +75,7 @@ def test_the_holes_beside_graphs_are_counted(recording):
     r.kernel("gemm", 4105, 10_000, launched=(10, 20))
     finding = r.find("lost-records")
     assert finding.lost_ns == 3_800_000
-    assert finding.evidence[1].startswith("2 holes of 1 ms or more beside tasks of CUDA graphs")
+    assert finding.evidence[1].startswith("2 holes of 1 ms or more next to tasks of CUDA graphs")
 
 
 def test_a_graph_that_was_launched_late_waited_for_the_host(recording):

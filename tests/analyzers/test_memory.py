@@ -67,7 +67,7 @@ def test_the_optimizers_state_and_its_workspace(recording):
 
 
 @pytest.mark.parametrize(
-    ("told", "held"),
+    ("info", "held"),
     [
         ({"param_bytes": 30 * MB, "state_bytes": 60 * MB}, {"parameters": 30, "optimizer state": 60, "others": 10}),
         (
@@ -78,9 +78,9 @@ def test_the_optimizers_state_and_its_workspace(recording):
         ({"param_bytes": 0, "state_bytes": 0}, {"parameters, optimizer state": 100}),
     ],
 )
-def test_a_capture_knows_what_was_there_before(recording, told, held):
+def test_a_capture_knows_what_was_there_before(recording, info, held):
     r = training(recording)
-    r.told(optimizer={"class": "AdamW", **told})
+    r.with_info(optimizer={"class": "AdamW", **info})
     memory = memory_of(r.tables())
     assert sum(memory.by_category.values()) == memory.peak_allocated
     for name, size in held.items():

@@ -29,7 +29,7 @@ def test_what_does_no_harm(recording, reserved, allocated):
 
 def test_a_capture_knows_how_the_free_memory_lies(recording):
     r = holding(recording, 9, 5)
-    r.told(memory={"segments": 12, "free_pieces_bytes": 4 * GB, "largest_free_piece_bytes": GB // 2})
+    r.with_info(memory={"segments": 12, "free_pieces_bytes": 4 * GB, "largest_free_piece_bytes": GB // 2})
     finding = r.find("memory-fragmentation")
     assert finding.evidence[-1] == (
         "After the steps 4.00 GB are free inside 12 segments; the largest free piece has 0.50 GB."

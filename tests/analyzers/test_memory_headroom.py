@@ -30,7 +30,7 @@ def test_room_for_eight_times_the_batch(recording):
 @pytest.mark.parametrize(("used", "title"), [(4, "Memory has room for a batch 6 times as large"), (5.1, None)])
 def test_what_others_hold_is_not_offered(recording, used, title):
     r = launching(recording)
-    r.told(nvml={"gpus": [{"index": 0, "time_ns": [r.epoch_ns], "memory_used_bytes": [int(used * GB)]}]})
+    r.with_info(nvml={"gpus": [{"index": 0, "time_ns": [r.epoch_ns], "memory_used_bytes": [int(used * GB)]}]})
     finding = r.find("memory-headroom")  # of 8 GB that the others leave nine tenths are usable: 5.2 more
     assert (finding.title if finding else None) == title
     if finding:

@@ -14,7 +14,7 @@ def holding(recording, reserved, *, allocated=8 * GB, capacity=10 * GB, retries=
     r.memory(100, allocated, 1, allocated, reserved=reserved)
     r.memory(200, -allocated, 1, 0, reserved=reserved)
     if retries is not None:
-        r.told(memory={"retries": retries})
+        r.with_info(memory={"retries": retries})
     return r
 
 
@@ -37,7 +37,7 @@ def sampled(r, used, **also):
     """Let NVML have seen so many GB in use in the middle of the step, and more before it."""
     times = [r.epoch_ns - 50_000_000, r.epoch_ns + 500_000]
     gpu = {"index": 0, "memory_total_bytes": 10 * GB, "time_ns": times}
-    r.told(nvml={"gpus": [{**gpu, "memory_used_bytes": [10 * GB, int(used * GB)], **also}]})
+    r.with_info(nvml={"gpus": [{**gpu, "memory_used_bytes": [10 * GB, int(used * GB)], **also}]})
     return r
 
 
@@ -47,7 +47,7 @@ def test_what_the_driver_counts_beside_the_allocator(recording):
     finding = r.find("memory-pressure")
     assert finding.title == "Memory is full but for a few per cent"
     assert finding.evidence[1] == (
-        "NVML shows 9.95 GB in use on the device, 0.95 GB beside what the allocator reserved: "
+        "NVML shows 9.95 GB in use on the device, 0.95 GB in addition to what the allocator reserved: "
         "0.55 GB for the CUDA context, communicators and libraries, 0.40 GB of other processes."
     )
     memory = r.diagnosis().memory

@@ -23,7 +23,7 @@ def test_an_odd_size(recording):
     r = multiplying(recording)
     finding = r.find("misaligned-matmul")
     assert finding.lost_ns == pytest.approx(500_000 - 100_010 / 0.6, rel=1e-3)
-    assert "10001 is no multiple of 8; 62 TFLOP/s of 312 TFLOP/s" in finding.evidence[1]
+    assert "10001 is not a multiple of 8; 62 TFLOP/s of 312 TFLOP/s" in finding.evidence[1]
     [p] = r.prescribe("misaligned-matmul")
     assert p.title == "Use 10048 instead of 10001: a size that fits the tiles"
     assert r.diagnosis().dominant == "misaligned-matmul"  # not slow-kernel: each piece of time counts once

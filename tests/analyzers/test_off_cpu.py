@@ -1,4 +1,4 @@
-"""off-cpu: stretches between operators in which the sampler found the thread off the CPU."""
+"""off-cpu: intervals between operators in which the sampler found the thread off the CPU."""
 
 import pytest
 
@@ -10,13 +10,13 @@ PLACE = ("train.py", 30, "wait_for_file")
 
 
 def sampled(r, waiting, running=10, start=300, end=690):
-    """Sample the stretch: first ``waiting`` samples off the CPU, then the rest of ``running`` on it."""
+    """Sample the interval: first ``waiting`` samples off the CPU, then the rest of ``running`` on it."""
     for i in range(running):
         r.sample(start + (end - start) * (i + 0.5) / running, PLACE, running=0 if i < waiting else 1)
     return r
 
 
-def test_a_stretch_off_the_cpu(late):
+def test_an_interval_off_the_cpu(late):
     sampled(late, 10)
     assert late.booked() == {"off-cpu": 390_000, "launch-bound": 10_000}
     finding = late.find("off-cpu")
@@ -41,13 +41,13 @@ def test_samples_that_could_not_tell_are_not_counted(late):
     assert "off-cpu" not in late.booked()
 
 
-def test_a_stretch_without_samples_is_not_claimed(late):
+def test_an_interval_without_samples_is_not_claimed(late):
     sampled(late, 10, start=0, end=100)
     assert late.booked() == {"python-stall": 390_000, "launch-bound": 10_000}
 
 
 @pytest.mark.parametrize(("until", "booked"), [(491, 0), (490, 200_000)])
-def test_the_stretch_is_at_least_200_us_in_a_short_step(late, until, booked):
+def test_the_interval_is_at_least_200_us_in_a_short_step(late, until, booked):
     late.op("aten::mm", 200, until)
     assert sampled(late, 10, start=until).booked().get("off-cpu", 0) == booked
 
@@ -88,7 +88,7 @@ def test_without_a_device(recording):
 
 
 @pytest.mark.parametrize(("before", "rule"), [("aten::mm", "off-cpu"), ("aten::add", "python-stall")])
-def test_a_stretch_without_samples_is_as_those_before_the_same_operator(recording, before, rule):
+def test_an_interval_without_samples_is_as_those_before_the_same_operator(recording, before, rule):
     r = recording(devices=())
     for step in (1, 2):
         r.step(step, 1000 * step, 1000 * step + 1000)

@@ -179,9 +179,9 @@ def test_far_away_it_may_be_another_tensor_of_that_shape(recording):
 
 
 def test_a_small_part_of_the_step_is_no_finding(recording, monkeypatch):
-    monkeypatch.setattr(one_hot_product, "MIN_SHARE", 0.16)
+    monkeypatch.setattr(one_hot_product, "MIN_STEP_SHARE", 0.16)
     assert one_hot_product.find(tables(recording, SOURCE, CONVERSION, PRODUCT)) == []
-    monkeypatch.setattr(one_hot_product, "MIN_SHARE", 0.15)
+    monkeypatch.setattr(one_hot_product, "MIN_STEP_SHARE", 0.15)
     assert len(one_hot_product.find(tables(recording, SOURCE, CONVERSION, PRODUCT))) == 1
 
 

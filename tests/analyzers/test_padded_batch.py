@@ -25,7 +25,9 @@ def padded(recording, *, used=(30, 50), positions=(100, 100), devices=()):
             r.kernel("gemm", at + 110, at + 900, launched=(at + 101, at + 105))
         begins.append(1000 * (EPOCH_US + at + 50))
     ends = [begin + 300_000 for begin in begins]
-    r.told(padding=[{"module": "Bert", "began_ns": begins, "ended_ns": ends, "positions": positions, "used": used}])
+    r.with_info(
+        padding=[{"module": "Bert", "began_ns": begins, "ended_ns": ends, "positions": positions, "used": used}]
+    )
     capture = r.capture(attribution=r)
     return build_tables(capture, capture.trace)
 

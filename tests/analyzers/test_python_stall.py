@@ -1,4 +1,4 @@
-"""python-stall: long stretches between operators, where something shows that the thread was in the loop."""
+"""python-stall: long intervals between operators, where something shows that the thread was in the loop."""
 
 import pytest
 
@@ -8,20 +8,20 @@ def test_python_before_the_late_launch(late):
     finding = late.find("python-stall")
     assert (finding.lost_ns, finding.count) == (390_000, 1)
     # 490 µs without an operator, 390 of them while the device idles
-    assert finding.evidence[1] == "1 stretch of over 0.2 ms without an operator, 490 µs a step."
+    assert finding.evidence[1] == "1 interval of over 0.2 ms without an operator, 490 µs a step."
 
 
 @pytest.mark.parametrize(
     ("until", "booked"), [(490, {"launch-bound": 200_000, "python-stall": 200_000}), (491, {"launch-bound": 400_000})]
 )
-def test_in_a_short_step_a_stretch_is_200_us_long(late, until, booked):
+def test_in_a_short_step_an_interval_is_200_us_long(late, until, booked):
     late.op("aten::mm", 200, until)
     assert late.booked() == booked
 
 
 @pytest.mark.parametrize(("step", "least"), [(1_000, 200), (4_000, 400), (50_000, 1_000)])
 @pytest.mark.parametrize("short_by", [0, 1])
-def test_a_stretch_is_a_tenth_of_the_step_within_bounds(recording, step, least, short_by):
+def test_an_interval_is_a_tenth_of_the_step_within_bounds(recording, step, least, short_by):
     r = recording()
     r.step(1, 0, step)
     r.kernel("gemm", 0, 100, launched=(-20, -15))
@@ -95,7 +95,7 @@ def test_what_python_does_after_the_launch_did_not_delay_it(recording):
     assert r.booked() == {"launch-bound": 400_000}
 
 
-def test_without_a_device_every_long_stretch_is_lost(recording):
+def test_without_a_device_every_long_interval_is_lost(recording):
     r = recording(devices=())
     for i in range(2):
         at = 1000 * i
@@ -119,7 +119,7 @@ def test_without_a_device_short_python_between_large_operators_is_not_worth_nami
 
 @pytest.mark.parametrize(("ready", "booked"), [(None, 390_000), (0.38, 390_000), (0.40, 0)])
 def test_a_thread_that_had_no_core_for_as_long_is_not_blamed(late, ready, booked):
-    late.told(sampler={"ready_share": ready})
+    late.with_info(sampler={"ready_share": ready})
     assert late.booked().get("python-stall", 0) == booked
     assert sum(late.booked().values()) == 400_000
 
@@ -127,7 +127,7 @@ def test_a_thread_that_had_no_core_for_as_long_is_not_blamed(late, ready, booked
 @pytest.mark.parametrize(("places", "booked"), [((1, 1, 1, 1), 1_160_000), ((1, 0, 1, 1), 870_000), ((0, 1, 2, 3), 0)])
 def test_without_a_core_what_comes_back_at_its_place_is_the_programs(recording, places, booked):
     r = recording(devices=())
-    r.told(sampler={"ready_share": 0.7})
+    r.with_info(sampler={"ready_share": 0.7})
     for step, place in enumerate(places):
         begin = 1000 * step
         r.step(step + 1, begin, begin + 1000)
@@ -140,7 +140,7 @@ def test_without_a_core_what_comes_back_at_its_place_is_the_programs(recording, 
 
 
 @pytest.mark.parametrize(("times", "confidence"), [(4, "medium"), (3, "low"), (2, "low")])
-def test_a_stretch_between_operators_of_the_launching_thread_is_in_its_loop(recording, times, confidence):
+def test_an_interval_between_operators_of_the_launching_thread_is_in_its_loop(recording, times, confidence):
     r = recording()
     for i in range(times):
         r.kernel("gemm", 1000 * i + 610, 1000 * i + 700, launched=(1000 * i + 600, 1000 * i + 605))
@@ -151,7 +151,7 @@ def test_a_stretch_between_operators_of_the_launching_thread_is_in_its_loop(reco
 
 
 @pytest.mark.parametrize(("before", "after"), [("main", "other"), ("other", "main")])
-def test_a_stretch_that_no_launching_thread_surrounds_is_unexplained(recording, before, after):
+def test_an_interval_that_no_launching_thread_surrounds_is_unexplained(recording, before, after):
     r = recording()
     r.op("aten::mm", 0, 300, thread=before)
     r.kernel("gemm", 310, 400, launched=(290, 295), thread=before)
@@ -175,7 +175,7 @@ def sliced(recording, num, us, *, name="aten::slice"):
     return r
 
 
-def test_operators_that_launch_nothing_do_not_end_a_stretch_of_python(recording):
+def test_operators_that_launch_nothing_do_not_end_an_interval_of_python(recording):
     r = sliced(recording, 50, 14)
     assert r.booked()["python-stall"] == 5_000_000
     finding = r.find("python-stall")
@@ -189,7 +189,7 @@ def test_where_such_operators_take_most_of_the_time_they_compute(recording):
     assert "python-stall" not in booked
 
 
-def test_an_operator_that_launches_ends_the_stretch(recording):
+def test_an_operator_that_launches_ends_the_interval(recording):
     r = sliced(recording, 50, 14)
     for at in range(1010, 6010, 500):
         r.runtime("cudaEventRecord", at + 2, at + 3)
@@ -216,7 +216,7 @@ def test_python_under_a_busy_device_is_found_where_the_step_is_shorter_without_i
     assert (finding.where[0].file, finding.where[0].line) == ("train.py", 40)
 
 
-@pytest.mark.parametrize(("num_bytes", "title"), [(4096, "on the device, or beside the next step"), (4, "off the")])
+@pytest.mark.parametrize(("num_bytes", "title"), [(4096, "on the device, or while the next step runs"), (4, "off the")])
 def test_python_after_a_copy_to_the_host_works_on_the_steps_own_results(recording, num_bytes, title):
     # 400 of each 1000 µs run at train.py:9, after a copy to the host: of data, or of a number that is printed.
     r = recording()

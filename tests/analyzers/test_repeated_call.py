@@ -29,7 +29,7 @@ def called(recording, *, backward=(), devices=(), steps=2):
             begin = at + 700 + 100 * call
             r.op(FUNCTION, begin, begin + 90)
             r.op("MmBackward0", begin + 5, begin + 85, sequence=number + call)
-    r.told(
+    r.with_info(
         repeats=[
             {"module": "Critic", "began_ns": begins[i : i + 2], "ended_ns": ends[i : i + 2]}
             for i in range(0, 2 * steps, 2)
@@ -76,7 +76,7 @@ def test_of_calls_that_are_the_same_in_every_step_none_is_needed(recording):
     for each in records:
         both["began_ns"] += each.began_ns
         both["ended_ns"] += each.ended_ns
-    r.told(repeats=[both])
+    r.with_info(repeats=[both])
     assert found_in(r).lost_ns == 80_000 + 180_000
 
 
@@ -90,7 +90,7 @@ def test_beside_a_device_it_is_their_kernels_and_the_answer_is_less_sure(recordi
 @pytest.mark.parametrize("repeats", [[], [{"module": "Critic", "began_ns": [1, 5], "ended_ns": [2, 6]}]])
 def test_calls_that_the_capture_did_not_find_to_be_the_same(recording, repeats):
     r = called(recording)
-    r.told(repeats=repeats)
+    r.with_info(repeats=repeats)
     assert found_in(r) is None
 
 

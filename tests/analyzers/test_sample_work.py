@@ -35,3 +35,20 @@ def test_a_line_of_a_loop_is_known_by_the_loop_around_it():
     assert not holds_lock(SampledLine("out[i] = row[i] * scale[i]", "__getitem__", in_loop=True))  # of arrays perhaps
     assert holds_lock(SampledLine("total += int(row[i])", "__getitem__", in_loop=True))
     assert not sample_work(SampledLine("yield self.parse(line)", "__iter__", in_loop=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "heads", "locked"),
+    [
+        ("t += k * i % 7", ("for k in range(20_000):",), True),
+        ("total = total * 31 + k", ("for k in range(n):",), False),  # a plain assignment: total may be an array
+        ("total += k * k - 1", ("for row in rows:", "for k, _ in enumerate(row):"), True),
+        ("t += k * i % 7", ("for k, v in enumerate(values):",), True),
+        ("t += k * i % 7", ("for k in rows:",), False),
+        ("t += k * frames", ("for k in range(8):",), False),
+        ("t += frames[k] * k", ("for k in range(8):",), False),
+        ("t += k * i if k", ("for k in range(8):",), False),
+    ],
+)
+def test_arithmetic_of_a_loops_counter_is_pythons_own(text, heads, locked):
+    assert holds_lock(SampledLine(text, "__getitem__", in_loop=True, heads=heads)) is locked

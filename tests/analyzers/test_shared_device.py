@@ -5,7 +5,7 @@ def test_another_process(recording):
     r = recording()
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 1000, launched=(2, 3))
-    r.told(nvml={"gpus": [{"other_processes": [{"pid": 77, "memory_bytes": 3_000_000_000}]}]})
+    r.with_info(nvml={"gpus": [{"other_processes": [{"pid": 77, "memory_bytes": 3_000_000_000}]}]})
     finding = r.find("shared-device")
     assert finding.evidence == ("Process 77 was seen on it, with 3.0 GB of its memory.",)
     assert finding.lost_ns == 0
@@ -17,5 +17,5 @@ def test_nobody_else(recording):
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 1000, launched=(2, 3))
     assert r.find("shared-device") is None
-    r.told(nvml={"gpus": [{"other_processes": []}]})
+    r.with_info(nvml={"gpus": [{"other_processes": []}]})
     assert r.find("shared-device") is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 
@@ -54,9 +54,9 @@ def test_two_ranks_wait_for_the_third(recording):
 
 
 def test_its_json_fits_the_schema(recording):
-    told = to_dict(answer(recording, 300, 800, 500))
-    validate(told, schema())
-    assert [r["waits_ms"] for r in json.loads(json.dumps(told))["ranks"]] == [0.5, 0.0, 0.3]
+    document = to_dict(answer(recording, 300, 800, 500))
+    validate(document, schema())
+    assert [r["waits_ms"] for r in json.loads(json.dumps(document))["ranks"]] == [0.5, 0.0, 0.3]
 
 
 def test_ranks_that_take_turns(recording):
@@ -137,7 +137,7 @@ def test_a_rank_without_a_core_may_be_late_for_that_alone(recording, ready, conf
     captures = []
     for number, (comes, share) in enumerate(zip((300, 800, 300), ready, strict=True)):
         r = recording(devices=())
-        r.told(sampler={"ready_share": share})
+        r.with_info(sampler={"ready_share": share})
         for step in range(6):
             begin = 1000 * step
             r.step(step + 1, begin, begin + 1000)

@@ -17,7 +17,7 @@ def masked(recording, *, took=400, subnormals=MASK, devices=()):
         r.op("aten::bmm", at + 1005, at + 1005 + took, shapes="[[2, 100, 100], [2, 100, 100]]")
         if devices != ():
             r.kernel("gemm", at + 100, at + 1900, launched=(at + 10, at + 20))
-    r.told(subnormals=subnormals)
+    r.with_info(subnormals=subnormals)
     return r
 
 

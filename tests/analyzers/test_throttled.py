@@ -13,7 +13,7 @@ def clocked(recording, *, mhz=1400, reason=0x04, rows=10, slowed=5, use=100, **w
         "throttle_reasons": reasons,
         "utilisation": [use] * rows,
     }
-    r.told(nvml={"gpus": [{"name": "H100", "max_sm_mhz": 2000, **series, **watts}]})
+    r.with_info(nvml={"gpus": [{"name": "H100", "max_sm_mhz": 2000, **series, **watts}]})
     return r
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_throttling(recording, change):
 
 def test_boards_that_tell_nothing(recording):
     r = clocked(recording)
-    r.told(nvml={"gpus": [{"name": "H100", "max_sm_mhz": None, "sm_mhz": [None], "throttle_reasons": [None]}]})
+    r.with_info(nvml={"gpus": [{"name": "H100", "max_sm_mhz": None, "sm_mhz": [None], "throttle_reasons": [None]}]})
     assert r.find("throttled") is None
 
 

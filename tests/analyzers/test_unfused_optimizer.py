@@ -55,8 +55,8 @@ def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
     (p,) = looping(recording, name=f"Optimizer.step#{name}.step").prescribe("unfused-optimizer")
     assert p.id == f"{flag}-optimizer"
     assert p.title == f"Use the {flag} implementation of {name}"
-    assert p.before == f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)"
-    assert p.after == f"optimizer = torch.optim.{name}(model.parameters(), lr=lr, {flag}=True)"
+    assert p.before == f"optimizer = torch.optim.{name}(...)"
+    assert p.after == f"optimizer = torch.optim.{name}(..., {flag}=True)   # the other arguments stay"
     assert p.saves_ns == (150_000, 300_000)
     assert p.remedy == "diagnose.kernels.optimizers"
     assert p.safety.startswith("may change the numbers")
@@ -163,9 +163,9 @@ def test_when_passes_are_no_waste(recording, options):
 
 def test_parameter_groups_are_kept(recording):
     r = looping(recording)
-    r.told(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
+    r.with_info(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
     (p,) = r.prescribe("unfused-optimizer")
-    assert p.after == "optimizer = torch.optim.AdamW(param_groups, lr=lr, fused=True)"
+    assert p.after == "optimizer = torch.optim.AdamW(..., fused=True)   # the other arguments stay"
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,9 @@ def test_parameter_groups_are_kept(recording):
 )
 def test_a_class_of_the_authors_own_takes_no_argument_of_torchs(recording, name, module):
     r = looping(recording, name=f"Optimizer.step#{name}.step")
-    r.told(optimizer={"class": name, "module": module})
+    r.with_info(optimizer={"class": name, "module": module})
     found = r.prescribe("unfused-optimizer")
-    assert [p.title for p in found] == [f"Let {name} update all tensors of a group with each call"] * (
-        not module.startswith("torch")
-    )
+    assert [p.title for p in found] == [f"Use multi-tensor updates in {name}"] * (not module.startswith("torch"))
     assert not any("torch.optim." in p.after for p in found)
 
 

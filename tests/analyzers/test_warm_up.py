@@ -136,7 +136,7 @@ def test_launches_into_a_graph_are_part_of_its_capture(late):
     notes = [note.text for note in late.diagnosis().trust if note.rule in ("warm-up", "lost-records")]
     assert notes == [
         "The recording holds the capture of a graph: 1 launch went into it and did not run, so what the device did "
-        "meanwhile is no part of a steady step."
+        "meanwhile is not part of a steady step."
     ]
 
 

@@ -19,7 +19,7 @@ class Lines:
     def __init__(self):
         self.said = []
 
-    def say(self, text):
+    def report(self, text):
         self.said.append(text)
 
 

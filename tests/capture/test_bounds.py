@@ -30,7 +30,7 @@ def test_a_step_of_many_operators_is_cut_at_the_size(captured):
     run = captured["operators"]
     assert run.info.light_ms == ()
     (note,) = [note for note in run.info.notes if note.startswith("The light window was stopped by --max-mb 5 inside")]
-    assert note.endswith("what is said is of a part of one step.")
+    assert note.endswith("the figures cover a part of one step.")
 
 
 def test_a_step_without_an_end_is_stopped(captured):
@@ -42,8 +42,9 @@ def test_a_step_without_an_end_is_stopped(captured):
 def hooks_of(folder):
     nothing = lambda *_: 0
     return PlanHooks(
-        folder=folder, prefix="rank0", num_ranks=1, say=nothing, other_active=lambda: False, undecided=lambda: False,
-        compiled=nothing, look=nothing, settled=nothing, sampling=nothing, wrote=nothing, stepped=nothing,
+        folder=folder, prefix="rank0", num_ranks=1, report=nothing, other_active=lambda: False, undecided=lambda: False,
+        compiled=nothing, look=nothing, converged=nothing, sampling=nothing, join_wait=nothing, wrote=nothing,
+        stepped=nothing,
     )  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def test_what_a_script_keeps_from_step_to_step_is_not_the_trace(heap):
 
 def test_a_bound_that_is_acted_upon_is_not_acted_upon_again(tmp_path):
     """Stopping a profiler takes long; StopScript raised in it would leave the window without its events."""
-    session = Session(CaptureOptions(output=tmp_path / "capture"), (), say=lambda _text: None, stop=None)
+    session = Session(CaptureOptions(output=tmp_path / "capture"), (), report=lambda _text: None, stop=None)
     cuts = []
 
     class Plan:
@@ -229,7 +230,7 @@ def test_few_long_steps_are_waited_for_and_recorded(tmp_path, monkeypatch):
 
     def record(kind, num_steps, *_args, warm_up):
         windows.append((kind, num_steps, now[0]))
-        measured.light, measured.mb["light"] = [2_000_000_000] * num_steps, 1.0
+        measured.timing, measured.mb["light"] = [2_000_000_000] * num_steps, 1.0
         for _ in range(warm_up + num_steps):
             yield
 
@@ -252,7 +253,7 @@ def test_very_long_steps_are_recorded_from_the_first_on(tmp_path, monkeypatch):
 
     def record(kind, num_steps, *_args, warm_up):
         windows.append((kind, num_steps, warm_up))
-        measured.light, measured.mb["light"] = [10_000_000_000] * num_steps, 1.0
+        measured.timing, measured.mb["light"] = [10_000_000_000] * num_steps, 1.0
         for _ in range(warm_up + num_steps):
             yield
 
@@ -269,7 +270,7 @@ def test_large_steps_are_few_in_the_attribution_window(tmp_path, light_mb, steps
     """Ten steps of 2 MB are taken to give 7 MB each with stacks: 4 of them are 30 MB; of larger ones 3 are enough."""
     measured = Measurements()
     plan = Plan(CaptureOptions(output=tmp_path, max_mb=1000), hooks_of(tmp_path), measured)
-    plan._num_steps, measured.light, measured.mb["light"] = 10, [20_000_000] * 10, light_mb
+    plan._num_steps, measured.timing, measured.mb["light"] = 10, [20_000_000] * 10, light_mb
     assert plan._attribution_steps() == steps
 
 

@@ -113,7 +113,7 @@ def test_without_cuda_in_use_nothing_is_marked():
 
 
 def test_each_part_of_a_capture_finds_its_steps():
-    measured = Measurements(unprofiled=[3, 3], light=[4], first={"unprofiled": 7, "light": 10})
+    measured = Measurements(unprofiled=[3, 3], timing=[4], first={"unprofiled": 7, "light": 10})
     measured.clock.step_ns.update({7: 14, 8: 15, 10: 16})
     assert measured.step_ns("unprofiled") == [14, 15]
     assert measured.step_ns("light") == [16]

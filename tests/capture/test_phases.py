@@ -1,12 +1,16 @@
 """Phases of a step follow from events; times in ms on a clock that the test moves."""
 
+import io
+import sys
+import threading
+
 import pytest
 import torch
 from torch.distributions import Categorical, OneHotCategorical
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.listener import Listener
-from diagnose.capture.steps.phase_hooks import watch_gradients
+from diagnose.capture.steps.phase_hooks import watch_gradients, watch_saves
 from diagnose.capture.steps.phases import Phases, PhaseTimes
 
 
@@ -161,3 +165,78 @@ def test_a_draw_compiles_as_one_graph():
     finally:
         undo()
     assert seen == []
+
+
+@pytest.fixture
+def saves(tmp_path, monkeypatch):
+    """What is reported of calls that save, with libraries that are imported after the hook."""
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text("")
+    (tmp_path / "safetensors" / "torch.py").write_text(
+        "def save_file(state, path):\n    seen.append(path)\nseen = []\n"
+    )
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("")
+    (tmp_path / "transformers" / "modeling_utils.py").write_text(
+        "from safetensors.torch import save_file\n"
+        "class PreTrainedModel:\n"
+        "    def save_pretrained(self, folder):\n"
+        "        save_file({}, folder)\n"
+        "        save_file({}, folder)\n"
+        "        return folder\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    libraries = [name for name in sys.modules if name.partition(".")[0] in ("safetensors", "transformers")]
+    for name in libraries:
+        monkeypatch.delitem(sys.modules, name)
+    switched = []
+    undo = watch_saves(switched.append)
+    yield switched
+    undo()
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("safetensors", "transformers")]:
+        del sys.modules[name]
+
+
+def test_checkpoints_of_libraries_count_as_those_of_torch(saves, tmp_path):
+    torch.save({}, tmp_path / "state.pt")
+    assert saves == [True, False]
+    from safetensors.torch import save_file, seen  # as a script does, after the hooks
+
+    save_file({}, "weights")
+    assert (saves, seen) == ([True, False] * 2, ["weights"])
+
+
+def test_a_save_within_a_save_belongs_to_it(saves):
+    from transformers.modeling_utils import PreTrainedModel
+
+    assert PreTrainedModel().save_pretrained("folder") == "folder"
+    assert saves == [True, False]  # of two files
+
+
+def test_a_save_that_fails_is_over(saves, tmp_path):
+    with pytest.raises(RuntimeError):
+        torch.save({}, tmp_path / "none" / "state.pt")
+    torch.save({}, tmp_path / "state.pt")
+    assert saves == [True, False] * 2
+
+
+def test_a_save_of_another_thread_is_no_part_of_one(saves, monkeypatch):
+    from safetensors import torch as library
+
+    other = threading.Thread(target=library.save_file, args=({}, "other"))
+
+    class Slow:
+        def __reduce__(self):
+            other.start()
+            other.join()
+            return (int, ())
+
+    torch.save(Slow(), io.BytesIO())
+    assert saves == [True, True, False, False]
+
+
+def test_hooks_of_savers_are_removed():
+    original, finders = torch.save, list(sys.meta_path)
+    watch_saves(lambda _begins: None)()
+    assert torch.save is original
+    assert sys.meta_path == finders

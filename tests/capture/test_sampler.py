@@ -21,7 +21,7 @@ from diagnose.capture.record.sampler import UNKNOWN, Sampler
 from diagnose.capture.record.samplers import Samplers
 
 SPINNING = "import os; os.sched_setaffinity(0, {{{}}})\nwhile True: pass"
-ENOUGH = 20  # samples
+MIN_SAMPLES = 20  # samples
 HUNG_S = 300  # far above what any wait here takes, so that a hang fails
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -37,7 +37,7 @@ def until(done):
         assert time.monotonic() < end, "no sample was taken"
 
 
-def sampled(work, period_ms=2.0, samples=ENOUGH):
+def sampled(work, period_ms=2.0, samples=MIN_SAMPLES):
     """Sample this thread while it does a piece of work again and again, until there are enough samples."""
     sampler = Sampler(threading.get_ident(), threading.get_native_id(), period_ms)
     sampler.start()
@@ -159,7 +159,7 @@ def test_a_thread_that_waits_does_not_run():
     until(lambda: stat.read_text().rpartition(") ")[2].startswith("S"))
     sampler = Sampler(thread.ident, known[0], 2.0)
     sampler.start()
-    until(lambda: time.sleep(0.001) is None and count(sampler) >= ENOUGH)
+    until(lambda: time.sleep(0.001) is None and count(sampler) >= MIN_SAMPLES)
     sampler.stop()
     ends.set()
     thread.join()

@@ -1,4 +1,4 @@
-"""Runs a script until its second optimizer step and prints the constructor calls that were taken down, as JSON.
+"""Runs a script until its fourth optimizer step and prints the constructor calls that were taken down, as JSON.
 
 python run_with_calls.py SCRIPT [ARGS…]; it runs in the script's folder, as its user would.
 """
@@ -8,13 +8,14 @@ import json
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.construction_hooks import watch_constructions
 
-STEPS = 2
+STEPS = 4  # fixtures save at their third
 
 
 class Enough(BaseException):
@@ -32,7 +33,7 @@ def main():
 
     register_optimizer_step_post_hook(stepped)
     sys.argv = sys.argv[1:]
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # noqa: PTH100, PTH120  # as Python does
+    sys.path[0] = str(Path(sys.argv[0]).absolute().parent)  # as Python does
     printed, sys.stdout = sys.stdout, sys.stderr
     with contextlib.suppress(Enough):
         runpy.run_path(sys.argv[0], run_name="__main__")

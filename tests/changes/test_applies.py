@@ -34,7 +34,7 @@ def launching(recording, *, call="cudaLaunchKernel", kernel="gemm", **options):
 def test_a_compiled_model_is_not_to_be_compiled(recording):
     assert "Compile the model" in launching(recording).prescribe("launch-bound")[0].title
     (p,) = launching(recording, kernel="triton_poi_fused_add_0").prescribe("launch-bound")
-    assert p.title == "Let the compiled model replay its launches as one CUDA graph"
+    assert p.title == "Replay the compiled model's launches as one CUDA graph"
     assert p.before == "model = torch.compile(model)"
     assert (
         ids("kernel-latency", Program(is_compiled=True)) == ids("unfused-elementwise", Program(is_compiled=True)) == []

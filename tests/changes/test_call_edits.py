@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from diagnose.changes.common.call_edits import calls_in, diff_of, edited, set_arguments
+from diagnose.changes.common.call_arguments import set_arguments
+from diagnose.changes.common.call_edits import calls_in, diff_of, edited
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
 from diagnose.reports.language import language, translated

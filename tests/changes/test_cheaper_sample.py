@@ -15,7 +15,7 @@ SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="data.py"):
     """Return a step of 1000 µs without a device, 800 of them loading, in which samples see these lines in turn."""
     r = recording(devices=())
-    r.told(flags={"cores": cores, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
+    r.with_info(flags={"cores": cores, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
     r.step(1, 0, 1000)
     r.annotation(SINGLE, 0, 800)
     r.op("aten::mm", 800, 1000)
@@ -145,7 +145,7 @@ def test_the_training_loop_is_no_sample(recording):
 def test_a_stream_has_no_getitem(recording):
     assert "looked up in __getitem__" in advised(computing(recording)).after
     r = computing(recording)
-    r.told(flags={"cores": 2, "num_threads": 2}, loader={"num_workers": 0, "sampler": "_InfiniteConstantSampler"})
+    r.with_info(flags={"cores": 2, "num_threads": 2}, loader={"num_workers": 0, "sampler": "_InfiniteConstantSampler"})
     after = advised(r).after
     assert "yielded in __iter__" in after
     assert "__getitem__" not in after
@@ -164,6 +164,15 @@ def test_no_thread_is_offered_for_loading_that_holds_the_lock(recording, text, r
     r = computing(recording, running=running)
     for line in (30, 31, 32) if text else ():
         r.lines["data.py", line] = text
+    assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
+
+
+@pytest.mark.parametrize(("head", "offered"), [("for k in range(20_000):", False), ("for k in tensors:", True)])
+def test_no_thread_is_offered_for_the_arithmetic_of_a_plain_loop(recording, head, offered):
+    r = computing(recording, lines=(31,))
+    r.lines["data.py", 30], r.lines["data.py", 31] = head, "t += k * i % 7"
+    recorded = r.capture
+    r.capture = lambda attribution=None: replace(recorded(attribution), loops={"data.py": ((30, 31),)})
     assert ("load-on-thread" in [p.id for p in r.diagnosis().also_possible]) == offered
 
 

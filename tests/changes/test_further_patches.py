@@ -71,7 +71,7 @@ def test_workers_live_on(patched):
     log = patched("keep-workers")
     assert DataLoader([1], num_workers=1).persistent_workers is True
     assert DataLoader([1]).persistent_workers is False
-    assert (len(log.done), log.refused) == (1, ["a DataLoader without workers"])
+    assert (len(log.done), log.refused) == (1, ["a DataLoader: it has no workers"])
 
 
 def test_files_are_written_by_a_thread_and_are_there_afterwards(tmp_path):

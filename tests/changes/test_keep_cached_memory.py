@@ -6,7 +6,7 @@ from diagnose.changes.common.patching import Log
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.changes.patches.memory import keep_cached_memory
 from diagnose.model.diagnosis import Finding
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 
 
 def stall(code):

@@ -14,11 +14,11 @@ MB = 1_000_000
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
-def full(recording, *, batch_size=32, **told):
+def full(recording, *, batch_size=32, **info):
     """Return a step of 5 ms that fills 500 MB: 300 MB of activations, 100 from before; 2 ms of it are the forward."""
     r = recording(devices=[Device(0, "NVIDIA A100", 500 * MB, 108, (8, 0))])
     optimizer = {"class": "AdamW", "param_bytes": 40 * MB, "state_bytes": 60 * MB}
-    r.told(loader={"batch_size": batch_size}, optimizer=optimizer, **told)
+    r.with_info(loader={"batch_size": batch_size}, optimizer=optimizer, **info)
     r.step(1, 0, 5000)
     r.op("aten::linear", 10, 200)
     r.kernel("gemm", 20, 2020, launched=(15, 18))

@@ -2,6 +2,9 @@
 
 import pytest
 
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding
+
 
 @pytest.mark.parametrize(
     ("busy", "cpus", "workers", "least", "most"),
@@ -20,8 +23,8 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, wor
         r.annotation(
             "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
         )
-    told = {} if busy is None else {"workers_busy": busy}
-    r.told(flags={"cores": cpus}, loader={"num_workers": 1, **told})
+    info = {} if busy is None else {"workers_busy": busy}
+    r.with_info(flags={"cores": cpus}, loader={"num_workers": 1, **info})
     finding = r.find("data-stall")
     p = r.prescribe("data-stall")[0]
     # four workers deliver a batch every 250 us, and the rest of the step takes 300; two one every 500
@@ -30,9 +33,20 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, wor
     assert ("The workers compute" in finding.evidence[1]) == (busy is not None)
 
 
-def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recording):
+@pytest.mark.parametrize(
+    ("cores", "wanted", "share"),
+    [
+        (None, "min(5 * loader.num_workers, os.cpu_count())", 1.0),
+        (8, "min(5 * loader.num_workers, 8)", 1.0),
+        (2, "min(2 * loader.num_workers, 2)", 0.5 / 0.8),  # a batch every 500 us at best
+        (1, None, 0.0),
+    ],
+)
+def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recording, cores, wanted, share):
     # Steps of 1000 us, 800 of them a wait for workers: five times as many deliver a batch every 200.
     r = recording()
+    if cores:
+        r.told(flags={"cores": cores})
     for step in (0, 1):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)
@@ -40,9 +54,16 @@ def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recordin
         r.op("aten::relu", at + 800, at + 1000)
         r.kernel("relu", at + 810, at + 1000, launched=(at + 800, at + 805))
     lost = r.find("data-stall").lost_ns
-    p = r.prescribe("data-stall")[0]
-    assert "num_workers=5 * loader.num_workers" in p.after
-    assert p.saves_ns == (pytest.approx(0.85 * lost), pytest.approx(lost))
+    found = [p for p in r.prescribe("data-stall") if p.id == "more-workers"]
+    assert [p.saves_ns for p in found] == [(0.0, pytest.approx(share * lost))] * bool(wanted)
+    assert [f"num_workers={wanted}," in p.after for p in found] == [True] * bool(wanted)
+
+
+def test_workers_that_wait_need_no_cores(recording):
+    facts = {"single_process": False, "waits": True, "cores": 2}
+    (p,) = [p for p in prescribe(Finding("data-stall", "", 800_000.0, facts=facts), 1e6) if p.id == "more-workers"]
+    assert "num_workers=5 * loader.num_workers," in p.after
+    assert p.saves_ns == (pytest.approx(0.85 * 800_000), pytest.approx(800_000))
 
 
 def restarted(recording, *, persistent=False, cores=2, busy=0.9):
@@ -54,7 +75,7 @@ def restarted(recording, *, persistent=False, cores=2, busy=0.9):
         r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
         r.op("aten::mm", at + wait, at + 1000)
     loader = {"num_workers": 2, "num_batches": 4, "persistent_workers": persistent, "workers_busy": busy}
-    r.told(flags={"cores": cores}, loader=loader)
+    r.with_info(flags={"cores": cores}, loader=loader)
     return r
 
 

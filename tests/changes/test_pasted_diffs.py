@@ -1,79 +1,118 @@
-"""The printed diff of a script applies, and the script runs with it: fixtures, and scripts as users write them."""
+"""The diffs printed for recorded runs apply to the scripts that were run, and the changed scripts run.
+
+The recordings are those of the bundled scripts on an H100 (fixtures/traces) and on a CPU (fixtures/captures), and those
+of scripts as users write them (scripts/third_party_scripts) on a CPU (captures). Here all run on a CPU, for four steps.
+"""
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diagnose.changes import CHANGES
-from diagnose.changes.common.change import SetArguments
-from diagnose.changes.common.prescribe import prescribe
-from diagnose.changes.common.separate_diffs import separated
-from diagnose.model.diagnosis import Finding
+from diagnose.pipeline.run import analyze_captures
+from diagnose.trace_reader import open_captures
+from diagnose.trials.printed_diffs import with_diffs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).parent / "run_with_calls.py"
-OUTSIDERS = ROOT / "scripts" / "third_party_scripts"
-LOADING = Finding("data-stall", "", 5e6, facts={"single_process": True, "waits": True, "batch_ns": 5_000_000})
-UPDATE = Finding("unfused-optimizer", "", 5e6)
-LONG = pytest.mark.full
-# Script, what is found, the lines that are edited.
-CASES = [
-    (OUTSIDERS, "tiny_items.py", (LOADING, UPDATE), (21, 23)),
-    *(
-        pytest.param(folder, name, found, lines, marks=LONG)
-        for folder, name, found, lines in (
-            (OUTSIDERS, "gan_two_optimizers.py", (UPDATE,), (87, 88)),
-            (OUTSIDERS, "gradient_accumulation.py", (LOADING, UPDATE), (44, 47)),
-            (OUTSIDERS, "iterable_shards.py", (LOADING,), (48,)),
-            (OUTSIDERS, "slow_transform.py", (LOADING, UPDATE), (107, 109)),
-            (OUTSIDERS, "char_lm.py", (UPDATE,), (67,)),
-            (OUTSIDERS, "loop_adamw_groups.py", (UPDATE,), (13,)),
-            (OUTSIDERS, "weighted_sampler.py", (LOADING, UPDATE), (42, 64)),
-            (OUTSIDERS, "accelerate_classifier.py", (LOADING, UPDATE), (13, 24)),
-            (OUTSIDERS, "lightning_autoencoder.py", (LOADING, UPDATE), (41, 45)),
-            (OUTSIDERS, "evaluation_in_loop.py", (LOADING, UPDATE), (10, 43)),
-            (ROOT / "fixtures", "loop_optimizer.py", (UPDATE,), (24,)),
-            (ROOT / "fixtures", "slow_dataset.py", (LOADING,), (56,)),
-            (ROOT / "fixtures", "serial_reads.py", (LOADING,), (92,)),
-            (ROOT / "fixtures/frameworks", "accelerate_loop.py", (LOADING, UPDATE), (33, 34)),
-            (ROOT / "fixtures/frameworks", "lightning_trainer.py", (LOADING, UPDATE), (42, 55)),
-        )
-    ),
-]
+TRACES, CAPTURES = ROOT / "fixtures" / "traces", ROOT / "fixtures" / "captures"
+OUTSIDERS = Path(__file__).parent / "captures"
+# What the recordings of each script lead to, and the lines to edit: the call that makes it, or the place itself.
+BUNDLED = {
+    "checkpoint_often-planted": {"save-in-background": 36},
+    "emptied_cache-fixed": {"compile-model": 21},
+    "fp32_matmul-planted": {"autocast": 34},
+    "gc_every_step-planted": {"compile-model": 24},
+    "mixed_layouts-planted": {"compile-model": 29},
+    "pageable_copy-planted": {"compile-model": 44},
+    "barrier_every_step-planted": {"compile-model": 34},
+    "serial_reads-planted": {"more-workers": 92, "compile-model": 99},
+    "slow_dataset-planted": {"load-in-workers": 56},
+}
+EVERY_DAY = ("checkpoint_often-planted", "slow_dataset-planted", "periodic_checkpoint", "many_items")
 
 
-@pytest.mark.parametrize(("folder", "name", "found", "lines"), CASES)
-def test_a_printed_diff_applies_and_the_script_runs(folder, name, found, lines, tmp_path):
-    for file in folder.glob("*.py"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    calls = run(tmp_path, name)["calls"]
-    edited, changes = set(), []
-    for finding in found:
-        made = [call for call in calls if takes(finding, call["name"])]
-        facts = {"name": made[0]["name"], "made": made[0], "others": [{"made": call} for call in made[1:2]]}
-        if finding is LOADING:
-            facts = {**finding.facts, "made": made[0], "shares_out": True}
-        changes.append(next(p for p in prescribe(replace(finding, facts=facts), 10e6) if p.diff))
-        edited |= {edit.line for edit in changes[-1].edits}
-    for change in separated(sorted(changes, key=lambda p: p.edits[0].line)):
-        subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=change.diff, text=True, check=True)
-    assert sorted(edited) == sorted(lines)
-    assert run(tmp_path, name)["steps"] == 2
+def cases(names):
+    return [pytest.param(n, marks=() if n in EVERY_DAY else pytest.mark.full) for n in names]
 
 
-def takes(finding, name):
-    edits = [CHANGES[p].edit for p in ("load-in-workers",) * (finding is LOADING) + ("foreach-optimizer",)]
-    return isinstance(edits[0], SetArguments) and name in edits[0].of
+@pytest.mark.parametrize("name", cases(sorted(path.name for path in TRACES.iterdir() if path.is_dir())))
+def test_the_diffs_of_bundled_scripts(name, tmp_path, monkeypatch):
+    script = Path("fixtures", f"{name.partition('-')[0]}.py")
+    prescribed = printed(TRACES / name, ROOT / "fixtures", script, tmp_path, monkeypatch)
+    lines = {p.id: p.edits[0].line for p in prescribed if p.diff}
+    assert lines == BUNDLED.get(name, {})
+    assert_they_run(prescribed, tmp_path, script)
 
 
-def run(folder, name):
-    command = [sys.executable, RUN, name]
-    if "harness" in (folder / name).read_text():
-        command += ["--steps", "20", "--device", "cpu"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(path.name for path in CAPTURES.iterdir()))
+def test_the_diffs_of_bundled_scripts_on_a_cpu(name, tmp_path, monkeypatch):
+    script = Path(f"{name}.py")
+    assert_they_run(printed(CAPTURES / name, ROOT / "fixtures", script, tmp_path, monkeypatch), tmp_path, script)
+
+
+@pytest.mark.parametrize("name", cases(sorted(path.name for path in OUTSIDERS.iterdir())))
+def test_the_diffs_of_scripts_of_outsiders(name, tmp_path, monkeypatch):
+    script = Path(f"{name}.py")
+    folder = ROOT / "scripts" / "third_party_scripts"
+    prescribed = printed(OUTSIDERS / name, folder, script, tmp_path, monkeypatch)
+    assert [p.id for p in prescribed if p.diff], "a diff of the script is printed"
+    assert_they_run(prescribed, tmp_path, script)
+
+
+def test_ten_scripts_of_outsiders_are_recorded():
+    assert len(list(OUTSIDERS.iterdir())) >= 10
+
+
+def printed(capture, source, script, folder, monkeypatch):
+    """Copy the scripts, and return what is prescribed for the capture where the command is given the script."""
+    (folder / script).parent.mkdir(exist_ok=True)
+    for file in source.glob("*.py"):
+        shutil.copy(file, (folder / script).parent)
+    monkeypatch.chdir(folder)
+    return with_diffs(analyze_captures(open_captures([capture]), draw=False), script).prescriptions
+
+
+def assert_they_run(prescribed, folder, script):
+    """Apply each diff alone; then let the script run with as many of them together as do not edit the same lines."""
+    left = [p for p in prescribed if p.diff]
+    assert all(git_applies(folder, p, "--check") for p in left)
+    before = {file: file.read_bytes() for file in folder.rglob("*.py")}
+    while left:
+        applied = [p for p in left if git_applies(folder, p)]
+        assert applied, f"{left[0].id} applies"
+        assert four_steps(folder, script) == 4, [p.id for p in applied]
+        left = [p for p in left if p not in applied]
+        for file, content in before.items():
+            file.write_bytes(content)
+
+
+def git_applies(folder, prescription, *options):
+    command = ["git", "apply", *options, "-"]
+    done = subprocess.run(command, cwd=folder, input=prescription.diff, text=True, check=False, capture_output=True)
+    return done.returncode == 0
+
+
+def four_steps(folder, script):
+    """Return how many steps the script makes until it is stopped at its fourth one, or ends."""
+    text = (folder / script).read_text()
+    ranks = re.search(r"^# needs: (\d+) ranks", text, re.MULTILINE)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks[1]}"] if ranks else []
+    command = [sys.executable, *launcher, RUN, script]
+    if "harness" in text:
+        command += ["--steps", "6", "--device", "cpu"]
+    environment = {
+        **os.environ,
+        "TORCH_COMPILE_DISABLE": "1",
+    }  # that it compiles is not for each script to show
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return json.JSONDecoder().raw_decode(done.stdout)[0]["steps"]  # of the first rank

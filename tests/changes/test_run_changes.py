@@ -66,7 +66,7 @@ def test_epochs_that_start_workers(recording, run_steps, loader, ids):
     r.op("aten::mm", 0, 10_000)
     took = [100.0 if i % 25 == 24 else 10.0 for i in range(200)]
     r.run = run_steps(took, loading=[t - 8 for t in took], backwards=[1] * 200)
-    r.told(loader=loader)
+    r.with_info(loader=loader)
     assert [p.id for p in r.prescribe("periodic-stall")] == ids
 
 
@@ -76,7 +76,7 @@ def test_epochs_are_known_by_their_length_where_no_phase_is(recording, run_steps
     r.step(1, 0, 10_000)
     r.op("aten::mm", 0, 10_000)
     r.run = run_steps([100.0 if i % 25 == 24 else 10.0 for i in range(200)], backwards=[1] * 200)
-    r.told(loader={"num_workers": 4, "persistent_workers": False, "num_batches": num_batches})
+    r.with_info(loader={"num_workers": 4, "persistent_workers": False, "num_batches": num_batches})
     assert [p.id for p in r.prescribe("periodic-stall")] == ids
 
 

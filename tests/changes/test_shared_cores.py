@@ -9,7 +9,7 @@ SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 def loading(recording, *, cores, threads, load=40, rest=10, running=1, **loader):
     """Return three steps without a device of so many ms of loading and of other work, in one process."""
     r, step = recording(devices=()), (load + rest) * MS
-    r.told(flags={"cores": cores, "num_threads": threads}, loader={"dataset": "Rows", "num_workers": 0, **loader})
+    r.with_info(flags={"cores": cores, "num_threads": threads}, loader={"dataset": "Rows", "num_workers": 0, **loader})
     for n in range(3):
         at = n * step
         r.step(n + 1, at, at + step)

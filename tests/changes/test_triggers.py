@@ -35,7 +35,7 @@ def loading(late_gap, *, name=LOADING, waits=False, train=True, **loader):
     if train:
         r.op(BACKWARD, 700, 720)
     if loader:
-        r.told(loader=loader)
+        r.with_info(loader=loader)
     return r
 
 
@@ -274,7 +274,7 @@ def test_so_many_ranks_receive_from_all_others(recording, ranks, fits):
 
 def test_the_search_for_unused_parameters_is_left_out_where_it_is_made(recording):
     r = exchanging(recording)
-    r.told(flags={"ddp": {"find_unused_parameters": True}})
+    r.with_info(flags={"ddp": {"find_unused_parameters": True}})
     assert "no-unused-search" in named(r, "exposed-communication")
 
 

@@ -11,8 +11,6 @@ from diagnose.cli.main import run
 
 ORDER = ["trace", "analyze", "summarize", "reduce", "prove", "compare", "gate", "what-if", "explain", "monitor"]
 ORDER += ["watch", "history", "export", "serve", "mcp", "doctor", "completion"]
-# The processes that read ranks, and of a DataLoader; the summaries of a job, and what trials leave.
-OWN_MEANINGS = {"--workers": ["what-if"], "--keep": ["prove"]}
 PAGES = [[], *([name] for name in ORDER)]
 
 
@@ -30,7 +28,7 @@ def page(monkeypatch, capsys):
 
 def options_of(name):
     command = cli.commands[name]
-    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -87,10 +85,35 @@ def test_an_option_means_the_same_everywhere():
             if option.name == "ids":  # what is done with the changes is the command's; they are named alike
                 text = "changes"
             text = text.split(" its suffix is the format")[0]
-            if name in OWN_MEANINGS.get(max(option.opts, key=len), ()):
-                continue
             meanings.setdefault(max(option.opts, key=len), set()).add((spelled, text))
     assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kept", "before", "now"),
+    [
+        ("what-if", ("x",), "loader_workers", ("--workers", "4"), "--loader-workers"),
+        ("prove", ("x.py",), "keep_runs", ("--keep", "runs"), "--keep-runs"),
+    ],
+)
+def test_an_earlier_name_of_an_option_works_hidden_with_a_line(name, args, kept, before, now, page, capsys):
+    asked = {}
+
+    def seen(*options):
+        command = cli.commands[name]
+        ctx = command.make_context(name, [*options, *args], auto_envvar_prefix="DIAGNOSE_X", default_map=asked)
+        return ctx.params[kept], capsys.readouterr().err
+
+    line = f"diagnose: {before[0]} is deprecated: use {now}\n"
+    value = seen(now, before[1])[0]
+    assert str(value) == before[1]
+    assert seen(now, before[1]) == (value, "")
+    assert seen(*before) == (value, line)
+    assert seen(*before, now, "7") == (type(value)(7), line)
+    assert seen() == (None, "")
+    asked |= {before[0].removeprefix("--"): before[1]}
+    assert seen() == (value, line)  # set in pyproject.toml
+    assert not re.search(rf"{before[0]}\b(?!-)", page([name], 80))
 
 
 @pytest.mark.parametrize(

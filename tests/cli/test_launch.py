@@ -12,16 +12,16 @@ import pytest
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
-from diagnose.capture.process.child import Order
+from diagnose.capture.process.child import CaptureRequest
 from diagnose.cli.trace import ANALYSIS, import_analysis
 
 HUNG_S = 300
-ORDER = Order(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
+REQUEST = CaptureRequest(CaptureOptions(output=Path("capture")), parent=os.getpid(), failure_file=-1, signal_file=-1)
 
 
 def run(monkeypatch, program, *script, stdout_to_stderr=False):
     monkeypatch.setattr(launch, "BOOTSTRAP", program)
-    return launch.supervise(ORDER, script, stdout_to_stderr=stdout_to_stderr)
+    return launch.supervise(REQUEST, script, stdout_to_stderr=stdout_to_stderr)
 
 
 def test_the_exit_code_passes_through(monkeypatch):
@@ -36,15 +36,16 @@ def test_a_killed_process_ends_with_128_and_the_signal(monkeypatch):
 
 def test_the_child_hands_over_its_sentence(monkeypatch):
     program = (
-        "import os, sys; from diagnose.capture.process.child import Order; order = Order.decode(sys.argv[1]);"
-        "os.write(order.failure_file, 'No step ‒ at all.'.encode()); sys.exit(5)"
+        "import os, sys; from diagnose.capture.process.child import CaptureRequest;"
+        "request = CaptureRequest.decode(sys.argv[1]);"
+        "os.write(request.failure_file, 'No step ‒ at all.'.encode()); sys.exit(5)"
     )
     ended = run(monkeypatch, program)
     assert (ended.exit_code, ended.failure) == (5, "No step ‒ at all.")
 
 
 def test_an_order_survives_the_way():
-    assert Order.decode(ORDER.encode()) == ORDER
+    assert CaptureRequest.decode(REQUEST.encode()) == REQUEST
 
 
 @pytest.mark.parametrize(("aside", "stream"), [(False, "out"), (True, "err")])

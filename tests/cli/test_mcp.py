@@ -150,7 +150,7 @@ def test_without_the_extra_one_sentence_names_the_remedy(monkeypatch, capsys):
     monkeypatch.setattr("diagnose.cli.mcp_options.find_spec", lambda _name: None)
     assert run(["mcp"]) == 4
     assert capsys.readouterr().err == (
-        "diagnose: error: diagnose mcp speaks the Model Context Protocol, which needs packages that are not installed: "
+        "diagnose: error: diagnose mcp serves the Model Context Protocol, which needs packages that are not installed: "
         "pip install 'diagnose[mcp]'.\n"
     )
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,34 @@ def test_a_reader_that_goes_away_is_no_fault():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+CLOSED = "diagnose: error: Standard output is closed, so the result has no place to go; leave it open, or "
+SLOW_DATASET = Path(__file__).parents[2] / "fixtures" / "captures" / "slow_dataset"
+
+
+def with_closed_output(*argv):
+    """Return exit code and standard error of a command that starts without a standard output."""
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "diagnose", *map(str, argv)]
+    done = subprocess.run(shell, check=False, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv", [["analyze", "-q", SLOW_DATASET], ["what-if", "-q", SLOW_DATASET], ["explain", "--json"]]
+)
+def test_a_closed_standard_output_is_one_sentence_and_its_code(argv):
+    code, errors = with_closed_output(*argv)
+    assert code == 6
+    assert errors.startswith(CLOSED)
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["analyze", "-q", SLOW_DATASET], ["explain", "-q", "data-stall"]])
+def test_a_file_needs_no_standard_output(tmp_path, argv):
+    path = tmp_path / "r.txt"
+    assert with_closed_output(*argv, "-o", path) == (0, "")
+    assert "data-stall" in path.read_text()
+
+
 def test_a_terminal_without_the_characters_gets_replacements(monkeypatch, tmp_path):
     path = tmp_path / "out.txt"
     with path.open("w", encoding="ascii") as stream:
@@ -132,7 +161,7 @@ def test_a_number_of_a_gpu_is_a_number(capsys):
 
 
 def test_files_are_written_although_the_reader_of_standard_output_has_gone(tmp_path, monkeypatch):
-    def gone(_text):
+    def gone(_text, **_options):
         raise SystemExit(141)
 
     monkeypatch.setattr("diagnose.cli.output.print_result", gone)

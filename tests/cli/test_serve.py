@@ -177,7 +177,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path, capsys, server):
     assert run(["serve", str(tmp_path / "missing")]) == 2
     assert run(["serve", "--port", str(server.server_port), str(tmp_path)]) == 2
     errors = capsys.readouterr().err.splitlines()
-    assert "is no folder; give one with captures or reports." in errors[0]
+    assert ": use an existing one with captures or reports." in errors[0]
     assert "cannot be used (Address already in use); choose another --port." in errors[1]
 
 

@@ -95,7 +95,7 @@ def test_the_nearest_project_with_the_table_counts(tmp_path):
         ("[tool.diagnose]\nsteps = 1\n", "has no table 'steps'"),
         ("[tool.diagnose.trace]\nstep = 1\n", "cannot set 'step'"),
         ("[tool.diagnose.prove]\nyes = true\n", "cannot set 'yes'"),
-        ("[tool.diagnose]\nignore = 'data-stall'\n", "ignore of [tool.diagnose] is no list of rules"),
+        ("[tool.diagnose]\nignore = 'data-stall'\n", "Invalid ignore of [tool.diagnose]"),
         ("[tool.diagnose.trace\n", "cannot be read"),
         ("[tool.diagnose.watch]\nevery = 'often'\n", "Invalid value for '--every'"),
     ],

@@ -16,7 +16,7 @@ SHARED = ROOT.parent / "shared" / "traces"
 OURS = ["item_every_step-planted", "python_between_steps-planted"]
 REAL = ["hta_alexnet_a100", "hta_mlp_gp100"]
 WAITS = ("host wait", "kernel wait", "other wait")
-NEAR = dict.fromkeys(("queue", *WAITS), 0.02)
+TOLERANCES = dict.fromkeys(("queue", *WAITS), 0.02)
 REAL_FULL = ["kineto_rn50_nw4_a", "hta_ddp_unbucketed_v100"]  # 5 and 12 s
 
 
@@ -38,7 +38,7 @@ def test_every_difference_is_a_matter_of_definition(path):
     assert [row.measure for row in rows] == [*("idle", "compute", "other", "overlap", "queue"), *WAITS]
     for row in rows:
         if row.theirs is not None:
-            assert row.by_their_definition == pytest.approx(row.theirs, abs=NEAR.get(row.measure, 0.002))
+            assert row.by_their_definition == pytest.approx(row.theirs, abs=TOLERANCES.get(row.measure, 0.002))
         assert row.explained
     assert all(row.theirs is not None for row in rows if row.measure != "overlap")
 

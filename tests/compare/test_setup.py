@@ -89,7 +89,7 @@ def test_runs_of_one_side_that_differ_are_named_too(reports, capsys):
 
 
 def test_what_a_capture_holds_comes_into_its_report(late):
-    late.told(
+    late.with_info(
         loader={"batch_size": 32},
         optimizer={"num_params": 900, "num_tensors": 4, "dtypes": ["torch.float32"], "others": [{"num_params": 100}]},
         flags={"matmul_precision": "high", "num_threads": 2, "autocast": {"device": "cuda", "dtype": "bfloat16"}},

@@ -7,8 +7,9 @@ import os
 import runpy
 import socket
 import sys
+from importlib import import_module
 
-import torch._dynamo  # noqa: F401  # what the first optimizer would import
+import_module("torch._dynamo")  # what the first optimizer would import
 
 with socket.create_server(("127.0.0.1", 0)) as free:
     port = str(free.getsockname()[1])

@@ -20,7 +20,7 @@ MAX_CAPTURES_BYTES = 3_000_000
 BOUNDS = ("--skip", "40", "--steps", "8")  # a script that never settles still ends within the minute
 SHORT = ("--skip", "8", "--steps", "3")
 SHORTER = {"recompiling": ("--skip", "8", "--steps", "8")}  # it never settles, and each of its steps compiles
-SMALL_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
+MIN_LOST_SHARE = 0.02  # of a step: below this a finding is not worth a reader's time
 REPAIRED_SHARE = 0.10  # a repaired script waits for its next bottleneck, and the machine has noise of its own
 RIGHT_SHARE = 0.85  # of all scripts together, each traced once
 LIVE = ("slow_dataset",)  # samples that wait for a fixed time: load makes the share smaller, never nothing
@@ -82,12 +82,12 @@ def _planted_wrong(fixture, answer):
     """Return what a diagnosis has instead of the plant."""
     if answer["dominant"] in fixture.expect["cpu"]:
         return []
-    return _large(answer, SMALL_SHARE) or ([("nothing found",)] if fixture.expect["cpu"] else [])
+    return _large(answer, MIN_LOST_SHARE) or ([("nothing found",)] if fixture.expect["cpu"] else [])
 
 
 def _repaired_wrong(fixture, answer):
     """Return what a diagnosis finds in a script that is repaired."""
-    least = SMALL_SHARE if fixture.name == "healthy" else REPAIRED_SHARE
+    least = MIN_LOST_SHARE if fixture.name == "healthy" else REPAIRED_SHARE
     return [found for found in _large(answer, least) if found[0] not in fixture.fixed["cpu"]]
 
 

@@ -140,7 +140,7 @@ def test_a_script_of_few_steps_cannot_be_proven(diagnose, script):
     ("arguments", "said"),
     [
         (("--apply", "own-device", "train.py"), "by hand"),
-        (("--apply", "no-such-thing", "train.py"), "There is no change no-such-thing"),
+        (("--apply", "no-such-thing", "train.py"), "Invalid change no-such-thing: use one of"),
         (("--budget", "soon", "train.py"), "Invalid --budget 'soon': use 90s, 10m or 1h."),
         (("nowhere.py",), "The script or capture nowhere.py does not exist"),
     ],

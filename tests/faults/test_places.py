@@ -105,7 +105,7 @@ def test_runs_that_are_kept_on_a_full_disk(faulty, mounted):
     faulty.script("import torch")
     place = mounted("size=64k")
     fill(place, leave=0)
-    ended = faulty("prove", "--yes", "--quiet", "--keep", place / "kept", "train.py")
+    ended = faulty("prove", "--yes", "--quiet", "--keep-runs", place / "kept", "train.py")
     assert ended.code in (5, 6), ended.stderr
     assert (len(ended.sentences), "Traceback" in ended.stderr) == (ONE_SENTENCE, False), ended.stderr
     assert "No space left on device" in ended.sentences[0]
@@ -125,7 +125,7 @@ def test_runs_that_do_not_fit_where_they_are_kept(faulty, mounted):
     faulty.script(faulty.loop())
     place = mounted("size=64k")
     fill(place, leave=4096)
-    ended = faulty("prove", "--yes", "--quiet", "--budget", "1s", "--keep", place / "kept", "train.py")
+    ended = faulty("prove", "--yes", "--quiet", "--budget", "1s", "--keep-runs", place / "kept", "train.py")
     assert ended.code in (5, 6), ended.stderr
     assert len(ended.sentences) == ONE_SENTENCE
     assert "Traceback" not in ended.stderr

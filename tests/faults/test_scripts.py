@@ -47,29 +47,29 @@ except OSError: pass
 """
 
 # name → lines before the loop and within it, number of steps, exit code, how it ended (None: nothing was captured)
-MANY, FEW = 200_000, 60
+LONG_RUN_STEPS, SHORT_RUN_STEPS = 200_000, 60
 SCRIPTS = {
     "no folder": (
         "import shutil, tempfile; home = tempfile.mkdtemp(); os.chdir(home)",
-        "if step == 6: shutil.rmtree(home)", MANY, 0, "stopped",
+        "if step == 6: shutil.rmtree(home)", LONG_RUN_STEPS, 0, "stopped",
     ),
-    "closed outputs": ("os.close(0); os.close(1); os.close(2)", "", MANY, 0, "stopped"),
-    "no descriptors": ("", f"if step == 6:\n    exec({DESCRIPTORS!r})", MANY, 5, None),
+    "closed outputs": ("os.close(0); os.close(1); os.close(2)", "", LONG_RUN_STEPS, 0, "stopped"),
+    "no descriptors": ("", f"if step == 6:\n    exec({DESCRIPTORS!r})", LONG_RUN_STEPS, 5, None),
     "small files only": (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))", "", MANY, 5, None,
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))", "", LONG_RUN_STEPS, 5, None,
     ),
-    "fork": ("", "if step == 10 and os.fork() == 0: __import__('signal').pause()", MANY, 0, "stopped"),
-    "daemon": (DAEMON, "", MANY, 0, "stopped"),
-    "leaves at once": ("", "if step == 50: os._exit(3)", MANY, 3, "killed"),
-    "daemon, closed outputs": (f"{DAEMON}os.close(0); os.close(1); os.close(2)", "", MANY, 0, "stopped"),
+    "fork": ("", "if step == 10 and os.fork() == 0: __import__('signal').pause()", LONG_RUN_STEPS, 0, "stopped"),
+    "daemon": (DAEMON, "", LONG_RUN_STEPS, 0, "stopped"),
+    "leaves at once": ("", "if step == 50: os._exit(3)", LONG_RUN_STEPS, 3, "killed"),
+    "daemon, closed outputs": (f"{DAEMON}os.close(0); os.close(1); os.close(2)", "", LONG_RUN_STEPS, 0, "stopped"),
     "daemon, closed outputs, terminates itself": (
         f"{DAEMON}{HANDLER}os.close(0); os.close(1); os.close(2)",
-        "if step == 50: os.kill(os.getpid(), 15)", MANY, 21, "finished",
+        "if step == 50: os.kill(os.getpid(), 15)", LONG_RUN_STEPS, 21, "finished",
     ),
-    "silent": (SILENT, "", MANY, 0, "stopped"),
-    "terminates itself": (HANDLER, "if step == 50: os.kill(os.getpid(), 15)", MANY, 21, "finished"),
-    "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", FEW, 0, "finished"),
-    "killed worker": (WORKERS, "next(batches)", MANY, 1, "raised"),
+    "silent": (SILENT, "", LONG_RUN_STEPS, 0, "stopped"),
+    "terminates itself": (HANDLER, "if step == 50: os.kill(os.getpid(), 15)", LONG_RUN_STEPS, 21, "finished"),
+    "raises at exit": ("import atexit; atexit.register(lambda: 1 / 0)", "", SHORT_RUN_STEPS, 0, "finished"),
+    "killed worker": (WORKERS, "next(batches)", LONG_RUN_STEPS, 1, "raised"),
 }  # fmt: skip
 ALL_AT_ONCE = "daemon, closed outputs, terminates itself"
 EVERYDAY = {ALL_AT_ONCE}

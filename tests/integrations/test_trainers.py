@@ -4,11 +4,10 @@ import json
 
 import pytest
 
+from diagnose.capture import step_marker
+from diagnose.monitor.run_folder import load_runs
+
 torch = pytest.importorskip("torch")
-
-from diagnose.capture import step_marker  # noqa: E402  # torch is what the file needs
-from diagnose.monitor.run_folder import load_runs  # noqa: E402
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 SAMPLES, BATCH, ACCUMULATED = 24, 2, 2
 UPDATES = SAMPLES // BATCH // ACCUMULATED

@@ -117,7 +117,7 @@ def test_without_the_packages(monkeypatch):
         eight_bit_adamw(Net(), lr=0.1)
     with pytest.raises(ModuleNotFoundError, match="needs the package torchao"):
         eight_bit_adamw(Net(), lr=0.1, backend="torchao")
-    with pytest.raises(ValueError, match="no backend 'fast'; there are bitsandbytes and torchao"):
+    with pytest.raises(ValueError, match="Invalid backend 'fast': use bitsandbytes or torchao"):
         eight_bit_adamw(Net(), lr=0.1, backend="fast")
 
 

@@ -112,7 +112,7 @@ def test_out_of_memory_is_recognised():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the report is another one with a GPU")
 def test_report_when_memory_runs_out(tmp_path, caplog):
     large = torch.ones(77, 1024)
-    with pytest.raises(RuntimeError, match="allocate"), snapshot_on_oom(tmp_path / "new" / "folder") as files:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="allocate"), snapshot_on_oom(tmp_path / "new" / "folder") as files:
         assert large.sum() > 0
         torch.empty(1 << 60, dtype=torch.uint8)
     (file,) = files
@@ -170,7 +170,7 @@ def test_wrong_arguments_are_refused(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu(tmp_path):
-    with pytest.raises(torch.OutOfMemoryError), snapshot_on_oom(tmp_path) as files:  # noqa: PT012
+    with pytest.raises(torch.OutOfMemoryError), snapshot_on_oom(tmp_path) as files:
         held = torch.ones(1 << 20, device="cuda")
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     assert held is not None

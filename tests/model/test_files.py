@@ -139,7 +139,7 @@ def test_pipes_and_devices_stay_what_they_are(tmp_path):
     ("name", "sentence"),
     [
         ("folder", "folder is a folder; name a file in it."),
-        ("file/r.txt", "file is no folder; name one."),
+        ("file/r.txt", "file is not a folder; name one."),
         ("nowhere/r.txt", "does not exist; create it first."),
         ("x" * 300 + ".txt", "File name too long. Give a shorter name."),
         ("two\nlines", "two lines exists already"),

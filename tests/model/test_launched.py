@@ -47,7 +47,7 @@ def test_what_is_alone_has_no_other_ranks(environment):
     [
         ({"RANK": "first"}, "RANK, WORLD_SIZE, LOCAL_WORLD_SIZE must be integers"),
         ({**MPIRUN, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE"),
-        ({"RANK": "8", "WORLD_SIZE": "8"}, "RANK=8 is no rank of WORLD_SIZE=8"),
+        ({"RANK": "8", "WORLD_SIZE": "8"}, "Invalid RANK=8: use 0 to 7 for WORLD_SIZE=8"),
     ],
 )
 def test_what_cannot_be_a_rank_is_an_error(environment, why):

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from diagnose.monitor.history import history_json, history_text, shift, summary
-from diagnose.monitor.run_folder import Run, RunInfo, load_runs, names_in
+from diagnose.monitor.run_folder import MonitoredRun, RunInfo, load_runs, names_in
 from diagnose.monitor.step_rows import Row
 
 MS = 1_000_000
@@ -13,7 +13,9 @@ MS = 1_000_000
 
 def run(day, p50_ms, **info):
     rows = [Row(10 * i, 0.0, 10, p50_ms * MS, p50_ms * MS, p50_ms * MS, 2 * p50_ms * MS, 0.0) for i in (1, 2, 3)]
-    return Run(Path(f"run{day}"), RunInfo("net", f"2026-01-0{day}", pid=1, ended="finished", slow=0.2, **info), rows)
+    return MonitoredRun(
+        Path(f"run{day}"), RunInfo("net", f"2026-01-0{day}", pid=1, ended="finished", slow=0.2, **info), rows
+    )
 
 
 def test_the_run_from_which_on_steps_are_slower_and_what_differs_there():

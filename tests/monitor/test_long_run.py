@@ -48,7 +48,7 @@ def train_step():
 def watching(tmp_path, own_clock=lambda: 0, **more):
     said = []
     options = WatchOptions(folder=tmp_path, step_on="marker", every=2, **more)
-    return Watch(options, say=said.append, clock=Clock(), own_clock=own_clock), said
+    return Watch(options, report=said.append, clock=Clock(), own_clock=own_clock), said
 
 
 def test_a_run_that_becomes_slower_records_a_window_and_diagnoses_it(tmp_path, train_step):

@@ -198,7 +198,7 @@ def test_without_a_driver_one_line_and_no_failure(capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "diagnose: no NVIDIA driver answers here (Driver Not Loaded), so there is nothing to watch.\n"
+        "diagnose: no NVIDIA driver responds here (Driver Not Loaded), so there is nothing to watch.\n"
     )
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from diagnose.errors import DEBUG
-from diagnose.model.packing import pack, unpack
+from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline import cache as cache_module
 from diagnose.pipeline.cache import Cache, default_cache
 from diagnose.pipeline.rank import analyze_rank
@@ -194,5 +194,5 @@ def test_bytes_that_hold_no_result_are_refused(data):
 
 
 def test_what_is_no_result_is_not_packed():
-    with pytest.raises(TypeError, match="PosixPath is no type of a result"):
+    with pytest.raises(TypeError, match="PosixPath is not a type of a result"):
         pack({"a": __import__("pathlib").Path("x")})

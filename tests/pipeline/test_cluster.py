@@ -11,12 +11,12 @@ from diagnose.errors import InputError
 from diagnose.pipeline import cluster as cluster_module
 from diagnose.pipeline.cluster import connected
 from diagnose.pipeline.executors import on_executor
-from diagnose.pipeline.job import Workers, analyze_inputs
+from diagnose.pipeline.job import analyze_inputs
 from diagnose.pipeline.run import analyze_paths
+from diagnose.pipeline.workers import Workers
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 from tests.pipeline import working
-from tests.pipeline.test_executors import ranks  # noqa: F401  # a fixture
 from tests.trace_reader.test_inputs import tar_of, trace_of
 
 QUIET = Progress(quiet=True)
@@ -30,7 +30,7 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def test_a_worker_that_is_killed_costs_no_rank(scheduler, ranks, tmp_path):  # noqa: F811
+def test_a_worker_that_is_killed_costs_no_rank(scheduler, ranks, tmp_path):
     (tmp_path / "marks").mkdir()
     with connected(scheduler, QUIET) as cluster:
         found = dict(on_executor(cluster.executor, cluster.num_workers, working.dying_once(tmp_path / "marks"), ranks))

@@ -10,19 +10,7 @@ import pytest
 
 from diagnose.errors import DEBUG
 from diagnose.pipeline.executors import Processes
-from diagnose.trace_reader.inputs import RankFiles
-from diagnose.trace_reader.stored import Stored
 from tests.pipeline import working
-
-
-@pytest.fixture
-def ranks(tmp_path) -> list[RankFiles]:
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    names = ["a", "b", "deadly", "d", "e"]
-    for size, name in enumerate(names):
-        (folder / f"{name}.json").write_bytes(bytes(size))
-    return [RankFiles(None, Stored(str(folder / f"{name}.json"), name)) for name in names]
 
 
 def run(work, ranks, num_workers, max_bytes=None):

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Where
-from diagnose.pipeline.headline import Answer, headline, summary
+from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 
 SYNC = Finding("host-sync", "The host waits", 400_000.0, where=(Where("src/train.py", 12),))
 STEP = 1_000_000.0
@@ -14,7 +14,7 @@ def queue(idle, depth=50.0):
 
 
 def answer(verdict="gaps", idle=0.4, findings=(SYNC,), **fields):
-    return Answer(verdict, None if idle is None else queue(idle), STEP, findings=findings, **fields)
+    return HeadlineInputs(verdict, None if idle is None else queue(idle), STEP, findings=findings, **fields)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_the_headline_is_one_sentence(found, idle, start, largest):
     ],
 )
 def test_a_part_of_a_step_is_not_its_length(idle, start, first):
-    told = answer(idle=idle, has_steps=False)
-    assert headline(told, SYNC).startswith(start)
-    assert summary(told, SYNC)[0].startswith(first)
+    inputs = answer(idle=idle, has_steps=False)
+    assert headline(inputs, SYNC).startswith(start)
+    assert summary(inputs, SYNC)[0].startswith(first)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,26 @@ def test_what_the_finding_is_the_largest_of(largest, others, fields, words):
 )  # fmt: skip
 def test_without_a_device_the_cost_that_the_first_change_avoids(rule, idle, words):
     largest, first = found("data-stall", 2e5), Prescription(rule, "id", "", "", "", (1e5, 2e5), 8e5, "same numbers")
-    told = answer(idle=idle, findings=(largest, found("launch-bound", 4e5)), prescriptions=(first,))
-    assert f"; {words}: " in headline(told, largest)
+    inputs = answer(idle=idle, findings=(largest, found("launch-bound", 4e5)), prescriptions=(first,))
+    assert f"; {words}: " in headline(inputs, largest)
+
+
+@pytest.mark.parametrize(
+    ("rule", "computed", "words"),
+    [("data-stall", 0.6, "the largest avoidable cost"), ("data-stall", 0.2, "the largest cost"),
+     ("warm-up", 0.6, "the largest cost")],
+)  # fmt: skip
+def test_without_a_device_more_of_the_step_may_be_necessary(rule, computed, words):
+    largest = found(rule, 3e5)
+    told = answer(idle=None, findings=(largest,), host_by_cause={rule: 0.3, "operators": computed})
+    assert f"; {words}: title (30.0 % of the step)." in headline(told, largest)
 
 
 def test_the_largest_saving_is_a_number_of_what_is_saved():
     largest = found("host-sync", 1e5, 3e5)
-    told = answer(findings=(largest, found("full-precision-matmul", 4e5, 0.0)))
-    assert headline(told, largest).endswith("; the largest saving: title (30.0 % of the step).")
-    assert summary(told, largest)[1].startswith("Largest saving: host-sync 300 µs (30.0 %), without it 700 µs")
+    inputs = answer(findings=(largest, found("full-precision-matmul", 4e5, 0.0)))
+    assert headline(inputs, largest).endswith("; the largest saving: title (30.0 % of the step).")
+    assert summary(inputs, largest)[1].startswith("Largest saving: host-sync 300 µs (30.0 %), without it 700 µs")
 
 
 def change(saves):
@@ -148,11 +159,11 @@ def test_without_waste_the_second_line_names_the_largest_finding(findings, words
 
 
 def test_a_change_that_gains_nothing_makes_no_cost_avoidable():
-    told = summary(answer(prescriptions=[change((0.0, 0.0))]), SYNC)
-    assert told[1] == "Largest cost: host-sync 400 µs (40.0 %), no change helps on its own, train.py:12"
+    inputs = summary(answer(prescriptions=[change((0.0, 0.0))]), SYNC)
+    assert inputs[1] == "Largest cost: host-sync 400 µs (40.0 %), no change helps on its own, train.py:12"
 
 
 def test_of_an_incomplete_recording_nothing_is_said_to_be_avoidable():
     cost = found("host-sync", 4e5, 3e5)
-    told = summary(answer(findings=(cost,), is_incomplete=True), cost)
-    assert told[1] == "Largest cost: host-sync 400 µs (40.0 %), in an incomplete recording"
+    inputs = summary(answer(findings=(cost,), is_incomplete=True), cost)
+    assert inputs[1] == "Largest cost: host-sync 400 µs (40.0 %), in an incomplete recording"

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.api import analyze_trace
 from diagnose.errors import UsageError
-from diagnose.model.places import Where
+from diagnose.model.locations import Where
 from diagnose.pipeline.ignoring import RuleChoice, leave_out
 from diagnose.reports.answer import answer
 from diagnose.reports.json import to_dict

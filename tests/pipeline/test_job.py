@@ -11,20 +11,22 @@ import pytest
 
 from diagnose.cli.main import run
 from diagnose.errors import InputError, UsageError
-from diagnose.pipeline import job
+from diagnose.pipeline import job, workers
 from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.pipeline.run import analyze_paths
 from diagnose.pipeline.summaries import list_summaries, read_summaries, write_summaries
+from diagnose.pipeline.workers import Workers
 from diagnose.ranks.profile import JobProfile
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
+from diagnose.trace_reader import folders
 
 CAPTURE = Path("fixtures/captures/barrier_every_step")  # of two ranks
 QUIET = Progress(quiet=True)
 
 
-def analyzed(*paths, workers=Workers(1), keep=None):  # noqa: B008  # it is frozen
+def analyzed(*paths, workers=Workers(1), keep=None):
     return to_dict(analyze_inputs(paths, workers=workers, progress=QUIET, draw=False, keep=keep))
 
 
@@ -54,6 +56,24 @@ def test_only_the_ranks_that_matter_are_examined(traces, monkeypatch):
     monkeypatch.setattr(job, "packed_examination", lambda files, **more: examined.append(files) or work(files, **more))
     assert len(analyzed(traces)["ranks"]) == 8
     assert len(examined) <= 3
+
+
+def test_a_job_of_few_ranks_reads_each_file_once(traces, monkeypatch, tmp_path):
+    read = []
+    monkeypatch.setattr(
+        folders, "read_trace", lambda path, *rest, made=folders.read_trace: read.append(path) or made(path, *rest)
+    )
+    expected = to_dict(analyze_paths([traces]))
+    assert len(read) == 2
+    read.clear()
+    assert analyzed(traces) == expected
+    assert len(read) == 2
+    (tmp_path / "cache").mkdir()
+    cached = Workers(1, cache=Cache(tmp_path / "cache"))
+    assert [analyzed(traces, workers=cached), analyzed(traces, workers=cached)] == [expected, expected]
+    assert len(read) == 4
+    (traces / "rank1.json.gz").unlink()
+    assert analyzed(traces, workers=cached)["ranks"] == []
 
 
 def test_a_bad_file_is_named_and_the_rest_is_answered(traces):
@@ -185,5 +205,5 @@ def test_options_are_checked_before_the_work_begins(option, code, capsys):
 
 def test_less_memory_means_fewer_processes(traces):
     with job.list_inputs([traces]) as inputs:
-        assert job._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
-        assert job._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)
+        assert workers._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
+        assert workers._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)

@@ -10,11 +10,13 @@ import pytest
 from diagnose.model.events import Device
 from diagnose.pipeline import what_if
 from diagnose.pipeline.rank import analyze_rank
+from diagnose.pipeline.run import analyze_paths
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 from diagnose.trace_reader import open_captures
 from diagnose.trials.candidates import candidates
 
 CAPTURES = sorted((Path(__file__).parents[2] / "fixtures" / "captures").iterdir())
+TRACES = CAPTURES[0].parents[1] / "traces"
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 
 
@@ -51,6 +53,21 @@ def agree(monkeypatch):
 @pytest.mark.parametrize("folder", CAPTURES, ids=lambda path: path.name)
 def test_of_captures(folder, agree):
     assert agree(open_captures([folder])[0]) > 0
+
+
+@pytest.mark.parametrize("name", ["item_every_step", "one_environment", "checkpoint_often"])
+def test_of_steps_without_what_recording_cost_and_of_the_run(name):
+    """Recording made the steps of two of them longer, which is taken out; in the third a few steps are long."""
+    folder = TRACES / f"{name}-planted"
+    d = analyze_paths([folder])
+    for p in d.prescriptions:
+        step_ns = p.mean_step_ns or d.step_ns
+        result = run_what_if(folder, WhatIfRequest(apply=(p.id,)))
+        assert result.baseline_ns == step_ns
+        assert (step_ns - result.forecasts[-1].high_ns, step_ns - result.forecasts[-1].low_ns) == pytest.approx(
+            p.saves_ns
+        )
+    assert d.recording_removed > 0 or d.prescriptions[0].mean_step_ns
 
 
 def test_of_a_step_with_an_end_that_is_cut(recording, agree):

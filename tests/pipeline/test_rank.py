@@ -196,7 +196,7 @@ def test_few_device_tasks_lower_the_confidence(late, recording):
 
 
 def inflate(r, *, light, unprofiled):
-    r.told(light_ms=(light,), unprofiled_ms=(unprofiled,))
+    r.with_info(light_ms=(light,), unprofiled_ms=(unprofiled,))
     return r.diagnosis()
 
 
@@ -263,7 +263,7 @@ def test_the_source_says_where_steps_came_from(late, recording):
     unmarked = recording()
     unmarked.kernel("gemm", 0, 100, launched=(-10, -5))
     assert unmarked.diagnosis().source.found_steps_by == "none"
-    late.told(found_steps_by="optimizer", command=("train.py", "--lr", "1"), torch="2.13.0", unprofiled_ms=(1.5,))
+    late.with_info(found_steps_by="optimizer", command=("train.py", "--lr", "1"), torch="2.13.0", unprofiled_ms=(1.5,))
     source = late.diagnosis().source
     assert (source.found_steps_by, source.command, source.torch) == ("optimizer", "train.py --lr 1", "2.13.0")
     assert source.unprofiled_step_ns == (1_500_000,)

@@ -103,10 +103,10 @@ def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
     found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
     prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
     replayed = replay_savings(stalled, found, prescribed)
-    falls = waterfall(stalled, found, replayed)
-    assert [f.title for f in falls.forecasts] == ["now", "Mend python-stall", "Mend slow-kernel"]
+    steps = waterfall(stalled, found, replayed)
+    assert [f.title for f in steps.forecasts] == ["now", "Mend python-stall", "Mend slow-kernel"]
     # 500; without Python b follows a at 100 and takes 90; with half of both kernels a ends at 60 and b takes 45.
-    assert [f.step_ns for f in falls.forecasts] == pytest.approx([500_000, 190_000, 107_125])
+    assert [f.step_ns for f in steps.forecasts] == pytest.approx([500_000, 190_000, 107_125])
     alone = {p.rule: p.saves_ns[1] for p in replayed.prescriptions}
     assert alone["slow-kernel"] == pytest.approx(47_250)
 
@@ -114,17 +114,17 @@ def test_savings_fall_one_after_the_other_and_are_not_added(stalled):
 def test_every_subset_of_the_changes_is_replayed_where_a_page_offers_them(stalled):
     found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
     prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
-    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed), combine=True)
-    both = falls.forecasts[-1].ids
-    assert [f.ids for f in falls.combinations] == [(), both[:1], both[1:], both]
-    assert [f.step_ns for f in falls.combinations] == pytest.approx([500_000, 190_000, 455_000, 107_125])
+    steps = waterfall(stalled, found, replay_savings(stalled, found, prescribed), combine=True)
+    both = steps.forecasts[-1].ids
+    assert [f.ids for f in steps.combinations] == [(), both[:1], both[1:], both]
+    assert [f.step_ns for f in steps.combinations] == pytest.approx([500_000, 190_000, 455_000, 107_125])
 
 
 def test_one_prescription_for_each_finding_falls(stalled):
     found = [finding("python-stall", 290)]
     prescribed = [prescription("python-stall", 100, 290, "large"), prescription("python-stall", 50, 60, "small")]
-    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
-    assert [f.ids for f in falls.forecasts] == [(), ("large",)]
+    steps = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
+    assert [f.ids for f in steps.forecasts] == [(), ("large",)]
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_one_prescription_for_each_finding_falls(stalled):
 def test_of_changes_that_compile_the_model_one_falls(stalled, names, num):
     found = [finding("python-stall", 290), finding("slow-kernel", 85, [0, 1])]
     prescribed = [prescription("python-stall", 290, 290, names[0]), prescription("slow-kernel", 85, 85, names[1])]
-    falls = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
-    assert falls.forecasts[-1].ids == names[:num]
+    steps = waterfall(stalled, found, replay_savings(stalled, found, prescribed))
+    assert steps.forecasts[-1].ids == names[:num]
 
 
 def test_nothing_to_gain_is_no_waterfall(hidden):

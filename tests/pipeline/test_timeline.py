@@ -135,4 +135,3 @@ def test_kernels_are_listed_all_and_by_operator(recording):
     assert [(o.name, o.calls_per_step, o.time_ns) for o in p.by_operator] == [
         ("aten::op0", 8, 40_000), ("aten::op1", 7, 35_000),
     ]  # fmt: skip
-    assert p.by_module == ()

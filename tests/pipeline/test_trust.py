@@ -53,7 +53,7 @@ def test_a_handful_of_tasks_says_nothing_of_steady_steps(recording, num, fires):
     r.step(1, 0, 1000)
     for i in range(num):
         r.kernel("add", 100 * i, 100 * i + 100, launched=(-200 + i, -199 + i))
-    assert bool(said(r, f"holds only {num} device tasks: too few to say anything")) == fires
+    assert bool(said(r, f"holds only {num} device tasks: too few to analyse")) == fires
 
 
 def test_one_task_is_one(recording):
@@ -70,7 +70,7 @@ def test_steps_that_repeat_the_same_few_tasks_are_whole(recording, other, fires)
         r.step(i, 1000 * i, 1000 * i + 1000)
         r.kernel(first, 1000 * i + 20, 1000 * i + 100, launched=(1000 * i + 1, 1000 * i + 5))
         r.kernel("matmul", 1000 * i + 100, 1000 * i + 900, launched=(1000 * i + 6, 1000 * i + 9))
-    assert bool(said(r, "too few to say anything")) == fires
+    assert bool(said(r, "too few to analyse")) == fires
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_names_instead_of_lines_are_announced(hundred):
 
 def test_notes_of_the_capture_are_passed_on(hundred):
     r = hundred()
-    r.told(notes=("NVML is not available: no driver.",))
+    r.with_info(notes=("NVML is not available: no driver.",))
     assert len(said(r, "no driver")) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_second_device_that_is_not_looked_at_is_said(late):
 @pytest.mark.parametrize(("sampler", "fires"), [({}, 0), ({"ready_share": 0.05}, 0), ({"ready_share": 0.12}, 1)])
 def test_a_training_thread_without_a_core(hundred, sampler, fires):
     r = hundred()
-    r.told(sampler=sampler)
+    r.with_info(sampler=sampler)
     notes = said(r, "runnable but not scheduled for 12 % of the time")
     assert len(notes) == fires
 
@@ -146,13 +146,13 @@ def test_too_few_operators_and_little_cost_are_no_note(recording, num, beside_ns
 
 def test_measured_steps_need_no_estimate(recording):
     r = calling(recording, 100)
-    r.told(unprofiled_ms=[0.9], light_ms=[1.0])
+    r.with_info(unprofiled_ms=[0.9], light_ms=[1.0])
     assert said(r, "operators show that only call") == []
 
 
 @pytest.mark.parametrize(("share", "warned"), [(0.1, False), (0.5, True)])
 def test_a_busy_cpu_stands_beside_the_answer(late, share, warned):
-    late.told(sampler={"ready_share": share})
+    late.with_info(sampler={"ready_share": share})
     answer = late.diagnosis()
     assert json.loads(answer.to_json())["cpu_wait"] == share
     assert ("waited for a core 50 % of the time" in " ".join(render(answer).split())) == warned

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue
-from diagnose.pipeline.verdict import answering, dominant, matches_verdict, savings_by_rule, verdict
+from diagnose.pipeline.verdict import dominant, dominant_with_savings, matches_verdict, savings_by_rule, verdict
 
 
 def queue(idle, *, depth=50.0, late=0.0):
@@ -201,9 +201,9 @@ def test_without_a_device_a_change_that_helps_answers_before_calls_that_stay(sha
     findings = [found("launch-bound", 0.41), found("data-stall", share)]
     rare = [findings[0], found("data-stall", share, count=4)]
     saved_ns = {rule: part * 1e6 for rule, part in saved.items()}
-    assert answering("no-gpu", findings, 1e6, 10, saved_ns).rule == expected
-    assert answering("gaps", findings, 1e6, 10, saved_ns).rule == "launch-bound"
-    assert answering("no-gpu", rare, 1e6, 10, saved_ns).rule == "launch-bound"
+    assert dominant_with_savings("no-gpu", findings, 1e6, 10, saved_ns).rule == expected
+    assert dominant_with_savings("gaps", findings, 1e6, 10, saved_ns).rule == "launch-bound"
+    assert dominant_with_savings("no-gpu", rare, 1e6, 10, saved_ns).rule == "launch-bound"
 
 
 def test_the_best_change_of_each_finding_counts():

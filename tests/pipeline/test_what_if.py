@@ -1,13 +1,15 @@
 """What the step would take if: questions to the replay, through the function behind `diagnose what-if`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diagnose.errors import UsageError
 from diagnose.model.events import Device
-from diagnose.pipeline import what_if
+from diagnose.pipeline import what_if, what_if_asked
+from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.run import analyze_captures, analyze_paths
 from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
 
@@ -57,15 +59,61 @@ def test_a_further_change_is_predicted_where_it_is_asked_for(recording, monkeypa
     assert answer.after_ns < 0.9 * answer.baseline_ns
 
 
-def test_what_lies_outside_of_the_recorded_steps_is_not_predicted(recording, run_steps, monkeypatch):
+@pytest.fixture
+def now_and_then(recording, run_steps, monkeypatch):
+    """Steps of 10 ms, of which every sixteenth saves a checkpoint for 390 ms more and was not recorded."""
     r = recording()
     r.step(1, 0, 10_000)
     r.op("aten::mm", 0, 10_000)
     took = [400.0 if i % 16 == 15 else 10.0 for i in range(160)]
     r.run = run_steps(took, backwards=[1] * 160, checkpoint=[390.0 * (t > 10) for t in took])
     monkeypatch.setattr(what_if, "open_captures", lambda _paths: [r.capture()])
-    with pytest.raises(UsageError, match="save-in-background saves the recorded steps do not show"):
-        run_what_if("trace.json", WhatIfRequest(apply=("save-in-background",)))
+    return analyze_captures([r.capture()], draw=False)
+
+
+def test_what_lies_outside_of_the_recorded_steps_is_predicted_of_the_run_s_mean_step(now_and_then):
+    (card,) = [p for p in now_and_then.prescriptions if p.id == "save-in-background"]
+    answer = run_what_if("trace.json", WhatIfRequest(apply=(card.id,)))
+    assert answer.baseline_ns == card.mean_step_ns == pytest.approx(34.4e6, rel=0.01)  # 15 of 10 ms, one of 400
+    saved = answer.baseline_ns - answer.forecasts[1].high_ns, answer.baseline_ns - answer.forecasts[1].low_ns
+    assert saved == pytest.approx(card.saves_ns)
+    assert saved[1] > 10e6
+    assert answer.text().startswith("step now, mean of the run   34.68 ms\n  with save-in-background ")
+    assert answer.text().endswith(
+        "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
+    )
+    assert json.loads(answer.to_json())["replay"] == {"error_share": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"apply": ("none-such",)}, "no prescription none-such; there are: .*save-in-background"),
+        (
+            {"apply": ("save-in-background",), "scale": (("mm", 0.5),)},
+            "run's mean step, .* ask for --apply save-in-background without the others",
+        ),
+    ],
+)
+def test_refusals_of_prescriptions_name_what_is_predicted(now_and_then, changes, words):
+    with pytest.raises(UsageError, match=words):
+        run_what_if("trace.json", WhatIfRequest(**changes))
+
+
+def test_what_saves_an_unknown_amount_is_refused_with_what_is_predicted(on_the_host, monkeypatch):
+    monkeypatch.setattr(
+        what_if_asked, "find_in_rank", lambda capture: without_predictions(find_in_rank(capture), "load-in-workers")
+    )
+    with pytest.raises(
+        UsageError, match=r"load-in-workers saves what this recording does not show, .* predicted are: cache"
+    ):
+        on_the_host(apply=("load-in-workers",))
+
+
+def without_predictions(found, name):
+    """Return the findings of a rank whose recording does not show what one change saves."""
+    prescribed = (replace(p, predicted_step_ns=None) if p.id == name else p for p in found.prescribed)
+    return found._replace(prescribed=tuple(prescribed))
 
 
 def test_changes_are_replayed_together(asked):
@@ -76,7 +124,7 @@ def test_changes_are_replayed_together(asked):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"without": ("no-such-rule",)}, "is no rule of idle time"),
+        ({"without": ("no-such-rule",)}, "Invalid --without no-such-rule: use a rule of idle time"),
         ({"without": ("gc-pause",)}, "takes no time in this trace"),
         ({"scale": (("conv", 0.5),)}, "No kernel"),
     ],
@@ -121,7 +169,7 @@ def test_a_prescription_is_applied_between_its_bounds(on_the_host):
     answer = on_the_host(apply=("load-in-workers",))
     now, then = answer.forecasts
     assert now.step_ns == pytest.approx(100_000)
-    assert then.low_ns == pytest.approx(40_000)  # all of the stall
+    assert then.low_ns == pytest.approx(37_000)  # all of the stall of 60, and a twentieth that the rest gains
     assert then.low_ns < then.step_ns < then.high_ns < 100_000
     assert "with load-in-workers: " in answer.text()
     assert json.loads(answer.to_json())["forecasts"][1]["range_ms"] == [then.low_ns / 1e6, then.high_ns / 1e6]

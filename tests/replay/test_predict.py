@@ -28,7 +28,7 @@ def stalled(recording):
 
 
 def without(start_us, end_us, factor=0.0):
-    return partial(scale_host, stretches=span(start_us * 1000, end_us * 1000), factor=factor)
+    return partial(scale_host, intervals=span(start_us * 1000, end_us * 1000), factor=factor)
 
 
 def after(t, *changes):
@@ -143,7 +143,7 @@ def test_what_a_replay_may_miss_by_does_not_undercut_the_device(recording):
         r.op("aten::mm", at + 890, at + 900)
         r.kernel("gemm", at + 900, at + 1000, launched=(at + 892, at + 896))
     t = r.tables()
-    gone = partial(scale_host, stretches=span(0, 5_000_000), factor=0.0)
+    gone = partial(scale_host, intervals=span(0, 5_000_000), factor=0.0)
     found = predict(t, measured(t), Effect(gone, gone, t.steps.step_ns))
     assert found.low_ns >= 0.95 * 100_000
     assert found.high_ns >= 1.05 * found.low_ns
@@ -152,9 +152,9 @@ def test_what_a_replay_may_miss_by_does_not_undercut_the_device(recording):
 def test_a_device_that_hid_what_recording_costs_leaves_more_to_save(recording):
     """Each step: 20 launches of 30 µs, whose 0.92 ms of kernels the host waits for; without these it is the limit."""
 
-    def steps(**told):
+    def steps(**info):
         r = recording()
-        r.told(**told)
+        r.with_info(**info)
         for step in range(4):
             begin = 1000 * step
             r.step(step, begin, begin + 1000)

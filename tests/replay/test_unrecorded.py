@@ -99,7 +99,7 @@ def test_samples_move_with_the_work_they_were_taken_of(recording):
 def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
     bare, r = steps(recording, 0.0), steps(recording, 2.5)
     ms = per_step_ms(bare.tables())
-    r.told(light_ms=(per_step_ms(r.tables()),) * 4, unprofiled_ms=(ms,) * 4)
+    r.with_info(light_ms=(per_step_ms(r.tables()),) * 4, unprofiled_ms=(ms,) * 4)
     d = r.diagnosis()
     assert d.step_ns / 1e6 == pytest.approx(ms, rel=0.03)
     assert abs(d.profiler_overhead) < 0.03
@@ -119,7 +119,7 @@ def test_the_sentence_about_it_states_the_step_of_the_first_screen(recording):
             r.op("aten::add", now, now + 3)
             now += 4
         r.step(number + 1, began, now)
-    r.told(light_ms=(1.0,) * 10, unprofiled_ms=(0.75,) * 10)
+    r.with_info(light_ms=(1.0,) * 10, unprofiled_ms=(0.75,) * 10)
     d = r.diagnosis()
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
     assert note.endswith(f"all times are of the steps without it, whose mean is {duration(d.step_ns)}.")
@@ -132,5 +132,5 @@ def test_the_sentence_about_it_states_the_step_of_the_first_screen(recording):
 def test_several_ranks_stay_as_recorded(recording):
     r = steps(recording, 2.5)
     ms = per_step_ms(r.tables())
-    r.told(light_ms=(ms,) * 4, unprofiled_ms=(ms / 2,) * 4, world_size=2)
+    r.with_info(light_ms=(ms,) * 4, unprofiled_ms=(ms / 2,) * 4, world_size=2)
     assert r.diagnosis().step_ns / 1e6 == pytest.approx(ms)

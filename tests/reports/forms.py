@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from diagnose.model.charts import (
+    CodeTime,
+    CodeTimes,
     DeviceShare,
     Flame,
     Frame,
@@ -31,6 +33,7 @@ from diagnose.model.diagnosis import (
 )
 from diagnose.model.events import Note
 from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
+from tests.reports.code_forms import code
 
 MS = 1_000_000
 KERNEL = (
@@ -168,6 +171,7 @@ def gaps() -> Diagnosis:
         source=SOURCE,
         operators=(HostOperator("aten::addmm", 24, 1.9 * MS, 2.4 * MS, "[[64, 1024], [1024, 4096]]"),),
         picture=picture(),
+        code=code(),
         replay_error=0.021,
         profiler_overhead=0.08,
         critical_path=CriticalPath(
@@ -229,6 +233,7 @@ def no_gpu() -> Diagnosis:
             (Span("host 1", 0, 9 * MS, "aten::conv2d", "operator"), Span("host 1 +1", 1 * MS, 2 * MS, "b", "operator")),
             (Gap(0, 12 * MS, "operators", "aten::conv2d"), Gap(12 * MS, 20 * MS, "data-stall", "__next__")),
         ),
+        code=CodeTimes("samples", 20 * MS, functions=(CodeTime("train.py:31 main", 7 * MS, 0.35),)),
         source=replace(SOURCE, devices=()),
     )  # fmt: skip
 
@@ -296,6 +301,7 @@ def hostile() -> Diagnosis:
         operators=(HostOperator(HOSTILE, 1, MS, MS, HOSTILE),),
         trials=(Trial(HOSTILE, (1.0,), (1.0,), 1.0, (1.0, 1.0), "unknown"),),
         picture=shown,
+        code=CodeTimes("frames", MS, False, *((CodeTime(HOSTILE, MS, 1.0, MS, 1.0),) for _ in range(3))),
     )
 
 

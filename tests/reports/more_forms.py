@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnose.model.charts import DeviceShare, KernelTime
+from diagnose.model.charts import CodeTime, CodeTimes, KernelTime
 from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, RankSummary, Where
 from diagnose.model.job import CollectiveSummary, Job, RankRow
 from tests.reports.forms import MS, SOURCE, cpu_bound, finding, gaps, prescription
@@ -28,12 +28,13 @@ def compiled() -> Diagnosis:
         KernelTime(name, kind, 12.0, share * 18 * MS, share, "float32", 0.4, region) for name, kind, share in rows
     )
     found = replace(finding("launch-bound", 1.2, region, "CompiledFxGraph"), title="Products run in float32")
-    shown = replace(
-        d.picture, kernels=kernels, by_module=(DeviceShare("Torch-Compiled Region: 0/0", 36.0, 18 * MS, 1.0),)
+    shown = replace(d.picture, kernels=kernels)
+    code = CodeTimes(
+        "frames", 40 * MS, False, modules=(CodeTime("OptimizedModule_0", 8 * MS, 0.2, 8 * MS, 1.0, 18.0 * MS),)
     )
     return replace(
         d, verdict="kernel-bound", dominant="launch-bound", findings=(found,),
-        prescriptions=(prescription("launch-bound", 4, 6),), picture=shown,
+        prescriptions=(prescription("launch-bound", 4, 6),), picture=shown, code=code,
         partition=Partition(0.94, 0.0, 0.0, 0.06), idle_by_cause={"launch-bound": 0.06},
         queue=replace(d.queue, busy_share=0.94, idle_share=0.06), waterfall=None, kernels=kernels,
     )  # fmt: skip

@@ -2,27 +2,64 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
+from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.answer import Prediction, answer, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.format import duration
 from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.html import render as page
+from diagnose.reports.language import language
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
 from diagnose.reports.saving_words import behind
 from diagnose.reports.text import render as text_report
+from diagnose.text.titles import LARGEST_AVOIDABLE
 
 MS = 1_000_000
+SLOW_DATASET = Path(__file__).parents[2] / "fixtures" / "captures" / "slow_dataset"
 
 
 def test_a_headline_has_at_most_sixteen_words(any_form):
     assert 2 <= len(answer(any_form).headline.split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize("shown", [text_report, page])
+def test_a_headline_states_that_necessary_work_takes_longer(shown):
+    """Of 179 ms operators take 68.5 %, which no change avoids, and the DataLoader 28.4 %."""
+    d = analyze_paths([SLOW_DATASET])
+    assert "Largest avoidable cost: the step waits for the DataLoader (28.4 %)" in " ".join(shown(d).split())
+    with language("zh"):
+        assert "最大的可避免代价：每步在等待主进程内加载数据的 DataLoader" in "".join(shown(d).split("\n"))
+    d = analyze_paths([SLOW_DATASET.parents[1] / "traces" / "slow_dataset-planted"])  # 88.6 %
+    assert "Largest avoidable" not in shown(d)
+
+
+@pytest.mark.parametrize(
+    ("title", "headline"),
+    [
+        (
+            "AdamW updates parameters one by one",
+            "Largest avoidable cost: AdamW updates parameters one by one (30.0 % of the step)",
+        ),
+        ("The " + "very " * 12 + "long wait", "Largest avoidable cost: the " + "very " * 9 + "very… (30.0 %)"),
+        (
+            "The step waits, which is long, and longer than it seems to be at first",
+            "Largest avoidable cost: the step waits, which is long (30.0 %)",
+        ),
+    ],
+)
+def test_the_words_of_the_largest_avoidable_cost_stay(forms, title, headline):
+    d = forms["gaps"]
+    one = replace(d.findings[0], title=title, lost_ns=0.3 * d.step_ns)
+    d = replace(d, findings=(one,), headline=f"The GPU is idle; {LARGEST_AVOIDABLE}: {title}.")
+    assert answer(d).headline == headline
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from diagnose.reports.text import render as text
 MS = 1_000_000
 LONG = "operators were issued one after the other and more slowly than the device ran them, which left it without work"
 ONE_OF_SEVERAL = re.compile(
-    r"(?<![\d.,])1 (?:\w+ )?(?:gaps|regions|calls|steps|kernels|stretches|launches|ranks|spans)\b"
+    r"(?<![\d.,])1 (?:\w+ )?(?:gaps|regions|calls|steps|kernels|intervals|launches|ranks|spans)\b"
 )
 
 

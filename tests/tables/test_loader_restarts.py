@@ -22,9 +22,9 @@ def restarting(recording, draws=6, took=600):
 def test_a_loader_that_begins_anew_for_each_batch_is_no_work_for_workers(recording):
     r = restarting(recording)
     finding = r.find("data-stall")
-    assert finding.title == "The step waits for the DataLoader, which begins anew for each batch"
+    assert finding.title == "The step waits for the DataLoader, which restarts for each batch"
     assert finding.facts["restart_share"] == pytest.approx(450 / 600)
-    assert "Each call draws the order of all samples anew, which takes 75 % of it." in finding.evidence[-1]
+    assert "Each call draws the order of all samples again, which takes 75 % of it." in finding.evidence[-1]
     (p,) = r.prescribe("data-stall")
     assert (p.id, p.saves_ns) == ("keep-iterator", (pytest.approx(360_000), pytest.approx(510_000)))
 

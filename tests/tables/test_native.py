@@ -37,7 +37,7 @@ def test_what_may_be_python(recording, change):
 
 def test_a_capture_is_of_a_script(recording):
     r = serving(recording)
-    r.told(torch="2.8.0")
+    r.with_info(torch="2.8.0")
     assert not runs_no_python(r.tables())
 
 

@@ -29,7 +29,7 @@ def ran(recording, run_steps):
         took = [*spread(before, 14), 2 * recorded, *each, 2 * recorded, *spread(after, 30)]
         work = {"work": [per_ms * ms for ms in took]} if per_ms else {}
         r.run = run_steps(took, state=STATE, backwards=[1] * len(STATE), **work)
-        r.told(light_ms=tuple(each), unprofiled_ms=tuple(spread(before, 10)), settled_after=2)
+        r.with_info(light_ms=tuple(each), unprofiled_ms=tuple(spread(before, 10)), settled_after=2)
         return r.diagnosis()
 
     return make
@@ -53,7 +53,7 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
     assert "longer while recorded" not in render(d)
     assert answer(d).cautions == (
         "Steps without the profiler took 16.0 ms right before and 10.0 ms right after the recorded ones, which took "
-        "16.0 ms: the script or the machine changed meanwhile, so the stated step may not be the usual one. Record "
+        "16.0 ms: the script or the machine changed meanwhile, so the reported step may not be the usual one. Record "
         "again.",
         "The step of 16.0 ms is the mean of 10 recorded steps, the run's mean step is 11.4 ms: long steps are a larger "
         "part of the recorded ones.",
@@ -116,7 +116,7 @@ def test_of_the_device_s_steps_those_after_the_recording_do_not_count(late, run_
     """Its profiler stays attached, and launches take longer then."""
     took = [*spread(1.0, 14), 2.0, *[1.0] * 10, 2.0, *spread(1.6, 30)]
     late.run = run_steps(took, state=STATE)
-    late.told(light_ms=(1.0,) * 10, unprofiled_ms=tuple(spread(1.0, 10)))
+    late.with_info(light_ms=(1.0,) * 10, unprofiled_ms=tuple(spread(1.0, 10)))
     assert late.diagnosis().plain_steps is None  # the host's times, which may run ahead
     late.run = replace(late.run, device_ns=late.run.took_ns)
     beside = late.diagnosis().plain_steps

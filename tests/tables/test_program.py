@@ -80,7 +80,7 @@ def test_the_batch_is_the_loaders_or_that_of_convolutions(recording):
     assert known(r).batch_size is None
     r.op("aten::conv2d", 962, 966, shapes="[[512, 3, 32, 32], [64, 3, 3, 3]]")
     assert known(r).batch_size == 512
-    r.told(loader={"batch_size": 256})
+    r.with_info(loader={"batch_size": 256})
     assert known(r).batch_size == 256
 
 
@@ -118,7 +118,7 @@ def test_an_allocator_without_a_cache_takes_and_frees_all_the_time(recording):
         grows.runtime("cudaMalloc", 80 * i + 62, 80 * i + 66)
     assert known(r).allocator == "uncached"
     assert known(grows).allocator == "caching"
-    r.told(flags={"allocator": "backend:cudaMallocAsync"})
+    r.with_info(flags={"allocator": "backend:cudaMallocAsync"})
     assert known(r).allocator == "async"
 
 

@@ -1,4 +1,4 @@
-"""Which stretches of a trace are its steady steps."""
+"""Which intervals of a trace are its steady steps."""
 
 import pytest
 

@@ -176,7 +176,7 @@ def test_values_of_json_are_masked_and_stay_json():
 
 def test_progress_and_errors_show_no_credential():
     stream = io.StringIO()
-    Progress(stream=stream).say("tracing python train.py --token abc")
+    Progress(stream=stream).report("tracing python train.py --token abc")
     with Progress(stream=stream).phase("reading https://h/?token=abc"):
         pass
     assert (

@@ -39,10 +39,33 @@ def test_what_is_a_part_of_the_run_s_mean_step_is_set_against_that():
     assert candidate.predicted_ratio == pytest.approx(0.75)
 
 
+def prescribed(name, saves, predicted=True, **fields):
+    return Prescription(
+        "rule", name, name, "", "", saves, 10e6 - sum(saves) / 2 if predicted else None, "same", **fields
+    )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_trials_go_by_predicted_saving_and_what_is_not_predicted_comes_last(turned):
+    """Savings of the step and of the run's mean step are compared as shares; order of the report plays no part."""
+    listed = [
+        prescribed("schedule-gc", (1e6, 2e6)),  # 0.85 of the step is left
+        prescribed("fused-optimizer", (4e6, 6e6)),  # 0.5
+        prescribed("save-in-background", (10e6, 30e6), predicted=False, mean_step_ns=80e6),  # 0.75, more in ms
+        prescribed("keep-workers", (0.0, 9e6), predicted=False),
+    ]
+    diagnosis = SimpleNamespace(
+        prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, recording_ns=0.0, queue=None
+    )
+    expected = ["fused-optimizer", "save-in-background", "schedule-gc", "keep-workers"]
+    assert [c.id for c in candidates(diagnosis, ())] == expected
+    assert [c.id for c in candidates(diagnosis, ("sham", *sorted(expected)))] == [*expected[:3], "sham", "keep-workers"]
+
+
 def test_what_only_the_author_can_write_is_not_run():
     workers = Prescription(
         "data-stall", "load-in-workers", "Load", "", "", (0.0, 5e6), 8e6, "same", arguments={"by_hand": "it is theirs"}
     )
     diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
-    assert candidate.refusal == "It is made by hand: it is theirs."
+    assert candidate.skip_reason == "It is made by hand: it is theirs."

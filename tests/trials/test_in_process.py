@@ -139,7 +139,7 @@ def test_a_step_that_goes_on_where_it_was_is_judged_by_its_spread_and_that_is_sa
     step = make()()
     diagnosis = proven(lambda: step, "sham")
     assert "differs from itself" in diagnosis.trials[0].note
-    assert [note for note in diagnosis.trust if "does not make everything anew" in note.text]
+    assert [note for note in diagnosis.trust if "does not create everything again" in note.text]
 
 
 def fail(error):
@@ -250,7 +250,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(monkeypatch):
 
     with pytest.raises(UsageError, match=r"expandable-segments sets environment variables.*diagnose prove"):
         proven(never, "expandable-segments")
-    with pytest.raises(UsageError, match="There is no change faster"):
+    with pytest.raises(UsageError, match="Invalid change faster"):
         proven(never, "faster")
     with pytest.raises(UsageError, match=r"Invalid budget .soon.: use 90s, 10m or 1h"):
         proven(never, budget="soon")

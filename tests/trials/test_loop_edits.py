@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.model.diagnosis import Example, Finding, Where
-from diagnose.trials.outcome import _lines
+from diagnose.trials.outcome import lines_of
 from diagnose.trials.source_edits import write_patch
 
 LOOP = '''"""Trains."""
@@ -195,5 +195,5 @@ def test_the_lines_of_a_finding_are_those_of_the_script_alone(tmp_path):
     finding = Finding("host-sync", "waits", 1.0, 1, 1, 1, where=tuple(places), examples=(
         Example(0, 0, 1, "", "", "", Where("train.py", 12)),
     ))  # fmt: skip
-    assert _lines(SimpleNamespace(findings=(finding,)), "host-sync", script) == (7, 9, 12)
-    assert _lines(SimpleNamespace(findings=(finding,)), "data-stall", script) == ()
+    assert lines_of(SimpleNamespace(findings=(finding,)), "host-sync", script) == (7, 9, 12)
+    assert lines_of(SimpleNamespace(findings=(finding,)), "data-stall", script) == ()

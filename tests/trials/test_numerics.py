@@ -5,7 +5,7 @@ import pytest
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart
 from diagnose.trials.spec import TrialResult
-from diagnose.trials.trials import Measured, evaluate, is_gain
+from diagnose.trials.trials import TrialRuns, evaluate, is_gain
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))
 
@@ -111,7 +111,7 @@ def test_every_run_with_the_change_counts():
 def test_samples_that_draw_otherwise_in_workers_are_no_drift(change, draws, losses, numerics):
     before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, samples_draw=draws)] * 2
     after = [TrialResult(step_ns=(5e6,) * 20, losses=losses, applied=("it",))] * 2
-    trial = evaluate(Candidate(change, ""), Measured((change,), before, after, before))
+    trial = evaluate(Candidate(change, ""), TrialRuns((change,), before, after, before))
     assert trial.numerics == numerics
     assert is_gain(trial) is (numerics == "unknown")
     assert ("Samples draw random numbers" in trial.note) is (numerics == "unknown")
@@ -132,7 +132,7 @@ def test_workers_that_are_kept_promise_the_numbers_of_the_first_epoch(change, fi
     before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, first_epoch=first_epoch)] * 2
     losses = (*LOSSES[:same], *scaled(1)[same:])
     after = [TrialResult(step_ns=(5e6,) * 20, losses=losses, applied=("it",))] * 2
-    trial = evaluate(Candidate(change, ""), Measured((change,), before, after, before))
+    trial = evaluate(Candidate(change, ""), TrialRuns((change,), before, after, before))
     assert trial.numerics == numerics
     kept = first_epoch is not None and change != "fused-optimizer"
     assert ("Later epochs draw other random numbers" in trial.note) is kept
@@ -141,5 +141,5 @@ def test_workers_that_are_kept_promise_the_numbers_of_the_first_epoch(change, fi
 def test_a_loss_of_a_later_epoch_that_is_not_finite_is_a_drift():
     before = [TrialResult(step_ns=(10e6,) * 20, losses=LOSSES, first_epoch=10)] * 2
     after = [TrialResult(step_ns=(5e6,) * 20, losses=(*LOSSES[:12], math.nan), applied=("it",))] * 2
-    trial = evaluate(Candidate("keep-workers", ""), Measured(("keep-workers",), before, after, before))
+    trial = evaluate(Candidate("keep-workers", ""), TrialRuns(("keep-workers",), before, after, before))
     assert trial.numerics == "drifted"

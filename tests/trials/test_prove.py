@@ -186,7 +186,7 @@ def test_a_change_that_changes_nothing_is_no_gain_whatever_the_clock_says():
 
 def test_a_change_that_is_refused_is_not_run():
     script = Script({})
-    result = prove(script, [Candidate("autocast-fp16", "Fp16", refusal="It needs a GPU.")], 1e6, lambda _text: None)
+    result = prove(script, [Candidate("autocast-fp16", "Fp16", skip_reason="It needs a GPU.")], 1e6, lambda _text: None)
     assert [(t.id, t.failure, t.step_ms) for t in result.trials] == [("autocast-fp16", "It needs a GPU.", ())]
     assert script.ran == []
 

@@ -162,7 +162,7 @@ open(os.path.join(os.path.dirname(__file__), "beside.txt"), "w").write("new")
 def test_a_script_that_writes_removes_and_renames_reaches_no_original(runner, tmp_path):
     found = runner(HARMS)
     said = []
-    found.say = said.append
+    found.report = said.append
     project, data = tmp_path / "project", tmp_path / "data"
     data.mkdir()
     (project / "data").symlink_to("../data")
@@ -250,7 +250,10 @@ def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
     assert whys[0].failure.startswith("It ended with exit code 3 and left a result that cannot be used: Expecting")
     assert whys[1].failure.endswith("used: its step_ns is not what a run measures (its last line: x).")
     assert "recursion" in whys[2].failure
-    assert [run.failure.partition("used: ")[2] for run in whys[3:]] == ["it has 1099512 MB.", "it is no regular file."]
+    assert [run.failure.partition("used: ")[2] for run in whys[3:]] == [
+        "it has 1099512 MB.",
+        "it is not a regular file.",
+    ]
 
 
 LOOPS = """

@@ -73,6 +73,13 @@ def test_what_has_to_be_written_by_hand(script, tmp_path):
     assert not (tmp_path / "fix.patch").exists()
 
 
+@pytest.mark.parametrize("own", ["torch.backends.cuda.matmul.allow_tf32 = False", 'x.fp32_precision = "ieee"'])
+def test_a_setting_that_the_script_makes_itself_is_left_to_its_author(script, tmp_path, own):
+    script.write_text(f"import torch\n{own}\n")
+    written = write_patch(script, ("allow-tf32",), {}, tmp_path / "fix.patch")
+    assert "the script sets " in written.left["allow-tf32"]
+
+
 def test_arguments_from_a_mapping_are_left_alone(script, tmp_path):
     script.write_text("loader = DataLoader(data, **options)\n")
     written = write_patch(script, ("load-in-workers",), {}, tmp_path / "fix.patch")

@@ -20,7 +20,7 @@ def test_what_was_written_is_read():
     "values",
     [
         [], {"more": 1}, {"step_ns": 5}, {"step_ns": ["1"]}, {"step_ns": [-1.0]}, {"step_ns": [math.nan]},
-        {"step_ns": [True]}, {"step_ns": [10**400]}, {"losses": [None]}, {"failure": 7}, {"steady": "yes"},
+        {"step_ns": [True]}, {"step_ns": [10**400]}, {"losses": [None]}, {"failure": 7}, {"converged": "yes"},
         {"warm_up": 1.5}, {"peak_bytes": 1 << 70}, {"applied": ["a", 1]},
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """The process that runs the traced script: started by ``diagnose trace``, it captures and does nothing else.
 
-``sys.argv`` holds the order (see `Order`) as JSON, then [-m] SCRIPT and its arguments.
+``sys.argv`` holds the request (see `CaptureRequest`) as JSON, then [-m] SCRIPT and its arguments.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = ["Order", "main", "skip_collections"]
+__all__ = ["CaptureRequest", "main", "skip_collections"]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CaptureRequest:
     """The settings that the parent passes to the child."""
 
     options: CaptureOptions
@@ -37,11 +37,11 @@ class Order:
     store_socket: int = -1  # open socket over which the ranks' store is lent; -1: nobody wants it
 
     def encode(self) -> str:
-        """Return the order as one argument."""
+        """Return the request as one argument."""
         return json.dumps(asdict(self), default=str)
 
     @classmethod
-    def decode(cls, text: str) -> Order:
+    def decode(cls, text: str) -> CaptureRequest:
         """Read what ``encode`` wrote."""
         values = json.loads(text)
         options = CaptureOptions(**{**values["options"], "output": Path(values["options"]["output"])})
@@ -50,23 +50,23 @@ class Order:
 
 def main() -> NoReturn:
     """Run the script under capture and end as it ended."""
-    order = Order.decode(sys.argv[1])
-    _die_with_parent(order.parent)
-    os.set_blocking(order.signal_file, False)
-    signal.set_wakeup_fd(order.signal_file, warn_on_full_buffer=False)  # leaves the script's handlers alone
+    request = CaptureRequest.decode(sys.argv[1])
+    _die_with_parent(request.parent)
+    os.set_blocking(request.signal_file, False)
+    signal.set_wakeup_fd(request.signal_file, warn_on_full_buffer=False)  # leaves the script's handlers alone
     module = sys.argv[2] == "-m"
     script = sys.argv[3:] if module else sys.argv[2:]
     from diagnose.capture import trace_script
 
     try:
-        result = trace_script(script, order.options, module=module, progress=Progress(quiet=order.options.quiet))
+        result = trace_script(script, request.options, module=module, progress=Progress(quiet=request.options.quiet))
     except DiagnoseError as error:
-        os.write(order.failure_file, str(error).encode("utf-8", "replace"))
+        os.write(request.failure_file, str(error).encode("utf-8", "replace"))
         sys.exit(error.exit_code)
-    if order.store_socket >= 0 and result.store is not None:
+    if request.store_socket >= 0 and result.store is not None:
         from diagnose.capture.process.store_link import serve_store
 
-        serve_store(result.store, order.store_socket, result.folder, result.info.run_id)
+        serve_store(result.store, request.store_socket, result.folder, result.info.run_id)
     if result.threads:
         _leave_at_once(result.exit_code)
     if result.info.ended == "stopped":

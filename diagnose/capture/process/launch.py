@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from diagnose.capture.process.child import Order
+from diagnose.capture.process.child import CaptureRequest
 from diagnose.capture.process.children import RUN_VARIABLE, new_mark
 from diagnose.capture.process.process import STDERR
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
@@ -50,7 +50,7 @@ class Ended:
 
 
 def supervise(
-    order: Order,
+    request: CaptureRequest,
     script: Sequence[str],
     *,
     stdout_to_stderr: bool,
@@ -67,12 +67,12 @@ def supervise(
         contextlib.ExitStack() as sockets,
     ):
         files = (failure.fileno(), signals.fileno())
-        order = replace(order, failure_file=files[0], signal_file=files[1])
+        request = replace(request, failure_file=files[0], signal_file=files[1])
         own, lent = _sockets(sockets) if with_store is not None else (None, None)
         if lent is not None:
-            order = replace(order, store_socket=lent.fileno())
+            request = replace(request, store_socket=lent.fileno())
         passed = files if lent is None else (*files, lent.fileno())
-        command = [*_python(), "-c", BOOTSTRAP, order.encode(), *script]
+        command = [*_python(), "-c", BOOTSTRAP, request.encode(), *script]
         environment = {**os.environ, RUN_VARIABLE: new_mark()}  # marks all that the script starts
         child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=passed, env=environment)
         with _signals_to(child, files[1]):

@@ -47,13 +47,13 @@ class Tracer:
         self.options = replace(options, step_on="marker")
         self._command, self._listener = command, listener
         self.folder: Path | None = None
-        self._say: Callable[[str], None] = progress.say if progress is not None else lambda _text: None
+        self._report: Callable[[str], None] = progress.report if progress is not None else lambda _text: None
         self._session: Session | None = None
 
     def __enter__(self) -> Tracer:
         silence_kineto()
         import_module("torch")  # the session hooks into it
-        self._session = Session(self.options, self._command, say=self._say, stop=None, listener=self._listener)
+        self._session = Session(self.options, self._command, report=self._report, stop=None, listener=self._listener)
         self._session.install()
         if self._listener is None:
             self._session.listener.choice.chosen = "marker"

@@ -65,8 +65,8 @@ class _Joined:
         rank, size = rank_and_size()
         if os.getpid() == self._owner or self.session is not None or size == 1:
             return
-        say = Progress(quiet=self.options.quiet or rank > 0).say
-        self.session = Session(self.options, self.command, say=say, stop=stop_rank, spawned=(rank, size))
+        report = Progress(quiet=self.options.quiet or rank > 0).report
+        self.session = Session(self.options, self.command, report=report, stop=stop_rank, spawned=(rank, size))
         self.session.install()
 
     def end(self, ended: Ended) -> None:

@@ -40,7 +40,7 @@ KINETO_SILENT = "99"  # above every level that Kineto writes at (5, its document
 class Progress(Protocol):
     """Anything that can show a line."""
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Show one line."""
 
 
@@ -75,10 +75,10 @@ def trace_script(
     """
     check_script(argv, module=module)
     silence_kineto()
-    say = progress.say if progress is not None else _say_nothing
+    report = progress.report if progress is not None else _report_nothing
     command = (*(("-m",) if module else ()), *argv)
-    session = Session(options, command, say=say, stop=_stop)
-    say("waiting for the first step")
+    session = Session(options, command, report=report, stop=_stop)
+    report("waiting for the first step")
     undo: list[Undo] = []
     kept = KeptStore()
     forget = when_imported("torch", lambda: _install(session, undo, kept))
@@ -138,7 +138,7 @@ def _conclude(session: Session, outcome: Outcome, threads: tuple[str, ...]) -> C
     if not session.measured.files:
         return _of_spawned_ranks(session, outcome, threads)
     session.note_what_is_missing()
-    session.say("writing the capture")
+    session.report("writing the capture")
     info = session.publish(outcome.ended, outcome.exit_code)
     return CaptureResult(session.folder.target, info, outcome.exit_code, outcome.error, threads)
 
@@ -152,7 +152,7 @@ def _of_spawned_ranks(session: Session, outcome: Outcome, threads: tuple[str, ..
     from diagnose.model.capture import CaptureInfo
 
     info = CaptureInfo.from_json(described.read_bytes(), source=str(described))
-    session.say("writing the capture")
+    session.report("writing the capture")
     folder = session.folder.publish()
     return CaptureResult(folder, info, outcome.exit_code, outcome.error, threads)
 
@@ -175,5 +175,5 @@ def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tu
     return tuple(thread.name for thread in others)
 
 
-def _say_nothing(text: str) -> None:
+def _report_nothing(text: str) -> None:
     """Show nothing."""

@@ -105,7 +105,7 @@ def _main_program(argv: Sequence[str], *, module: bool) -> Iterator[None]:
     old_argv, old_path = sys.argv, list(sys.path)
     sys.argv = list(argv)
     if not getattr(sys.flags, "safe_path", False):
-        first = str(Path.cwd()) if module else os.path.dirname(os.path.realpath(argv[0]))  # noqa: PTH120
+        first = str(Path.cwd()) if module else str(Path(os.path.realpath(argv[0])).parent)
         sys.path[:1] = [first]
     try:
         yield

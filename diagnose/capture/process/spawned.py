@@ -50,7 +50,9 @@ class SpawnedRank:
     def __call__(self, index: int, *args: Any) -> None:
         """Run the function under capture; it ends once everything is captured, unless it is to keep going."""
         progress = Progress(quiet=self.options.quiet or index > 0)
-        session = Session(self.options, self.command, say=progress.say, stop=stop_rank, spawned=(index, self.num_ranks))
+        session = Session(
+            self.options, self.command, report=progress.report, stop=stop_rank, spawned=(index, self.num_ranks)
+        )
         session.install()
         ended: Ended = "raised"
         try:

@@ -28,7 +28,7 @@ MIN_WAIT_S = 0.01  # less than a millisecond means no limit to torch
 _HEAD_BYTES = 4
 
 
-class StoreGone(Exception):  # noqa: N818  # an event of the run, and no error of anybody
+class StoreGone(Exception):  # an event of the run, and no error of anybody
     """The store, or the process that lends it, is no longer there."""
 
 

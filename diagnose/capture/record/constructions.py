@@ -65,7 +65,7 @@ class Constructions:
         }
 
     def _name(self, file: str) -> str:
-        path = os.path.relpath(file, self._cwd) if os.path.isabs(file) else file  # noqa: PTH117
+        path = os.path.relpath(file, self._cwd) if Path(file).is_absolute() else file
         return file if path.startswith("..") else path
 
     def _call(self, file: str, frame: FrameType, made: type) -> ast.Call | None:

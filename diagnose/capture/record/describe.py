@@ -58,7 +58,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         flags=_flags(session),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
-        settled_after=measured.found_after,
+        settled_after=measured.converged_after,
         unprofiled_ms=_ms(measured.step_ns("unprofiled")),
         light_ms=_ms(measured.step_ns("light")),
         attribution_ms=_ms(measured.step_ns("attribution")),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 __all__ = ["LoadingCounters"]
 
 PROC = Path("/proc")
-MIN_S = 0.05  # shorter stretches are about a few ticks of the clock
+MIN_S = 0.05  # shorter intervals are about a few ticks of the clock
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 

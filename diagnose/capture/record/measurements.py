@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
@@ -18,9 +19,9 @@ __all__ = ["Measurements", "PlanHooks"]
 class Measurements:
     """What the plan has measured so far; times are the host's, ns per step, of consecutive steps."""
 
-    found_after: int | None = None  # steps until steady
+    converged_after: int | None = None  # steps until step times were steady
     unprofiled: list[int] = field(default_factory=list)
-    light: list[int] = field(default_factory=list)
+    timing: list[int] = field(default_factory=list)
     attribution: list[int] = field(default_factory=list)
     first: dict[str, int] = field(default_factory=dict)  # number of the first step of each of these lists
     clock: DeviceClock = field(default_factory=DeviceClock)
@@ -38,7 +39,7 @@ class Measurements:
 
     def step_ns(self, part: str) -> list[int]:
         """Return the steps of "unprofiled", "light" or "attribution", by the device's clock where it is known."""
-        host: list[int] = getattr(self, part)
+        host = {"unprofiled": self.unprofiled, "light": self.timing, "attribution": self.attribution}[part]
         return self.clock.times(self.first.get(part, 0), host)
 
 
@@ -49,12 +50,17 @@ class PlanHooks:
     folder: Path  # where to write
     prefix: str  # of file names: "rank0"
     num_ranks: int
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     other_active: Callable[[], bool]  # whether the script's own profiler is at work
     undecided: Callable[[], bool]  # whether what a step is may still change
     compiled: Callable[[], int]  # how many graphs torch.compile has made so far
     look: Callable[[], None]  # called when a bound may be reached at another time than before
-    settled: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
+    converged: Callable[[], None]  # called once the wait is over: what a step is stays as it is from here on
     sampling: Callable[[bool], None]  # start or stop the sampler
+    join_wait: Callable[
+        [Callable[[], None]], str
+    ]  # the class of the loader's iterator that is waited for, "" for none;
+    # what it is given is called after that wait
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
+    quick_s: float = QUICK_S  # for a quick recording

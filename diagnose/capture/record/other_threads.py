@@ -47,13 +47,13 @@ class OtherThreads:
         self._python: dict[tuple[object, int], bool] = {}
 
     def begin(self) -> None:
-        """Begin a stretch of sampling."""
+        """Begin an interval of sampling."""
         for ident in list(sys._current_frames()):
             self._known(ident)
         self._began = {i: cpu_ns(each.native_id) for i, each in self._threads.items() if each is not None}
 
     def end(self) -> None:
-        """End the stretch; a thread that has ended meanwhile has the time of the stretches before."""
+        """End the interval; a thread that has ended meanwhile has the time of the intervals before."""
         for ident, each in self._threads.items():
             if each is not None:
                 each.cpu_ns += max(cpu_ns(each.native_id) - self._began.get(ident, 0), 0)

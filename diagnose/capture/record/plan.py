@@ -15,7 +15,7 @@ import math
 import time
 from statistics import median
 
-from diagnose.capture.options import QUICK_S, CaptureOptions
+from diagnose.capture.options import CaptureOptions
 from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_FUNCTIONS_PER_STEP, FrameCount
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
@@ -50,7 +50,7 @@ class Plan:
     def __init__(
         self, options: CaptureOptions, hooks: PlanHooks, measured: Measurements, *, at_once: bool = False
     ) -> None:
-        self._max_s = min(options.max_seconds, QUICK_S) if options.quick else options.max_seconds
+        self._max_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
         self._at_once = at_once
         self.done = False
         self.failed = False
@@ -158,7 +158,7 @@ class Plan:
         )
         if self._at_once:
             self._measured.notes.append("Steps are long, so no time was spent on waiting until they are steady.")
-            self._hooks.settled()
+            self._hooks.converged()
         else:
             yield from self._wait()
             yield from self._plain()
@@ -175,7 +175,7 @@ class Plan:
         self._unprofiled = False
         first = self.wanted_steps
         yield from self._record("light", first, TIMING_SHARE)
-        if self._recorder.given_up and not self._measured.light:
+        if self._recorder.given_up and not self._measured.timing:
             return
         if self._affords(REST_STEPS + 2):
             yield from self._pass(0 if self._economy.rests else REST_STEPS - 1)
@@ -195,7 +195,7 @@ class Plan:
             return
         self._max_s = math.inf  # of the recording, which is over
         if self._options.keep_going or not self._watched.enough:
-            self._hooks.say("watching further steps without recording them")
+            self._hooks.report("watching further steps without recording them")
         while self._options.keep_going or not self._watched.enough:
             yield
 
@@ -209,27 +209,27 @@ class Plan:
         usual = QUICK_SKIP if fixed and self._options.quick else RANKED_SKIP if fixed else DEFAULT_SKIP
         limit = self._options.skip if self._options.skip is not None else usual
         times: list[int] = []
-        settling_from = 0
+        converging_from = 0
         compiled = self._hooks.compiled()
-        steady: int | None = None
+        converged: int | None = None
         while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
             if compiled != self._hooks.compiled():
-                compiled, settling_from, steady = self._hooks.compiled(), len(times), None
-            if steady is None:
-                steady = converged_since(times[settling_from:], steady_steps(times[settling_from:]))
-            if steady is not None and not fixed and not self._hooks.undecided():
+                compiled, converging_from, converged = self._hooks.compiled(), len(times), None
+            if converged is None:
+                converged = converged_since(times[converging_from:], steady_steps(times[converging_from:]))
+            if converged is not None and not fixed and not self._hooks.undecided():
                 break
             now_ms = median(times[-8:]) / 1e6
-            self._hooks.say(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
+            self._hooks.report(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
         self._num_steps = self._options.steps or (
             MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
         )
         if not self._together and self._options.steps is None:
             self._economy = economy(times)
-        self._hooks.settled()
+        self._hooks.converged()
         start = time.time_ns()
-        if steady is None:
+        if converged is None:
             if times and not self._affords(RESERVED_STEPS):
                 self._measured.unprofiled.append(times[-1])
             if limit:
@@ -237,8 +237,8 @@ class Plan:
                     f"Step times had not settled after {len(times)} steps; the numbers may include warm-up."
                 )
         else:
-            self._measured.found_after = settling_from + steady
-            self._measured.unprofiled += times[settling_from + steady :]
+            self._measured.converged_after = converging_from + converged
+            self._measured.unprofiled += times[converging_from + converged :]
             start -= sum(self._measured.unprofiled)
         self._measured.spans["unprofiled"] = (start, start)
         self._measured.first["unprofiled"] = self.num_steps - len(self._measured.unprofiled) + 1
@@ -248,7 +248,7 @@ class Plan:
         times = self._measured.unprofiled
         wanted = self.wanted_steps - (0 if self._together else len(times))
         if wanted > 0:
-            self._hooks.say(f"measuring {wanted} steps without the profiler")
+            self._hooks.report(f"measuring {wanted} steps without the profiler")
         for _ in range(max(wanted, 0)):
             if times and not self._affords(RESERVED_STEPS):
                 break
@@ -284,34 +284,34 @@ class Plan:
                 f"A step calls more than {MAX_FUNCTIONS_PER_STEP:,} Python functions, so they were not recorded: lines "
                 "come from the sampler, and operators have no stacks."
             )
-        elif self._measured.light:
-            step_s = median(self._measured.light) / 1e9
+        elif self._measured.timing:
+            step_s = median(self._measured.timing) / 1e9
             self._recorder.expect("attribution", StepSize(self._attribution_mb(), step_s))
 
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
-        light = self._measured
-        operators = ATTRIBUTION_GROWTH * light.mb["light"] / len(light.light)
-        return max(operators, light.mb["light"] / len(light.light) + self._functions * JSON_BYTES / 1e6)
+        measured = self._measured
+        operators = ATTRIBUTION_GROWTH * measured.mb["light"] / len(measured.timing)
+        return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * JSON_BYTES / 1e6)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
         wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
-        light = self._measured
-        if self._together or not light.light:
+        measured = self._measured
+        if self._together or not measured.timing:
             return wanted
         per_step = self._attribution_mb()
-        fitting = attribution_steps(per_step, self._options.max_mb - light.mb["light"]) if per_step else wanted
+        fitting = attribution_steps(per_step, self._options.max_mb - measured.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
             fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:
         """Return how many steps a second timing window may have, judging its size by the first one's."""
-        light, light_mb = self._measured.light, self._measured.mb.get("light", 0.0)
-        if not light or not light_mb:
+        timing, timing_mb = self._measured.timing, self._measured.mb.get("light", 0.0)
+        if not timing or not timing_mb:
             return 0
-        return min(self._num_steps, int(TIMING_MB_SHARE * self._options.max_mb * len(light) / light_mb))
+        return min(self._num_steps, int(TIMING_MB_SHARE * self._options.max_mb * len(timing) / timing_mb))
 
     def _full(self, kind: WindowKind, share: float) -> bool:
         """Return whether the window must close early for lack of time, and note why."""

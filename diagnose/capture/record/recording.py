@@ -24,7 +24,7 @@ Steps: TypeAlias = Generator[None, int, None]
 
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
-SMALL_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
+MIN_TRACE_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
 MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
 MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
@@ -115,7 +115,7 @@ class Recorder:
     @property
     def without_timing(self) -> bool:
         """Return whether the timing window was cut before it held a whole step."""
-        return self._cut and not self._measured.light
+        return self._cut and not self._measured.timing
 
     @property
     def full_in(self) -> float:
@@ -196,7 +196,7 @@ class Recorder:
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
                 mb = self._write(window, times, (began, time.time_ns()), modules)
-                small = self._cut and mb < SMALL_SHARE * self._limit_mb
+                small = self._cut and mb < MIN_TRACE_SHARE * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
 
@@ -209,10 +209,11 @@ class Recorder:
         return self._cut
 
     def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
-        self._hooks.say(f"capturing {num_steps} steps ({kind} window)")
+        self._hooks.report(f"capturing {num_steps} steps ({kind} window)")
         try:
             window = Window(kind, stacks=self.stacks)
             window.start()
+            window.join_wait(self._hooks.join_wait(window.end_wait))
         except Exception as error:  # the profiler failing must not end the user's script
             self._measured.notes.append(f"The profiler could not start ({first_line(error)}).")
             return None
@@ -224,13 +225,13 @@ class Recorder:
         began = time.monotonic()
         try:
             window.stop()
-            partial = self.keeps_parts or (self._cut and (kind == "light" or bool(measured.light)))
-            had = len(measured.light if kind == "light" else measured.attribution)
+            partial = self.keeps_parts or (self._cut and (kind == "light" or bool(measured.timing)))
+            had = len(measured.timing if kind == "light" else measured.attribution)
             of_use = window.num_steps > had or (partial and kind not in measured.files)
             if not of_use and not self._cut:
                 return 0.0  # nothing whole in it, or less than an earlier window has
             name = f"{self._hooks.prefix}.{kind}.pt.trace.json.gz"
-            self._hooks.say(f"writing {name}")
+            self._hooks.report(f"writing {name}")
             path = self._hooks.folder / (name if of_use else f"{name}.unused")
             mb = window.export(path)
             if not of_use:  # only its size was of interest
@@ -246,7 +247,7 @@ class Recorder:
         measured.mb[kind] = mb
         measured.write_s_per_mb = min((time.monotonic() - began) / mb, MAX_WRITE_S_PER_MB) if mb else 0.0
         if kind == "light":
-            measured.light = times[: window.num_steps]
+            measured.timing = times[: window.num_steps]
         else:
             measured.attribution = times[: window.num_steps]
             measured.repeats = self._calls.repeats()
@@ -259,13 +260,13 @@ class Recorder:
     def _note_cut(self, kind: WindowKind) -> None:
         """State what a window that was cut holds."""
         measured = self._measured
-        steps = len(measured.light if kind == "light" else measured.attribution)
+        steps = len(measured.timing if kind == "light" else measured.attribution)
         kept = (
             f"it holds {steps} whole steps"
             if steps
             else "lines and shapes come from a part of one step"
             if kind in measured.files and kind == "attribution"
-            else "what is said is of a part of one step"
+            else "the figures cover a part of one step"
             if kind in measured.files
             else "it held no whole step and was dropped. Allow more, or mark shorter steps with diagnose.step()"
         )

@@ -18,6 +18,7 @@ from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
+from diagnose.capture.record.patience import LONG_STEP_S, Patience
 from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.row_files import write_rows
 from diagnose.capture.record.run_log import RunLog, StepState
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
-QUICK_PATIENCE_S = 3.0  # for the end of the first step, with --quick
-LONG_STEP_S = 1.0  # too long to wait for several of them, with --quick
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
@@ -47,12 +46,12 @@ class Session:
     a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called, a rank records alone.
     """
 
-    def __init__(  # noqa: PLR0913  # whom it serves: a script, a rank that a script spawned, a loop, a watch
+    def __init__(  # whom it serves: a script, a rank that a script spawned, a loop, a watch
         self,
         options: CaptureOptions,
         command: tuple[str, ...],
         *,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         stop: Callable[[], None] | None,
         spawned: tuple[int, int] | None = None,
         listener: Listener | None = None,
@@ -79,12 +78,13 @@ class Session:
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))
-        self._say, self._stop = say, stop
+        self._report, self._stop = report, stop
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
+        self._patience = Patience()
         self._interrupt = StepInterrupt(self._due_in, self._in_step)
 
     def install(self) -> None:
@@ -126,7 +126,7 @@ class Session:
             return self.plan.due_in
         if not self.options.quick or self.num_ranks > 1:
             return math.inf
-        return QUICK_PATIENCE_S - self._waited_s  # quick recordings do not wait for the end of a long step
+        return self._patience.left_s(self.listener.first_sign_at)
 
     def _begin(self, *, at_once: bool = False) -> None:
         """Start the plan at the first boundary of what is now taken for a step, or in the midst of a long one."""
@@ -141,15 +141,17 @@ class Session:
             folder=self.folder.partial,
             prefix=f"rank{self.rank}",
             num_ranks=self.num_ranks,
-            say=self.say,
+            report=self.report,
             other_active=self.other_profilers.active,
             undecided=lambda: self.listener.finder.undecided,
             compiled=compiled_graphs,
             look=self._interrupt.look,
-            settled=self._fix_steps,
+            converged=self._fix_steps,
             sampling=lambda on: self._samplers.sample_window(on=on),
+            join_wait=self.listener.join_wait,
             wrote=self._save,
             stepped=self._stepped,
+            quick_s=self._patience.window_s,
         )
         self._run_log = RunLog()
         if self.plan is None:
@@ -230,13 +232,13 @@ class Session:
 
     def note_what_is_missing(self) -> None:
         """Note what is missing because the script ended early."""
-        light = self.measured.light
+        timing = self.measured.timing
         if self.complete or self.options.quick:
             return
         if "attribution" not in self.measured.files:
             self.notes.append("The script ended before the attribution window: stacks, shapes and lines are missing.")
-        if self.plan is not None and len(light) < self.plan.wanted_steps:
-            self.notes.append(f"The script ended during the timing window: the timing rests on {len(light)} steps.")
+        if self.plan is not None and len(timing) < self.plan.wanted_steps:
+            self.notes.append(f"The script ended during the timing window: the timing rests on {len(timing)} steps.")
 
     @property
     def num_steps(self) -> int:
@@ -258,13 +260,13 @@ class Session:
         """Return what CaptureInfo.nvml holds."""
         return self._monitor.summary() if self._monitor is not None else {}
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
         if self.options.quiet or (kind == self._said[0] and now - self._said[1] < MIN_MESSAGE_S):
             return
         self._said = (kind, now)
-        self._say(text)
+        self._report(text)
 
     def publish(self, ended: str, exit_code: int | None) -> CaptureInfo:
         """Write samples and description, move the folder into place and return the description.
@@ -282,7 +284,7 @@ class Session:
         if self.folder.publish() == wanted:
             return info
         self.notes.append(f"{printable(wanted)} was taken while the script ran, so the capture is in another folder.")
-        self.say(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
+        self.report(f"{printable(wanted)} was taken meanwhile: the capture is in {printable(self.folder.target)}")
         return self._write(ended, exit_code, samples=False)[0]
 
     def _save(self) -> None:

@@ -17,7 +17,7 @@ __all__ = ["subnormal_tensors"]
 MAX_NUMBERS = 1 << 20  # of a tensor that are looked at, evenly spread: 2 ms
 MAX_TENSORS = 2_000
 MIN_NUMBERS = 4096  # of a tensor: with fewer nothing takes long
-MIN_SHARE = 0.001  # of its numbers: one in a vector of eight slows all eight down
+MIN_SUBNORMAL_SHARE = 0.001  # of its numbers: one in a vector of eight slows all eight down
 SMALLEST_NORMAL = 0x00800000  # the bits of 2**-126
 _UNSIGNED = 0x7FFFFFFF
 
@@ -60,4 +60,4 @@ def _record(name: str, tensor: Any) -> SubnormalRecord | None:
     memory = (ctypes.c_uint32 * tensor.numel()).from_address(tensor.data_ptr())
     bits = np.frombuffer(memory, np.uint32)[:: max(tensor.numel() // MAX_NUMBERS, 1)] & _UNSIGNED
     share = float(((bits > 0) & (bits < SMALLEST_NORMAL)).mean())
-    return SubnormalRecord(name=name, shape=tuple(tensor.shape), share=share) if share >= MIN_SHARE else None
+    return SubnormalRecord(name=name, shape=tuple(tensor.shape), share=share) if share >= MIN_SUBNORMAL_SHARE else None

@@ -11,7 +11,7 @@ __all__ = ["WatchedSteps"]
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
 MAX_NS = 15_000_000_000  # of steps without a profiler, where some are longer than the others
-LONG = 3.0  # times the median: such a step does something that the others do not
+MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
 MIN_LONG_SHARE = 0.05  # of the time: less, and a collection or a pause of the machine is not waited for again
 MIN_RECURRENCES = 3  # show a period
 LOOK_NS = 250_000_000  # of steps between two looks
@@ -46,9 +46,9 @@ class WatchedSteps:
 
     def _is_enough(self) -> bool:
         usual = median(self._plain) if self._plain else 0
-        long = [ns for ns in self._plain if ns > LONG * usual]
+        long = [ns for ns in self._plain if ns > MIN_LONG_RATIO * usual]
         if sum(long) - usual * len(long) >= MIN_LONG_SHARE * max(self._plain_ns, 1) and long:
             return self._plain_ns >= (STEADY_NS if len(long) >= MIN_RECURRENCES else MAX_NS)
-        if usual and self._broken_ns > LONG * usual:
+        if usual and self._broken_ns > MIN_LONG_RATIO * usual:
             return self._plain_ns >= ALL_NS
         return self._plain_ns >= STEADY_NS or self._all_ns >= ALL_NS

@@ -54,22 +54,23 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
 def watch_loaders(
     delivered: Callable[[object, object], None],
     opened: Callable[[object, object], None],
-    loading: Callable[[bool], None],
+    loading: Callable[[bool, object], None],
 ) -> Undo:
     """Report every batch, after its iterator; call ``opened`` with loader and dataset when an epoch begins.
 
-    ``loading`` is called with true when a batch is asked for, and with false once it is there or there is none.
+    ``loading`` is called with true and the iterator when a batch is asked for, and with false once it is there or
+    there is none.
     """
     from torch.utils.data import DataLoader
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     def watched(next_batch: Any) -> Callable[[Any], object]:
         def watched_next(self: Any) -> object:  # torch's iterator, whose type is private
-            loading(True)
+            loading(True, self)
             try:
                 batch = next_batch(self)
             finally:
-                loading(False)
+                loading(False, self)
             delivered(self, batch)
             return batch
 

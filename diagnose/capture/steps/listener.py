@@ -8,13 +8,14 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks, phase_hooks
+from diagnose.capture.steps.batch_numbers import num_numbers
 from diagnose.capture.steps.callers import by_torch, in_module, prepares_data
 from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
 from diagnose.capture.steps.period import StepFinder
@@ -23,8 +24,6 @@ from diagnose.capture.steps.replacing import Undo
 from diagnose.capture.steps.step_source import SourceChoice
 
 __all__ = ["Listener", "in_backward"]
-
-MAX_BATCH_DEPTH, MAX_BATCH_PARTS = 3, 16  # of a batch that are looked at
 
 
 class Listener:
@@ -43,6 +42,7 @@ class Listener:
         self.num_events = 0
         self.num_epochs = 0  # DataLoaders that an iteration of was begun
         self.first_event_at: float | None = None  # of an event or a backward pass, time.monotonic()
+        self.first_sign_at: float | None = None  # of that, or of a loader that is begun or waited for
         self.installed = False
         self._step_on = step_on
         self.script_config = script_config
@@ -60,6 +60,8 @@ class Listener:
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
         self._depth = 0  # how many DataLoaders the main thread is waiting for, one within another
+        self._awaited = ""  # the class of the outermost one's iterator
+        self._wait_over: Callable[[], None] | None = None
         self._loading: dict[int, int] = {}  # the same of other threads
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
@@ -113,6 +115,13 @@ class Listener:
         """Return whether a boundary is being reported."""
         return self._inside
 
+    def join_wait(self, over: Callable[[], None]) -> str:
+        """Return which class of iterator the main thread waits for, "" for none, and call ``over`` after that wait."""
+        if not self._depth:
+            return ""
+        self._wait_over = over
+        return self._awaited
+
     def shut_loaders(self) -> None:
         """Shut the workers of DataLoader iterators down that the script has left behind."""
         hooks.shut_workers(self._iterators)
@@ -136,10 +145,11 @@ class Listener:
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
+            self._sign_of_work()
             self.num_epochs += 1
             self.script_config.loader_opened(loader, dataset)
 
-    def _loads(self, begins: bool) -> None:
+    def _loads(self, begins: bool, iterator: object = None) -> None:
         """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
         thread = get_ident()
         if thread != self._main:
@@ -155,7 +165,12 @@ class Listener:
         began = meter() if meter is not None else 0
         self._depth += 1 if begins else -1
         if self._depth == begins and self.active:
+            self._awaited = type(iterator).__name__ if begins else ""
+            self._sign_of_work()
             self.phases.loading(begins)
+            if self._wait_over is not None and not begins:
+                self._wait_over()
+                self._wait_over = None
         if meter is not None:
             self.own_ns += meter() - began
 
@@ -180,7 +195,7 @@ class Listener:
         if self._depth if on_main else thread in self._loading:
             return  # a batch of a dataset that has a DataLoader of its own
         if on_main:
-            self.phases.batch(0 if self.brief else _num_numbers(batch))
+            self.phases.batch(0 if self.brief else num_numbers(batch))
         if self._step_on == "dataloader" or on_main:
             self._on_event("dataloader", dataset)  # in another thread it is a prefetcher, ahead of the steps
 
@@ -219,6 +234,11 @@ class Listener:
 
     def _begins_to_work(self) -> None:
         self.first_event_at = time.monotonic()
+        self._sign_of_work()
+
+    def _sign_of_work(self) -> None:
+        if self.first_sign_at is None:
+            self.first_sign_at = time.monotonic()
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -287,23 +307,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _num_numbers(batch: Any, depth: int = 0) -> int:
-    """Return how many numbers the tensors of a batch hold, as far as they are easily found."""
-    if type(batch) in (tuple, list):  # the usual batch; looking for Mapping is several times as slow
-        parts = batch[:MAX_BATCH_PARTS] if depth < MAX_BATCH_DEPTH else ()
-        return sum([_num_numbers(part, depth + 1) for part in parts])
-    count = getattr(batch, "numel", None)
-    if callable(count):
-        try:
-            return int(count())
-        except Exception:  # a class of the script's own
-            return 0
-    if depth == MAX_BATCH_DEPTH or not isinstance(batch, Mapping | list | tuple):
-        return 0
-    held = list(batch.values() if isinstance(batch, Mapping) else batch)[:MAX_BATCH_PARTS]
-    return sum(_num_numbers(part, depth + 1) for part in held)
 
 
 def _gradients() -> bool:

@@ -5,9 +5,13 @@ Like those in `hooks`, each installs one hook and returns a function that remove
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from threading import get_ident
 from typing import Any, TypeAlias
 
+from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.replacing import Undo, replace_function
 
 __all__ = ["watch_gradients", "watch_modes", "watch_saves"]
@@ -112,18 +116,52 @@ def watch_modes(switched: Callable[[Any, bool], None]) -> Undo:
     return replace_function(Module, "train", watched)
 
 
+SAVERS = (  # module, class or "", function: what writes a checkpoint without torch.save, or takes long before it
+    ("safetensors.torch", "", "save_file"),
+    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
+    ("peft.peft_model", "PeftModel", "save_pretrained"),
+    ("diffusers.models.modeling_utils", "ModelMixin", "save_pretrained"),
+    ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "save_pretrained"),
+    ("huggingface_hub.hub_mixin", "ModelHubMixin", "save_pretrained"),
+)
+
+
 def watch_saves(saving: OnSwitch) -> Undo:
-    """Report begin and end of each ``torch.save``."""
+    """Report begin and end of each ``torch.save``, ``save_file`` of safetensors and ``save_pretrained``.
+
+    A call within another one in the same thread belongs to that. Libraries that the script imports later are watched
+    from then on.
+    """
     import torch
 
-    def watched(save: Any) -> Callable[..., None]:
-        def watched_save(*args: Any, **kwargs: Any) -> None:
+    inside: set[int] = set()  # threads
+
+    def watched(save: Any) -> Callable[..., Any]:
+        def watched_save(*args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            if thread in inside:
+                return save(*args, **kwargs)
+            inside.add(thread)
             saving(True)
             try:
-                save(*args, **kwargs)
+                return save(*args, **kwargs)
             finally:
                 saving(False)
+                inside.discard(thread)
 
         return watched_save
 
-    return replace_function(torch, "save", watched)
+    undo = [replace_function(torch, "save", watched)]
+
+    def watch(module: str, cls: str, name: str) -> None:
+        owner = getattr(sys.modules[module], cls, None) if cls else sys.modules[module]
+        if hasattr(owner, name):
+            undo.append(replace_function(owner, name, watched))
+
+    undo.extend([when_imported(saver[0], partial(watch, *saver)) for saver in SAVERS])
+
+    def end() -> None:
+        for one in reversed(undo):
+            one()
+
+    return end

@@ -9,7 +9,7 @@ Nothing of it is marked in a script. It follows from a few events on the thread 
   all from the step's begin to the last of them: between two calls of a policy the environment is simulated;
 - *inference*: the time with gradients off, once or a few times there: generation, a teacher, a target network, metrics;
   with a DataLoader only what comes after the request for the batch that it works on;
-- *checkpoint*: in ``torch.save``;
+- *checkpoint*: in ``torch.save``, ``save_file`` of safetensors or ``save_pretrained``;
 - *other*: from the optimizer's step to the first of these, where a DataLoader shows that the next step has begun:
   logging, metrics, schedules, moving averages of the weights.
 """
@@ -82,7 +82,7 @@ class Phases:
             self._eval_began, self._eval_of = self._clock(), module
 
     def gradients_off(self, begins: bool) -> None:
-        """Take notice of a stretch without gradients, outside of any module's own forward pass."""
+        """Take notice of an interval without gradients, outside of any module's own forward pass."""
         now = self._clock()
         if begins:
             self._off_began = self._off_began or now  # a sample of a distribution may be made of others

@@ -77,7 +77,7 @@ def to_calls_of_the_model(finding: Finding) -> str:
 
 
 def graphable(finding: Finding) -> float:
-    """Return the share of a finding's cost that lies in stretches which a graph can hold; 1 where it is not known."""
+    """Return the share of a finding's cost that lies in intervals which a graph can hold; 1 where it is not known."""
     share = finding.facts.get("graphable")
     return float(share) if isinstance(share, float) else 1.0
 

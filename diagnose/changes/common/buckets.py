@@ -46,7 +46,7 @@ def reductions(t: Tables) -> Reductions | None:
     details = [t.trace.names[int(detail)] for detail in events.detail[tasks.row[mine]]]
     each = np.array([_element_bytes(text) for text in details], np.float64)
     mine, each = mine[each > 0], each[each > 0]
-    began = np.sort(events.start[t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)])
+    began = np.sort(events.start[t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)], kind="stable")
     if not len(mine) or not len(began):
         return None
     num_bytes = each * events.size[tasks.row[mine]]

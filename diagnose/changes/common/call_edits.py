@@ -1,4 +1,4 @@
-"""Sets keyword arguments in a call as it stands in a source: everything else, comments and blanks too, stays.
+"""Edits the calls that a capture holds, and makes a diff of the script of them.
 
 A change is printed so, as a unified diff of the user's own lines: the dataset's variable, samplers, parameter groups
 and whatever else a call passes are kept, since only the new arguments are written.
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from diagnose.changes.common.call_arguments import parsed_call, passed, set_arguments
+from diagnose.changes.common.change import REMOVED
 from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
-__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "set_arguments", "settings_of"]
+__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "passed_by", "settings_of"]
 
 _OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
@@ -91,10 +93,16 @@ def _text(call: CallRecord) -> str:
 
 def edited(call: CallRecord, values: Mapping[str, object]) -> EditedCall | None:
     """Return the call with these arguments, None where it cannot take them or stands so already."""
-    if not call.takes_any and not set(values) <= set(call.parameters):
+    given = {name for name, value in values.items() if value is not REMOVED}
+    if not call.takes_any and not given <= set(call.parameters):
         return None
     after, why = set_arguments(_text(call), values, parameters=call.parameters, spread=call.spread)
     return None if why or after == _text(call) else EditedCall(call, after)
+
+
+def passed_by(call: CallRecord) -> dict[str, object]:
+    """Return the arguments that a call passes, as far as they can be read in its text."""
+    return passed(_text(call), call.parameters, call.spread or ())
 
 
 def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> list[str]:
@@ -112,7 +120,7 @@ def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> li
 
 def _given(call: CallRecord, name: str) -> ast.expr | None:
     """Return what a call passes for an argument, None where it does not or not in a way that is known."""
-    parsed = _parsed(_text(call))
+    parsed = parsed_call(_text(call))
     if parsed is None:
         return None
     named = next((keyword.value for keyword in parsed.keywords if keyword.arg == name), None)
@@ -200,114 +208,3 @@ def _regions(edits: Sequence[EditedCall]) -> list[_Region]:
             regions.pop()
         regions.append(new)
     return regions
-
-
-def set_arguments(
-    text: str,
-    values: Mapping[str, object],
-    *,
-    parameters: Sequence[str] = (),
-    spread: Sequence[str] | None = (),
-) -> tuple[str, str]:
-    """Return the text of a call with these keyword arguments, and why it could not be done ("" where it was).
-
-    Args:
-        text: one call, as it stands in a source.
-        values: the arguments, in the order in which they are added.
-        parameters: names of what is called takes by position, so that an argument without a name is known.
-        spread: keys of the mappings that the call passes by ``**``; None where they are not known.
-    """
-    if _has_double_star(text) and spread is None:
-        return text, "it takes its arguments from a mapping"
-    for name, value in values.items():
-        found = _with_argument(text, name, repr(value), parameters, name in (spread or ()))
-        if found is None:
-            return text, "its arguments stand in a list that is not known"
-        text = found
-    return text, ""
-
-
-def _has_double_star(text: str) -> bool:
-    call = _parsed(text)
-    return call is not None and any(keyword.arg is None for keyword in call.keywords)
-
-
-def _parsed(text: str) -> ast.Call | None:
-    try:
-        tree = ast.parse(f"({text})", mode="eval").body
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    return tree if isinstance(tree, ast.Call) else None
-
-
-def _with_argument(text: str, name: str, value: str, parameters: Sequence[str], in_mapping: bool) -> str | None:
-    call = _parsed(text)
-    if call is None:
-        return None
-    place = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    if place is None and name in parameters[: len(call.args)]:
-        if any(isinstance(arg, ast.Starred) for arg in call.args):
-            return None
-        place = call.args[list(parameters).index(name)]
-    if place is not None:
-        start, end = _span(text, place)
-        return text[:start] + value + text[end:]
-    if in_mapping:
-        mapping = next(keyword.value for keyword in call.keywords if keyword.arg is None)
-        start, end = _span(text, mapping)
-        return f"{text[:start]}{{**{text[start:end]}, {name!r}: {value}}}{text[end:]}"
-    return _appended(text, call, f"{name}={value}")
-
-
-def _appended(text: str, call: ast.Call, argument: str) -> str:
-    """Put an argument behind the last one, on a line of its own where the others have theirs."""
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if not given:
-        return f"{text[:-1].rstrip()}{argument})"
-    spans = sorted(_span(text, node) for node in given)
-    start, end = spans[-1]
-    if end == len(text):  # a generator without parentheses of its own
-        return f"{text[:start]}({text[start:end]}, {argument})"
-    end = _after_parentheses(text, _span(text, call.func)[1], end)
-    rest = text[end:]
-    if _has_trailing_comma(rest):
-        lines = [line for line in text[:end].split("\n")[1:] if line.strip()]
-        if lines and "\n" in rest:
-            indent = lines[-1][: len(lines[-1]) - len(lines[-1].lstrip())]
-            stop = _end_of_line(text, end)
-            return f"{text[:stop]}\n{indent}{argument},{text[stop:]}"
-        comma = end + rest.index(",") + 1
-        return f"{text[:comma]} {argument}{text[comma:]}"
-    return f"{text[:end]}, {argument}{rest}"
-
-
-def _has_trailing_comma(rest: str) -> bool:
-    """Return whether the first thing behind the last argument, comments left out, is a comma."""
-    return "".join(line.split("#")[0] for line in rest.split("\n")).lstrip().startswith(",")
-
-
-def _end_of_line(text: str, start: int) -> int:
-    at = text.find("\n", start)
-    return len(text) if at < 0 else at
-
-
-def _after_parentheses(text: str, begin: int, end: int) -> int:
-    """Return where an argument ends that stands in parentheses of its own: a node's span leaves them out."""
-    while _parsed(f"{text[:end]})") is None:
-        at = text.find(")", end)
-        if at < 0 or at >= len(text) - 1 or at < begin:
-            return end
-        end = at + 1
-    return end
-
-
-def _span(text: str, node: ast.expr) -> tuple[int, int]:
-    """Return begin and end of a node in the text, in characters."""
-    lines = text.split("\n")
-
-    def place(line: int, column: int) -> int:
-        before = sum(len(one) + 1 for one in lines[: line - 1])
-        shifted = column - 1 if line == 1 else column  # the parenthesis that the text was parsed in
-        return before + len(lines[line - 1].encode()[:shifted].decode("utf-8", "replace"))
-
-    return place(node.lineno, node.col_offset), place(node.end_lineno or 1, node.end_col_offset or 0)

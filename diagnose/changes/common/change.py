@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "REMOVED",
+    "UNREADABLE",
     "AddStatement",
     "Advice",
     "ByHand",
@@ -131,26 +133,51 @@ class ByHand:
     reason: str
 
 
+REMOVED = object()
+"""In the place of an argument's value: the call is made without it."""
+
+UNREADABLE = object()
+"""In the place of an argument's value that the source alone does not show, as that of a variable."""
+
+
 @dataclass(frozen=True, slots=True)
 class SetArguments:
-    """Arguments that every call of one of these names gets; a name in ``takes`` comes from the prescription."""
+    """Arguments that every call of one of these names gets; a name in ``takes`` comes from the prescription.
+
+    The printed diff, `--write-patch` and the patch of a trial all ask ``of_call`` what becomes of a call.
+    """
 
     of: tuple[str, ...]
     given: Mapping[str, object]
     takes: Mapping[str, str] = field(default_factory=dict)  # keyword: name among the prescription's arguments
     optional: tuple[str, ...] = ()  # keywords that are set only where the prescription has them
+    without: tuple[str, ...] = ()  # keywords that contradict those: taken out, None where that is not possible
+    unless: Callable[[Mapping[str, object]], str] | None = None  # why a call that passes this is left as it is
+    parameters: tuple[str, ...] = ()  # of what is called, those that may be passed by position
 
     def values(self, asked: Mapping[str, object]) -> dict[str, object]:
         """Return the keywords with the values of a prescription, the change's own where it has none."""
         given = {name: asked.get(self.takes.get(name, ""), value) for name, value in self.given.items()}
         return given | {name: asked[name] for name in self.optional if name in asked}
 
+    def of_call(self, passed: Mapping[str, object], asked: Mapping[str, object]) -> tuple[dict[str, object], str]:
+        """Return what a call's arguments become, and why it is left as it is ("" where it is not).
+
+        Args:
+            passed: what the call passes today, by name; ``UNREADABLE`` where the value is not known.
+            asked: the prescription's arguments.
+        """
+        why = self.unless(passed) if self.unless else ""
+        removed = {name: REMOVED for name in self.without if name in passed}
+        return ({}, why) if why else ({**removed, **self.values(asked)}, "")
+
 
 @dataclass(frozen=True, slots=True)
 class AddStatement:
-    """A line that is put after the last import at the top."""
+    """A line that is put after the last import at the top, unless the script sets the same: one of both would win."""
 
     code: str
+    set_by: tuple[str, ...] = ()  # what a script's own setting of it is written with
 
 
 @dataclass(frozen=True, slots=True)

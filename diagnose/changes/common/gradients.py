@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice
+from diagnose.changes.common.change import Advice, SetArguments
 from diagnose.changes.common.memory import num_ranks
 
 if TYPE_CHECKING:
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "BUCKETS",
     "BUCKET_MB",
-    "CONSTRUCTORS",
     "MIN_BY_HAND",
+    "NO_BROADCAST",
+    "NO_SEARCH",
     "ddp_arguments",
     "ddp_call",
     "is_a_reduction",
@@ -31,6 +33,17 @@ __all__ = [
 BUCKET_MB = 25  # torch's own default; a single bucket of everything begins when backward is over
 MIN_BY_HAND = 8  # reductions a step that the script calls itself: from here on buckets are what it lacks
 CONSTRUCTORS = ("DistributedDataParallel", "DDP")
+# The arguments of DistributedDataParallel up to the first whose place differs between versions of torch.
+_PARAMETERS = ("module", "device_ids", "output_device", "dim", "broadcast_buffers")
+
+
+def _ddp(takes: Mapping[str, str] | None = None, **given: object) -> SetArguments:
+    return SetArguments(CONSTRUCTORS, given, takes or {}, parameters=_PARAMETERS)
+
+
+BUCKETS = _ddp({"bucket_cap_mb": "bucket_cap_mb"}, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
+NO_BROADCAST = _ddp(broadcast_buffers=False)
+NO_SEARCH = _ddp(find_unused_parameters=False)
 MIN_BYTES = 1_000_000  # of gradients: half of them take 50 µs over a link of 10 GB/s, about one collective's latency
 MIN_WIDE_SHARE = 0.1  # of the bytes that are reduced, in elements of more than 16 bits: a loss or a norm is always wide
 MIN_LOSSY_SHARE = 0.1  # of the step: below it no loss of gradients, or of exchanges, is offered

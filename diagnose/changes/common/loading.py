@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import other_training
+from diagnose.changes.common.change import SetArguments, other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHEAPER",
+    "FIRST_WORKERS",
     "HIDDEN",
     "HIDDEN_WAITING",
     "ITERABLE_NUMERICS",
+    "KEEPING_WORKERS",
     "KEPT_WORKERS",
     "MAX_READY_SHARE",
     "MIN_GAIN",
+    "MORE_WORKERS",
     "PREFETCH_FACTOR",
     "SHARED_OUT",
     "SPLIT_BY_HAND",
@@ -41,6 +45,45 @@ _OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConst
 _OWN_COLLATE = frozenset({"default_collate", "default_convert"})
 THREADS = 8  # that wait for storage at the same time, in each process that loads
 PREFETCH_FACTOR = 4  # batches that each of many workers prepares
+
+
+# The arguments of torch's DataLoader that come before those that only have a name.
+_PARAMETERS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+)
+
+
+def _has_workers(passed: Mapping[str, object]) -> str:
+    has = passed.get("num_workers")
+    return f"it has {has} workers already" if isinstance(has, int) and has > 0 else ""
+
+
+def _has_none(passed: Mapping[str, object]) -> str:
+    """Return why a loader without workers is left: torch refuses to keep those, or to let them prepare batches."""
+    return "" if passed.get("num_workers") else "it has no workers"
+
+
+def _workers(num: int, unless: Callable[[Mapping[str, object]], str], **given: object) -> SetArguments:
+    return SetArguments(
+        ("DataLoader",),
+        {"num_workers": num, "persistent_workers": True, **given},
+        {"num_workers": "workers"},
+        optional=("pin_memory",),
+        unless=unless,
+        parameters=_PARAMETERS,
+    )
+
+
+FIRST_WORKERS = _workers(4, _has_workers)
+MORE_WORKERS = _workers(8, _has_none, prefetch_factor=PREFETCH_FACTOR)
+KEEPING_WORKERS = SetArguments(("DataLoader",), {"persistent_workers": True}, unless=_has_none, parameters=_PARAMETERS)
 
 
 def number(facts: Facts, key: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place, to_training
@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-__all__ = ["FOREACH_CLASSES", "FUSED_CLASSES", "OWN_STEP", "Implementation", "change_to"]
+__all__ = ["EDITS", "FOREACH_CLASSES", "FUSED_CLASSES", "OWN_STEP", "Implementation", "change_to"]
 
 FUSED_CLASSES = ("Adam", "AdamW", "SGD", "Adagrad")  # those with a fused implementation
 FOREACH_CLASSES = (*FUSED_CLASSES, "RMSprop", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD")
+
+
+def _differentiates(passed: Mapping[str, object]) -> str:
+    return "it is differentiable, and that only the loop over its tensors is" if passed.get("differentiable") else ""
+
+
+# torch makes no optimizer that is both, and takes the one alone where the other is not mentioned.
+EDITS = {
+    "fused": SetArguments(FUSED_CLASSES, {"fused": True}, without=("foreach",), unless=_differentiates),
+    "foreach": SetArguments(FOREACH_CLASSES, {"foreach": True}, without=("fused",), unless=_differentiates),
+}
 
 OWN_STEP = """# a sketch, with the arithmetic of Adam: keep your own; in step(), for each group:
 params = [p for p in group["params"] if p.grad is not None]
@@ -54,6 +65,8 @@ def change_to(chosen: Implementation, install: Install) -> Change:
 
     def advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
         name = str(finding.facts.get("name", "AdamW"))
+        if _differentiates(finding.facts):
+            return None
         if finding.facts.get("in_graph"):
             return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
@@ -68,7 +81,7 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         title=f"Use the {chosen.flag} implementation of the optimizer",
         numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
         patch=Patch(install, group="optimizer"),
-        edit=SetArguments(chosen.classes, {chosen.flag: True}),
+        edit=EDITS[chosen.flag],
         advice=advice,
         applies=to_training,
         effect=effect,
@@ -80,8 +93,8 @@ def _in_a_graph(chosen: Implementation) -> Advice:
     """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
     return Advice(
         title="Use the fused implementation of Adam or AdamW, and capture the graph again",
-        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True)",
-        after="optimizer = torch.optim.AdamW(model.parameters(), lr=lr, capturable=True, fused=True)",
+        before="optimizer = torch.optim.AdamW(..., capturable=True)",
+        after="optimizer = torch.optim.AdamW(..., capturable=True, fused=True)   # the other arguments stay",
         least=chosen.on_device[0],
         most=chosen.on_device[1],
         needs="a new capture: a graph holds the kernels that it was captured with",
@@ -101,7 +114,7 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
         return None  # not known, or SparseAdam: no call of theirs takes other arguments
     place = own_place(finding)
     return Advice(
-        title=f"Let {name} update all tensors of a group with each call",
+        title=f"Use multi-tensor updates in {name}",
         before=(place.code or "") if place else "",
         after=OWN_STEP,
         needs="the optimizer's own step() rewritten; or a class of torch.optim that computes the same, with fused=True",
@@ -112,18 +125,28 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
 
 
 def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
-    groups = finding.facts.get("num_groups")
-    given = "param_groups" if isinstance(groups, int) and groups > 1 else "model.parameters()"
+    before, after = _shown(EDITS[chosen.flag], name, finding.facts)
     least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
     return Advice(
         title=f"Use the {chosen.flag} implementation of {name}",
-        before=f"optimizer = torch.optim.{name}({given}, lr=lr)",
-        after=f"optimizer = torch.optim.{name}({given}, lr=lr, {chosen.flag}=True)",
+        before=before,
+        after=after,
         least=least,
         most=most,
         needs="floating-point parameters on one device type"
         + (", dense gradients, and a torch whose fused Adagrad runs there" if name == "Adagrad" else ""),
     )
+
+
+def _shown(edit: SetArguments, name: str, facts: Mapping[str, object]) -> tuple[str, str]:
+    """Return the call before and after, for where no diff of it can be made: what else it passes is not known."""
+    left = [word for word in edit.without if facts.get(word)]
+    stays = f"   # the other arguments stay{''.join(f', without {word}' for word in left)}"
+    before, after = (
+        f"optimizer = torch.optim.{name}({', '.join(['...', *(f'{word}=True' for word in words)])})"
+        for words in (left, edit.given)
+    )
+    return before, after + stays
 
 
 def _merged_updates(
@@ -139,7 +162,7 @@ def _merged_updates(
     """
     import numpy as np
 
-    from diagnose.model.intervals import covered, intersect, span, total
+    from diagnose.model.intervals import contains, intersect, span, total
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.optimizer_spans import updates
 
@@ -150,7 +173,7 @@ def _merged_updates(
     if not total(host) or not isinstance(today, int | float) or today <= 0:
         return None
     begun = t.trace.events.start[t.tasks.launch]
-    tasks = np.flatnonzero((t.tasks.launch >= 0) & (covered(host, begun, begun + 1) > 0))
+    tasks = np.flatnonzero((t.tasks.launch >= 0) & contains(host, begun))
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     start_up = float(length.min()) if len(length) else 0.0
     stays = [min(1.0, kept / today) for kept in launches]

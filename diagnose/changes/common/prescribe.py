@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, trial_method
-from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, settings_of
+from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, passed_by, settings_of
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -102,12 +102,13 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
 def _of_few(finding: Finding, advice: Advice) -> tuple[float, float]:
     """Return which share of the cost a change saves: as much wider as the cost of what comes now and then may differ.
 
-    No more than the whole cost is stated.
+    A longer run may have more of it than the watched steps, so the upper end lies above what it costs in those. A run
+    with so much more has longer steps too: what is stated is as large a part of the watched step as of those.
     """
     factor = finding.facts.get("cost_factor")
-    if not isinstance(factor, float) or factor <= 1:
+    if not isinstance(factor, float) or factor <= 1 or not finding.share:
         return advice.least, advice.most
-    return advice.least / factor, max(advice.most, min(advice.most * factor, 1.0))
+    return advice.least / factor, advice.most * factor / (1 + (factor - 1) * finding.share)
 
 
 def _freed(finding: Finding, advice: Advice, batch_size: int | None) -> str:
@@ -128,7 +129,8 @@ def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]
     if advice.by_hand or not isinstance(change.edit, SetArguments):
         return []
     calls = calls_in(finding.facts, change.edit.of)
-    made = [edited(call, change.edit.values(advice.arguments)) for call in calls]
+    asked = [(call, *change.edit.of_call(passed_by(call), advice.arguments)) for call in calls]
+    made = [edited(call, values) for call, values, why in asked if not why]
     return [edit for edit in made if edit is not None]
 
 

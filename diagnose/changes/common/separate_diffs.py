@@ -41,11 +41,17 @@ class _Hunk:
             number += line[0] in " -"
         return found
 
-    def without(self, others: set[tuple[str, int]]) -> _Hunk:
-        """Return the hunk without the context that others edit, and what lies beyond."""
+    def adds_behind(self) -> set[tuple[str, int]]:
+        """Return the line behind which the hunk begins by adding lines."""
+        first = next(i for i, line in enumerate(self.body) if line.startswith(CHANGES))
+        return {(self.file, self.old + first - 1)} if self.body[first][0] == "+" else set()
+
+    def without(self, others: set[tuple[str, int]], added: set[tuple[str, int]]) -> _Hunk:
+        """Return the hunk without the context that others edit or add lines behind, and what lies beyond."""
         edits = [i for i, line in enumerate(self.body) if line.startswith(CHANGES)]
         first, last = edits[0], edits[-1]
-        start = max((i + 1 for i in range(first) if (self.file, self.old + i) in others), default=0)
+        above = others | (added & self.adds_behind())
+        start = max((i + 1 for i in range(first) if (self.file, self.old + i) in above), default=0)
         behind = range(last + 1, len(self.body))
         after = self.old + sum(line[0] in " -" for line in self.body[: last + 1])
         end = next((i for n, i in enumerate(behind) if (self.file, after + n) in others), len(self.body))
@@ -69,10 +75,12 @@ def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]
     """Return the prescriptions with diffs that do not stand in each other's way."""
     hunks = [list(_hunks(p.diff)) for p in prescriptions]
     edited = [set().union(*(hunk.edited() for hunk in one)) for one in hunks]
+    added = [set().union(*(hunk.adds_behind() for hunk in one)) for one in hunks]
     found = []
     for i, p in enumerate(prescriptions):
         others = set().union(*(lines for k, lines in enumerate(edited) if k != i)) - edited[i]
-        found.append(replace(p, diff="".join(hunk.without(others).text() for hunk in hunks[i])))
+        beside = set().union(*(lines for k, lines in enumerate(added) if k != i))
+        found.append(replace(p, diff="".join(hunk.without(others, beside).text() for hunk in hunks[i])))
     return tuple(found)
 
 

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diagnose.changes.common.gradients import BUCKET_MB
+from diagnose.changes.common.change import SetArguments
+from diagnose.changes.common.gradients import BUCKETS, NO_BROADCAST, NO_SEARCH
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 
 __all__ = [
@@ -29,24 +30,22 @@ RANK = 2  # of its products
 
 def bucket_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
     """Exchange gradients in buckets of a moderate size."""
-    size = float(options.get("bucket_cap_mb") or BUCKET_MB)
-    return _arguments(log, bucket_cap_mb=size, gradient_as_bucket_view=True)
+    return _arguments(log, BUCKETS, options)
 
 
 def overlap_gradients(log: Log, options: Mapping[str, Any]) -> Undo:
     """Exchange gradients in buckets that begin while backward is at work."""
-    size = float(options.get("bucket_cap_mb") or BUCKET_MB)
-    return _arguments(log, bucket_cap_mb=size, gradient_as_bucket_view=True)
+    return _arguments(log, BUCKETS, options)
 
 
-def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+def no_buffer_broadcast(log: Log, options: Mapping[str, Any]) -> Undo:
     """Do not broadcast buffers in every forward."""
-    return _arguments(log, broadcast_buffers=False)
+    return _arguments(log, NO_BROADCAST, options)
 
 
-def no_unused_search(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+def no_unused_search(log: Log, options: Mapping[str, Any]) -> Undo:
     """Do not look for parameters that a forward did not use."""
-    return _arguments(log, find_unused_parameters=False)
+    return _arguments(log, NO_SEARCH, options)
 
 
 def compress_gradients(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
@@ -101,8 +100,9 @@ def _hook(log: Log, name: str, what: str, **options: object) -> Undo:
     return _around_init(lambda _given: None, made)
 
 
-def _arguments(log: Log, **changed: object) -> Undo:
+def _arguments(log: Log, edit: SetArguments, options: Mapping[str, Any]) -> Undo:
     def change(given: dict[str, Any]) -> None:
+        changed = edit.values(options)
         given.update(changed)
         log.did(f"DistributedDataParallel: {', '.join(f'{k}={v}' for k, v in changed.items())}")
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diagnose.changes.common.loading import PREFETCH_FACTOR, THREADS
+from diagnose.changes.common.loading import FIRST_WORKERS, KEEPING_WORKERS, MORE_WORKERS, PREFETCH_FACTOR, THREADS
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.model.usable_cores import usable_cores
 
@@ -32,17 +32,16 @@ def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     wanted = int(options.get("workers") or min(4, usable_cores()))
 
     def change(given: dict[str, Any]) -> None:
-        if given.get("num_workers"):
-            log.left(f"a DataLoader that has {given['num_workers']} workers already")
+        edits, why = FIRST_WORKERS.of_call(given, _pinned(options))
+        if why:
+            log.left(f"a DataLoader: {why}")
             return
         stream = _is_iterable(given["dataset"])
         if stream and not _shares_out(given["dataset"]):
             log.left("a DataLoader over an IterableDataset: each worker would repeat the whole stream")
             return
         num = 1 if stream else wanted
-        given.update(num_workers=num, persistent_workers=True)
-        given["prefetch_factor"] = given.get("prefetch_factor") or 2
-        _pin(given)
+        given.update({**edits, "num_workers": num})
         log.did(f"DataLoader: num_workers 0 to {num}, persistent_workers=True")
 
     return _change_arguments(change)
@@ -53,15 +52,15 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
 
     def change(given: dict[str, Any]) -> None:
         has = given.get("num_workers") or 0
-        if not has:
-            log.left("a DataLoader without workers")
+        wanted = int(options.get("workers") or min(2 * has, max(usable_cores(), has)))
+        edits, why = MORE_WORKERS.of_call(given, {**_pinned(options), "workers": wanted})
+        if why:
+            log.left(f"a DataLoader: {why}")
             return
         if _is_iterable(given["dataset"]):
             log.left("a DataLoader over an IterableDataset: how it is split depends on the number of workers")
             return
-        wanted = int(options.get("workers") or min(2 * has, max(usable_cores(), has)))
-        given.update(num_workers=wanted, persistent_workers=True, prefetch_factor=PREFETCH_FACTOR)
-        _pin(given)
+        given.update(edits)
         log.did(
             f"DataLoader: num_workers {has} to {wanted}, persistent_workers=True, prefetch_factor={PREFETCH_FACTOR}"
         )
@@ -69,14 +68,15 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     return _change_arguments(change)
 
 
-def keep_workers(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+def keep_workers(log: Log, options: Mapping[str, Any]) -> Undo:
     """Let the workers of every DataLoader live on between epochs."""
 
     def change(given: dict[str, Any]) -> None:
-        if not given.get("num_workers"):
-            log.left("a DataLoader without workers")
+        edits, why = KEEPING_WORKERS.of_call(given, options)
+        if why:
+            log.left(f"a DataLoader: {why}")
             return
-        given["persistent_workers"] = True
+        given.update(edits)
         log.did("DataLoader: persistent_workers=True")
 
     return _change_arguments(change)
@@ -197,11 +197,11 @@ def _change_arguments(change: Any) -> Undo:  # a function of the bound arguments
     return replace_attribute(DataLoader, "__init__", made)
 
 
-def _pin(given: dict[str, Any]) -> None:
+def _pinned(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a prescription, or where there are none those for the machine."""
     import torch
 
-    if torch.cuda.is_available():
-        given["pin_memory"] = True
+    return options or ({"pin_memory": True} if torch.cuda.is_available() else {})
 
 
 def _is_iterable(dataset: object) -> bool:

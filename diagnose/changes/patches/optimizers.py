@@ -7,26 +7,28 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from diagnose.changes.common.change import REMOVED
+from diagnose.changes.common.optimizers import EDITS
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 
 __all__ = ["foreach_optimizer", "fused_optimizer"]
 
 
-def fused_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+def fused_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:
     """Make torch's own optimizers with ``fused=True`` where the class and the parameters allow it."""
-    return _implementation("fused", log)
+    return _implementation("fused", log, options)
 
 
-def foreach_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+def foreach_optimizer(log: Log, options: Mapping[str, Any]) -> Undo:
     """Make torch's own optimizers with ``foreach=True`` where the class allows it."""
-    return _implementation("foreach", log)
+    return _implementation("foreach", log, options)
 
 
-def _implementation(flag: str, log: Log) -> Undo:
+def _implementation(flag: str, log: Log, options: Mapping[str, Any]) -> Undo:
     import torch
 
-    classes = [c for c in vars(torch.optim).values() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
-    undo = [_patched(c, flag, log) for c in classes if flag in inspect.signature(c.__init__).parameters]
+    classes = [getattr(torch.optim, name) for name in EDITS[flag].of]
+    undo = [_patched(c, flag, log, options) for c in classes if flag in inspect.signature(c.__init__).parameters]
 
     def undo_all() -> None:
         for one in undo:
@@ -35,26 +37,27 @@ def _implementation(flag: str, log: Log) -> Undo:
     return undo_all
 
 
-def _patched(cls: type, flag: str, log: Log) -> Undo:
+def _patched(cls: type, flag: str, log: Log, options: Mapping[str, Any]) -> Undo:
     original = cls.__init__  # type: ignore[misc]  # that is the point
     signature = inspect.signature(original)
-    other = "foreach" if flag == "fused" else "fused"
 
     @functools.wraps(original)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:  # whatever it takes
         if type(self) is not cls or _has(signature, flag, self, args, kwargs):
             original(self, *args, **kwargs)  # a subclass has its own arguments; what is set already stays
             return
-        bound = signature.bind(self, *args, **kwargs)
-        changed = {k: v for k, v in bound.arguments.items() if k not in ("self", other)}
-        changed["params"] = _kept(changed["params"])
-        before = {**changed, **({other: bound.arguments[other]} if other in bound.arguments else {})}
-        if not _is_best(cls, flag, changed):
-            log.left(f"{cls.__name__}: {flag} does not work for its parameters")
+        before = {k: v for k, v in signature.bind(self, *args, **kwargs).arguments.items() if k != "self"}
+        before["params"] = _kept(before["params"])
+        edits, why = EDITS[flag].of_call(before, options)
+        changed = {name: value for name, value in {**before, **edits}.items() if value is not REMOVED}
+        if not why and not _is_best(cls, flag, {k: v for k, v in changed.items() if k != flag}):
+            why = f"{flag} does not work for its parameters"
+        if why:
+            log.left(f"{cls.__name__}: {why}")
             original(self, **before)
             return
         try:
-            original(self, **{**changed, flag: True})
+            original(self, **changed)
         except (RuntimeError, ValueError, TypeError) as error:
             log.left(f"{cls.__name__}: {error}")
             original(self, **before)

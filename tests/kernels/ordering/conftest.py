@@ -28,7 +28,7 @@ HOST = "host"
 aten = torch.ops.aten
 
 
-class Unordered(AssertionError):  # noqa: N818  # an assertion
+class Unordered(AssertionError):
     """An access came before what it needs was done, or may have."""
 
 
@@ -116,14 +116,14 @@ class FakeDevice(TorchDispatchMode):
 
     # What torch.cuda has
 
-    def Stream(self, *_: Any, **__: Any) -> Stream:  # noqa: N802
+    def Stream(self, *_: Any, **__: Any) -> Stream:
         self.num_made += 1
         return Stream(self, f"side {self.num_made}")
 
-    def Event(self, **options: Any) -> Event:  # noqa: N802
+    def Event(self, **options: Any) -> Event:
         return Event(self, **options)
 
-    def CUDAGraph(self) -> Graph:  # noqa: N802
+    def CUDAGraph(self) -> Graph:
         return Graph(self)
 
     def current_stream(self, *_: Any) -> Stream:

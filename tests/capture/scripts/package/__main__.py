@@ -4,9 +4,9 @@ import sys
 
 early = "torch" in sys.modules  # then what a script sets in os.environ before its import would be lost
 
-import torch  # noqa: E402
+import torch
 
-from package import loop  # noqa: E402
+from package import loop
 
 print("started", __name__, sys.argv[1:], sys.path[0], early)
 torch.set_num_threads(1)

@@ -68,9 +68,9 @@ def _known(types: tuple[type, ...]) -> _Types:
 @cache
 def _of_model() -> _Types:
     """Return the types that results are made of, by name."""
-    from diagnose.model import charts, diagnosis, events, forecast, job, places, rules
+    from diagnose.model import charts, diagnosis, events, forecast, job, locations, rules
 
-    modules = (charts, diagnosis, events, forecast, job, places, rules)
+    modules = (charts, diagnosis, events, forecast, job, locations, rules)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     return {kind.__name__: kind for kind in found if is_dataclass(kind) or hasattr(kind, "_fields")}
 
@@ -88,7 +88,7 @@ def _packed(value: Any, types: _Types) -> Any:
     if kind in _TAGS:
         return [_TAGS[kind], *(_packed(each, types) for each in value)]
     if types.get(kind.__name__) is not kind:
-        raise TypeError(f"{kind.__name__} is no type of a result")
+        raise TypeError(f"{kind.__name__} is not a type of a result")
     return [kind.__name__, *(_packed(getattr(value, name), types) for name in _names(kind))]
 
 

@@ -1,0 +1,90 @@
+"""The prescriptions that a question names, with refusals that name what is predicted instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from diagnose.changes import CHANGES
+from diagnose.changes.common.prescribe import also_possible
+from diagnose.errors import UsageError
+from diagnose.model.capture import Capture
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.pipeline.find import find_in_rank
+from diagnose.pipeline.run import analyze_captures
+from diagnose.tables import Tables
+from diagnose.tables.program import program_of
+
+__all__ = ["Asked", "asked_prescriptions", "listed", "mean_of_run"]
+
+
+class Asked(NamedTuple):
+    """A prescription and what it is for, None where that was found in several ranks together."""
+
+    prescription: Prescription
+    finding: Finding | None
+
+
+def asked_prescriptions(
+    t: Tables, captures: Sequence[Capture], capture: Capture, ids: Sequence[str]
+) -> tuple[Asked, ...]:
+    """Return the prescriptions that the ids name, as the report's cards have them.
+
+    Raises:
+        UsageError: there is no such prescription, or what it saves is not predicted.
+    """
+    if not ids:
+        return ()
+    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
+    has_lines = t.trace is capture.attribution
+    found = find_in_rank(replace(capture, trace=t.trace, attribution=None) if has_lines else capture)
+    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
+    step_ns, program = t.steps.step_ns, program_of(found.tables)
+    others = [p for finding in found.findings for p in also_possible(finding, step_ns, program)]
+    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
+    findings = {f.rule: f for f in found.findings}
+    return tuple(Asked(_known(name, known), findings.get(known[name].rule)) for name in ids)
+
+
+def _known(name: str, known: Mapping[str, Prescription]) -> Prescription:
+    if name not in known:
+        raise UsageError(f"This trace has no prescription {name}; there are: {listed(known)}.")
+    why = _why_unpredicted(known[name])
+    if why:
+        predicted = listed(each for each, p in known.items() if not _why_unpredicted(p))
+        raise UsageError(f"{name} {why}, so there is nothing to predict; predicted are: {predicted}.")
+    return known[name]
+
+
+def _why_unpredicted(p: Prescription) -> str:
+    """Return why what a prescription saves is not predicted, "" where it is."""
+    if CHANGES[p.id].records:
+        return "changes the recording, not the step"
+    if p.predicted_step_ns is None and p.mean_step_ns is None:
+        return "saves what this recording does not show"
+    return ""
+
+
+def mean_of_run(asked: Sequence[Asked], *, alone: bool) -> float | None:
+    """Return the run's mean step where that is what the prescriptions shorten, None where it is the recorded step.
+
+    ``alone`` is whether nothing else is asked for.
+
+    Raises:
+        UsageError: some shorten the one and some the other.
+    """
+    of_run = [a.prescription for a in asked if a.prescription.mean_step_ns is not None]
+    if not of_run:
+        return None
+    if len(of_run) < len(asked) or not alone:
+        raise UsageError(
+            f"{listed(p.id for p in of_run)} shortens the run's mean step, other changes the recorded one: ask for "
+            f"--apply {','.join(p.id for p in of_run)} without the others, and for the others without it."
+        )
+    return of_run[0].mean_step_ns
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a refusal lists them."""
+    return ", ".join(sorted(names)) or "none"
