@@ -79,11 +79,11 @@ _LINES = {
     ),
     "patches": (
         ("return as_float(output, torch.bfloat16)", "return output"),
-        ("given.update(num_workers=num, persistent_workers=True)",
-         "given.update(num_workers=num, persistent_workers=False)"),
+        ("{\"num_workers\": num, \"persistent_workers\": True, **given}",
+         "{\"num_workers\": num, \"persistent_workers\": False, **given}"),
         ("if type(self) is not cls or _has(signature", "if _has(signature"),
-        ("original(self, **{**changed, flag: True})", "original(self, **changed)"),
-        ("return _arguments(log, broadcast_buffers=False)", "return _arguments(log, broadcast_buffers=True)"),
+        ("            original(self, **changed)\n", "            original(self, **before)\n"),
+        ("NO_BROADCAST = _ddp(broadcast_buffers=False)", "NO_BROADCAST = _ddp(broadcast_buffers=True)"),
         ("self._has_gradients = True", "self._has_gradients = False"),
     ),
     "loaders": (
