@@ -10,7 +10,7 @@ from diagnose import __version__
 from diagnose.cli import options as shared
 from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
-from diagnose.cli.help import Group, option, renamed_option, show_all_help
+from diagnose.cli.help import Group, needless_flag, option, renamed_option, show_all_help
 from diagnose.cli.mcp_options import mcp
 from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
@@ -58,8 +58,14 @@ cli.add_command(reduce)
     ],
 )
 @shared.module_option(RUNS)
-@option("--auto", group=RUNS, is_flag=True, help="Try every change that can be applied from outside (the default).")
-@option("--apply", "ids", group=RUNS, metavar="ID,…", help="Try only these changes.")
+@needless_flag("--auto", because="without --apply every change is tried that can be applied from outside")
+@option(
+    "--apply",
+    "ids",
+    group=RUNS,
+    metavar="ID,…",
+    help="Try only these changes. [default: every one that can be applied from outside]",
+)
 @option(
     "--budget",
     group=RUNS,

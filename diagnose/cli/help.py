@@ -7,7 +7,16 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-__all__ = ["Command", "Decorator", "Group", "Option", "option", "renamed_option", "show_all_help"]
+__all__ = [
+    "Command",
+    "Decorator",
+    "Group",
+    "Option",
+    "needless_flag",
+    "option",
+    "renamed_option",
+    "show_all_help",
+]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -64,6 +73,17 @@ def renamed_option(name: str, *, before: str, group: str, **settings: Any) -> De
         return option(name, group=group, callback=take, **settings)(option(before, group=group, **hidden)(command))
 
     return decorated
+
+
+def needless_flag(name: str, *, because: str) -> Decorator:
+    """Give a command a flag of before that asks for what it does anyway: hidden, with a line that gives the reason."""
+
+    def warn(_ctx: click.Context, _option: click.Parameter, value: bool) -> bool:
+        if value:
+            click.echo(f"diagnose: {name} is deprecated: leave it out; {because}", err=True)
+        return value
+
+    return option(name, group=GENERAL, is_flag=True, hidden=True, callback=warn)
 
 
 class _Page(click.Command):

@@ -28,7 +28,6 @@ _DDP = lazy_pattern(
     r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
 )
 _FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
-_SHAPE = lazy_pattern(r"-?\d+")
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
     ("allreduce", "all_reduce"),

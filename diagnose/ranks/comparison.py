@@ -57,10 +57,6 @@ class Comparison:
         """Return the number of steps that were compared."""
         return len(self.times.steps)
 
-    def index_of(self, rank: int) -> int | None:
-        """Return the index of a rank, None where it was not compared."""
-        return next((i for i, p in enumerate(self.ranks) if p.rank == rank), None)
-
     @property
     def waits_ns(self) -> dict[int, float]:
         """Return for each rank the exposed waiting of a step; ranks without a shared collective are left out."""

@@ -22,7 +22,6 @@ HEAVY = lazy_pattern(
     r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
 )
 _MODULE = lazy_pattern(r"^nn\.Module: ")
-_ENGINE = "autograd::engine::"
 _NONE = Layers((), (), EMPTY.end)
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from diagnose.capture.steps.converged import MIN_CONVERGED_STEPS, converged_since
+from diagnose.capture.steps.converged import MIN_WINDOW_STEPS, converged_since
 
 
 def first_steady(times):
@@ -10,8 +10,8 @@ def first_steady(times):
 
 
 def test_flat_from_the_start():
-    assert first_steady([10.0] * 20) == MIN_CONVERGED_STEPS
-    assert converged_since([10.0] * MIN_CONVERGED_STEPS) == 0
+    assert first_steady([10.0] * 20) == 2 * MIN_WINDOW_STEPS
+    assert converged_since([10.0] * (2 * MIN_WINDOW_STEPS)) == 0
 
 
 def test_compiling_is_waited_for():

@@ -116,6 +116,18 @@ def test_an_earlier_name_of_an_option_works_hidden_with_a_line(name, args, kept,
     assert not re.search(rf"{before[0]}\b(?!-)", page([name], 80))
 
 
+def test_a_flag_that_asks_for_the_default_works_hidden_with_a_line(page, capsys, tmp_path):
+    prove = cli.commands["prove"]
+    line = "diagnose: --auto is deprecated: leave it out; without --apply every change is tried"
+    prove.make_context("prove", ["--auto", "x.py"])
+    assert capsys.readouterr().err.startswith(line)
+    prove.make_context("prove", ["x.py"])
+    assert capsys.readouterr().err == ""
+    assert "--auto" not in page(["prove"], 80)
+    assert run(["prove", "--auto", "--apply", "autocast", str(tmp_path / "x.py")]) == 2
+    assert "--auto and --apply exclude each other" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "example", [example for command in (cli, *cli.commands.values()) for example in command.examples]
 )

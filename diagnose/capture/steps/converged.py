@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["MIN_CONVERGED_STEPS", "MIN_WINDOW_STEPS", "converged_since"]
+__all__ = ["MIN_WINDOW_STEPS", "converged_since"]
 
 MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
-MIN_CONVERGED_STEPS = 2 * MIN_WINDOW_STEPS
 TOLERANCE = 0.10  # medians of successive windows that differ by less count as equal: twice the step-to-step noise
 #                   of a quiet machine (about 5 %), and far below what compiling or autotuning costs
 NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
