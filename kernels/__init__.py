@@ -127,7 +127,7 @@ _HOMES = {
     "tiny": ("short_dataset", "tiny_config", "tiny_model"),
     "web_shards": ("WebShards",),
 }
-_OLD_NAMES = frozenset({"background", "garbage", "metrics", "one_process", "scaffold"})  # kept for one release
+_OLD_NAMES = frozenset({"background", "garbage", "metrics", "one_process", "scaffold"})  # deprecated
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

@@ -1,4 +1,4 @@
-"""The old name of ``_module_matching``, kept for one release: pickles of patched models name its functions."""
+"""The old name of ``_module_matching``, deprecated: pickles of patched models name its functions."""
 
 from diagnose.kernels._module_matching import (
     _builtin_rms_norm,

@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.background_loader``, kept for one release."""
+"""The old name of ``diagnose.kernels.background_loader``, deprecated (docs/versioning.md)."""
 
 import warnings
 
@@ -7,7 +7,8 @@ from diagnose.kernels.background_loader import BackgroundLoader
 __all__ = ["BackgroundLoader"]
 
 warnings.warn(
-    "diagnose.kernels.background is now diagnose.kernels.background_loader; the old name goes with the next release.",
+    "diagnose.kernels.background is now diagnose.kernels.background_loader; "
+    "the old name goes after two minor releases and half a year.",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.gc_schedule``, kept for one release."""
+"""The old name of ``diagnose.kernels.gc_schedule``, deprecated (docs/versioning.md)."""
 
 import warnings
 
@@ -7,7 +7,8 @@ from diagnose.kernels.gc_schedule import CollectionSchedule, scheduled_gc
 __all__ = ["CollectionSchedule", "scheduled_gc"]
 
 warnings.warn(
-    "diagnose.kernels.garbage is now diagnose.kernels.gc_schedule; the old name goes with the next release.",
+    "diagnose.kernels.garbage is now diagnose.kernels.gc_schedule; "
+    "the old name goes after two minor releases and half a year.",
     DeprecationWarning,
     stacklevel=2,
 )

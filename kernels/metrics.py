@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.deferred_metrics``, kept for one release."""
+"""The old name of ``diagnose.kernels.deferred_metrics``, deprecated (docs/versioning.md)."""
 
 import warnings
 
@@ -7,7 +7,8 @@ from diagnose.kernels.deferred_metrics import DeferredMetrics, Value
 __all__ = ["DeferredMetrics", "Value"]
 
 warnings.warn(
-    "diagnose.kernels.metrics is now diagnose.kernels.deferred_metrics; the old name goes with the next release.",
+    "diagnose.kernels.metrics is now diagnose.kernels.deferred_metrics; "
+    "the old name goes after two minor releases and half a year.",
     DeprecationWarning,
     stacklevel=2,
 )

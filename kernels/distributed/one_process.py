@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.distributed.single_process_parity``, kept for one release."""
+"""The old name of ``diagnose.kernels.distributed.single_process_parity``, deprecated (docs/versioning.md)."""
 
 import warnings
 
@@ -12,7 +12,7 @@ __all__ = ["Comparison", "compare_with_one_process", "parameter_distances"]
 
 warnings.warn(
     "diagnose.kernels.distributed.one_process is now diagnose.kernels.distributed.single_process_parity; "
-    "the old name goes with the next release.",
+    "the old name goes after two minor releases and half a year.",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -1,4 +1,4 @@
-"""The old name of ``diagnose.kernels.ops.custom_op``, kept for one release."""
+"""The old name of ``diagnose.kernels.ops.custom_op``, deprecated (docs/versioning.md)."""
 
 import warnings
 
@@ -16,7 +16,8 @@ from diagnose.kernels.ops.custom_op import (
 __all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
 
 warnings.warn(
-    "diagnose.kernels.ops.scaffold is now diagnose.kernels.ops.custom_op; the old name goes with the next release.",
+    "diagnose.kernels.ops.scaffold is now diagnose.kernels.ops.custom_op; "
+    "the old name goes after two minor releases and half a year.",
     DeprecationWarning,
     stacklevel=2,
 )

@@ -1,8 +1,10 @@
-"""Modules that were renamed are importable under their old names for one release, with a deprecation warning."""
+"""Modules that were renamed are importable under their old names, with a deprecation warning that has the term."""
 
 import importlib
 import pickle
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,9 @@ RENAMED = [
     ("distributed.one_process", "distributed.single_process_parity", "compare_with_one_process"),
 ]
 
+POLICY = (Path(__file__).parents[2] / "docs" / "versioning.md").read_text(encoding="utf-8")
+TERM = re.search(r"It stays for (.+), whichever is longer", POLICY)[1]
+
 
 def run(line):
     """Execute an import as a script would; return its names."""
@@ -30,7 +35,7 @@ def test_the_old_name_gives_the_same_objects_and_warns(monkeypatch, old, new, na
     monkeypatch.delitem(sys.modules, f"diagnose.kernels.{old}", raising=False)
     # pytest loads packages that hold a plugin of its through its own code, which would be named in the script's place
     monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if type(f).__name__ != "AssertionRewritingHook"])
-    message = rf"diagnose\.kernels\.{old} is now diagnose\.kernels\.{new}; the old name goes with the next release"
+    message = rf"diagnose\.kernels\.{old} is now diagnose\.kernels\.{new}; the old name goes after {TERM}\.$"
     with pytest.warns(DeprecationWarning, match=message) as warned:
         names = run(f"from diagnose.kernels.{old} import {name}")
     assert names[name] is getattr(importlib.import_module(f"diagnose.kernels.{new}"), name)
