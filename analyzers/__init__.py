@@ -23,7 +23,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.plugins import Plugins, load_plugins
-from diagnose.model.rules import Legend, RuleMeta
+from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
 from diagnose.ranks.traits import traits_of
 from diagnose.tables import Tables
 
@@ -114,12 +114,6 @@ def _rules() -> tuple[Rule, ...]:
 def _of_kind(*kinds: str) -> Iterable[Rule]:
     return (rule for rule in RULES if rule.META.kind in kinds)
 
-
-WORK = "operators"
-"""What is left of the training thread's time where there is no device: operators that compute."""
-
-OUTSIDE = "outside-operators"
-"""What is left there beyond operators and calls of the runtime."""
 
 PLUGINS = _plugins()
 """The rules of other packages, which are among the RULES, and why some are left out."""

@@ -48,6 +48,7 @@ META = RuleMeta(
         "concurrent-samples",
     ),
     cause="loading",
+    pause="batches",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
 MIN_GAP_SHARE = 0.5

@@ -33,6 +33,7 @@ META = RuleMeta(
     legend=Legend("Python's garbage collector ran", "#d6569b"),
     changes=("schedule-gc",),
     cause="collection",
+    pause="collection",
 )
 
 

@@ -32,6 +32,7 @@ META = RuleMeta(
     legend=Legend("the launching thread was not running", "#75808f"),
     changes=("wait-elsewhere",),
     cause="between-operators",
+    pause="cores",
     needs="samples of the threads",
     paced_by="host",
 )

@@ -54,6 +54,7 @@ META = RuleMeta(
     changes=("save-in-background", "load-mapped", "python-off-the-loop"),
     inflated=True,
     cause="between-operators",
+    pause="python",
     paced_by="host",
 )
 

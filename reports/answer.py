@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
 from diagnose.model.frozen import dataclass
+from diagnose.model.job import LATE_RANKS
 from diagnose.reports import headline as words
 from diagnose.reports.language import tr
 from diagnose.reports.measured import offered_chain, took_longer, trial_of
@@ -193,7 +194,7 @@ def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]
 
 def _of_late_rank(d: Diagnosis) -> list[str]:
     """Return the change that lets the rank come in time which the others wait for, where that is the answer."""
-    if d.job is None or not (d.dominant == "straggler" or d.job.late_ranks):
+    if d.job is None or not (d.dominant == LATE_RANKS or d.job.late_ranks):
         return []
     return [p.id for p in d.prescriptions if p.rule == d.dominant][:1]
 

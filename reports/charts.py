@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from diagnose.model.charts import Memory, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.rules import Legend
+from diagnose.model.rules import WORK, Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent, plural, size
 from diagnose.reports.language import tr, translated
@@ -123,7 +123,7 @@ def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
     for each in parts:
         for name, ns in each.items():
             total[name] = total.get(name, 0.0) + ns
-    return sorted(total, key=lambda name: (name not in (BUSY, "operators"), -total[name]))
+    return sorted(total, key=lambda name: (name not in (BUSY, WORK), -total[name]))
 
 
 def _steps_label(d: Diagnosis, steps: Sequence[StepParts], tracks: Sequence[Readings]) -> str:

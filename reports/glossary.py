@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.rules import Legend
+from diagnose.model.rules import WORK, Legend
 from diagnose.reports.language import tr
 
 __all__ = ["TERMS", "glossary"]
-
-WORK = "operators"  # what is no cause of idle time but the host's own work
-OUTSIDE = "outside-operators"  # what no rule accounts for where there is no device
 
 TERMS = {
     "step": "One training or inference step, from its begin to that of the next one; the steady ones are analysed.",

@@ -7,9 +7,10 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
+from diagnose.model.job import LATE_RANKS
 from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.reports.format import duration, growth, percent, plural, recording_cost
-from diagnose.reports.glossary import OUTSIDE, WORK
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
@@ -73,7 +74,7 @@ def headline(d: Diagnosis, why: str) -> str:
     if finding is None:
         return _of_nothing(d)
     j = d.job
-    if finding.rule == "straggler" and j is not None and j.begins_late is not None and not j.late_ranks:
+    if finding.rule == LATE_RANKS and j is not None and j.begins_late is not None and not j.late_ranks:
         late = duration(j.begins_late_ns)
         return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
     title, share = _sentence(finding.title).rstrip(".。"), _share(d, finding)
@@ -184,7 +185,7 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
             tr("One rank of {num}: what its collectives wait for is not in this recording.", num=d.source.world_size)
         )
     j = d.job
-    if j is not None and d.dominant == "straggler" and j.begins_late is not None and not j.late_ranks and not why:
+    if j is not None and d.dominant == LATE_RANKS and j.begins_late is not None and not j.late_ranks and not why:
         found.append(
             tr(
                 "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it "

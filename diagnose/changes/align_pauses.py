@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from diagnose.model.diagnosis import Finding
+    from diagnose.model.rules import Pause
     from diagnose.tables.program import Program
 
 _COLLECT = """from diagnose.kernels.gc_schedule import scheduled_gc
@@ -39,18 +42,20 @@ _LOAD = """loader = DataLoader(
 # more batches ahead: a sample that takes long on one rank is ready before its step"""
 
 
+_HELP: Mapping[Pause, tuple[str, str]] = {
+    "collection": ("Collect garbage on all ranks at the same step", _COLLECT),
+    "python": ("Align Python that pauses a step, such as saving and logging, across all ranks", _SAVE),
+    "cores": ("Give each rank cores of its own", _CORES),
+    "batches": ("Keep more batches ready on every rank", _LOAD),
+    "": ("", f"{_COLLECT}\n\n{_CORES}"),
+}
+"""The title and the code by what the rule of the pauses' cause names; without one, for the usual pauses."""
+
+
 def _of_cause(cause: str) -> tuple[str, str]:
-    """Return the title and the code for the cause that the pauses have; without one, for the usual ones."""
-    match cause:
-        case "gc-pause":
-            return "Collect garbage on all ranks at the same step", _COLLECT
-        case "python-stall":
-            return "Align Python that pauses a step, such as saving and logging, across all ranks", _SAVE
-        case "off-cpu":
-            return "Give each rank cores of its own", _CORES
-        case "data-stall":
-            return "Keep more batches ready on every rank", _LOAD
-    return "", f"{_COLLECT}\n\n{_CORES}"
+    from diagnose.analyzers import META
+
+    return _HELP[META[cause].pause if cause in META else ""]
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:

@@ -33,7 +33,9 @@ _INFERENCE = """with torch.inference_mode(), torch.autocast("cuda", dtype=torch.
 
 
 def _applies(_program: Program, finding: Finding) -> str:
-    is_rollout = finding.facts.get("phase") == "rollout" or finding.rule == "rollout-bound"
+    from diagnose.analyzers import rollout_bound
+
+    is_rollout = finding.facts.get("phase") == "rollout" or finding.rule == rollout_bound.META.id
     return "" if is_rollout else "the long steps collect no data with the model"
 
 

@@ -70,11 +70,12 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of one kernel for each run of pointwise ones, launched once; None for other findings."""
     import numpy as np
 
+    from diagnose.analyzers import unfused_elementwise
     from diagnose.analyzers.common.chains import chains
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 
-    if finding.rule != "unfused-elementwise" or not len(finding.tasks):
+    if finding.rule != unfused_elementwise.META.id or not len(finding.tasks):
         return None
     tasks = finding.tasks[~_called_outside(t, finding.tasks)]
     if not len(tasks):

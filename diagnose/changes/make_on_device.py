@@ -52,6 +52,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of no copies from the host; at most also without the host's work that the device waits for."""
     import numpy as np
 
+    from diagnose.analyzers import host_compute
     from diagnose.model.intervals import Intervals
     from diagnose.replay.effects import Effect
     from diagnose.replay.remove_cause import remove_cause
@@ -61,7 +62,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     copies = remove_cause(t, finding, "copy", 1.0)
     if least is None or copies is None:
         return None
-    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, "host-compute")]), kind="stable")
+    rows = np.sort(np.concatenate([t.causes.of(rule) for rule in (finding.rule, host_compute.META.id)]), kind="stable")
     pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
 
     def most(graph: Graph) -> Graph:

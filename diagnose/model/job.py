@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from diagnose.model.frozen import dataclass
 
-__all__ = ["CollectiveSummary", "Job", "RankRow", "SlowGroup"]
+__all__ = ["LATE_RANKS", "CollectiveSummary", "Job", "RankRow", "SlowGroup"]
+
+LATE_RANKS: Final = "straggler"  # as the rule is called that finds them, in a diagnosis and on the command line
 
 
 @dataclass(frozen=True, slots=True)

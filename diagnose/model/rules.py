@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from diagnose.model.frozen import dataclass
 
-__all__ = ["FREES_HOST", "HOST_WORK", "TAKES_LEAD", "Cause", "Legend", "Records", "RuleKind", "RuleMeta"]
+__all__ = [
+    "FREES_HOST",
+    "HOST_WORK",
+    "OUTSIDE",
+    "TAKES_LEAD",
+    "WORK",
+    "Cause",
+    "Legend",
+    "Pause",
+    "Records",
+    "RuleKind",
+    "RuleMeta",
+]
 
 Records: TypeAlias = Literal[
     "",
@@ -40,6 +52,16 @@ Cause: TypeAlias = Literal[
 """What takes the time that a rule finds, so that a replay can leave it out: work or waiting of the host (of a kind that
 the trace shows under the device as well, or any other), waiting for the device, pauses between queued tasks, exposed
 collectives or copies, or the device tasks that the finding names."""
+
+Pause: TypeAlias = Literal["", "collection", "python", "cores", "batches"]
+"""What ranks do where pauses of this kind delay them in turns: collect or save at the same step, have cores of their
+own, keep more batches ready."""
+
+WORK: Final = "operators"
+"""What is left of the training thread's time where there is no device: operators that compute."""
+
+OUTSIDE: Final = "outside-operators"
+"""What is left there beyond operators and calls of the runtime."""
 
 HOST_WORK: frozenset[Cause] = frozenset(
     {"loading", "allocation", "collection", "compilation", "between-operators", "host-work"}
@@ -82,5 +104,6 @@ class RuleMeta:
     awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own
     paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
     cause: Cause = "tasks"
+    pause: Pause = ""  # what helps where it pauses one rank after the other
     needs: Records = ""
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -108,7 +108,7 @@ def _costly(found: Sequence[Finding], c: Comparison, examined: Mapping[int, Diag
         relief
         for rank, d in examined.items()
         if rank not in late and d.queue and d.queue.idle_share > THRESHOLDS.significant_idle
-        for relief in [next((f.relief_ns for f in d.findings if f.rule == "exposed-communication"), None)]
+        for relief in [next((f.relief_ns for f in d.findings if META[f.rule].cause == "collective"), None)]
         if relief is not None
     ]
     if not most or len(most) < len([rank for rank in examined if rank not in late]):

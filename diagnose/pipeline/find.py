@@ -41,7 +41,8 @@ def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None
     ]
     if not has_device:
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
-    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)))
+    kinds = {rule.META.id: rule.META.cause for rule in rules}
+    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)), kinds=kinds)
 
 
 def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
@@ -81,7 +82,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
-    with noting("profiler-overhead", notes):
+    with noting(overhead.PROFILER, notes):
         if (without := overhead.as_unrecorded(t)) is not None:
             recorded, t = t, build_tables(without.capture, without.capture.trace, notes)
             notes.append(overhead.removed_note(recorded, without, t))
@@ -95,7 +96,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
             named = build_tables(capture, capture.attribution, notes)
             found = _with_places(found, named, notes)
     recording: dict[str, float] = {}
-    with noting("profiler-overhead", notes):
+    with noting(overhead.PROFILER, notes):
         found, recording = overhead.without_recording(t, found)
     found = [
         f

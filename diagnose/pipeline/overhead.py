@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers import profiler_overhead
 from diagnose.analyzers.common.extent import of_whole
 from diagnose.model.arrays import Ints
 from diagnose.model.capture import CaptureInfo
@@ -27,6 +29,7 @@ from diagnose.tables.run_steps import TIMING, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
+    "PROFILER",
     "as_unrecorded",
     "cost_per_event_ns",
     "estimate_note",
@@ -41,7 +44,7 @@ __all__ = [
     "without_recording",
 ]
 
-PROFILER = "profiler-overhead"  # the rule whose idle time is the profiler's own work
+PROFILER: Final = profiler_overhead.META.id  # the rule whose idle time is the profiler's own work
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it findings are reduced by what recording costs
 MIN_REMOVED = 0.75  # of what recorded steps are longer; below it the rest is pointed out
 UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer

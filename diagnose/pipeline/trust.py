@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
+from diagnose.analyzers import lost_records, warm_up
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Records
-from diagnose.pipeline.overhead import estimate_note, variation_note
+from diagnose.pipeline.overhead import PROFILER, estimate_note, variation_note
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
@@ -26,6 +28,8 @@ from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
 
+LOST: Final = lost_records.META.id
+COLD: Final = warm_up.META.id
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
@@ -53,7 +57,7 @@ def is_incomplete(t: Tables) -> bool:
     """Return whether so much device work is missing that the recording cannot show what a change saves."""
     if t.device_id < 0:
         return False
-    missing = t.causes.totals().get("lost-records", 0) / (t.steps.window[1] - t.steps.window[0])
+    missing = t.causes.totals().get(LOST, 0) / (t.steps.window[1] - t.steps.window[0])
     return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
 
 
@@ -80,7 +84,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
     if varies := variation_note(t):
         yield Note(varies)
     if estimate := estimate_note(t):
-        yield Note(estimate, "profiler-overhead")
+        yield Note(estimate, PROFILER)
     if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
         yield Note(
             f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
@@ -121,19 +125,19 @@ def _of_device(t: Tables) -> Iterator[Note]:
         yield Note(
             f"The recording holds the capture of a graph: {launches} went into it and did not run, so what the device "
             "did meanwhile is not part of a steady step.",
-            "warm-up",
+            COLD,
         )
     share = lost_share(t)
     if share > MIN_LOST_SHARE:
         num = len(launches_without_task(t))
         yield Note(
             f"{num} launches ({percent(share)}) have no device task in the file: some device work is missing.",
-            "lost-records",
+            LOST,
         )
     coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
     zero = 0 if coarse else int((t.tasks.end <= t.tasks.start).sum())
     if zero > MAX_FAULTY_SHARE * len(t.tasks.start):
-        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", "lost-records")
+        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", LOST)
     unknown = int((t.tasks.launch < 0).sum())
     if unknown > MAX_FAULTY_SHARE * len(t.tasks.start):
         yield Note(
@@ -143,7 +147,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
         yield Note(
             "No graph that was launched left a device task in the file: what the device did is not known, and no "
             "verdict is given.",
-            "lost-records",
+            LOST,
         )
     yield from _of_clocks(t)
     yield from _of_mode(t)
@@ -199,7 +203,7 @@ def _without_device(t: Tables) -> Iterator[Note]:
         yield Note(
             f"The file has {num} launches but no device task{listed}: the profiler did not record the device. "
             "Profile with ProfilerActivity.CUDA.",
-            "lost-records",
+            LOST,
         )
     else:
         yield Note(f"The file has no device task{listed}: only the host can be diagnosed.")

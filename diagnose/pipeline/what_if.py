@@ -18,12 +18,13 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
+from diagnose.model.job import LATE_RANKS
 from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run
-from diagnose.pipeline.what_if_changes import LATE_RANKS, with_workers, without_late_ranks, without_syncs_at
+from diagnose.pipeline.what_if_changes import with_workers, without_late_ranks, without_syncs_at
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged

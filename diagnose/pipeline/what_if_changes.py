@@ -15,6 +15,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.intervals import total
+from diagnose.model.job import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
 from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
@@ -26,9 +27,7 @@ from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import percent
 
-__all__ = ["LATE_RANKS", "with_workers", "without_late_ranks", "without_syncs_at"]
-
-LATE_RANKS = "straggler"  # as the rule is called that finds them
+__all__ = ["with_workers", "without_late_ranks", "without_syncs_at"]
 
 
 def with_workers(t: Tables, num: int) -> Transform | None:

@@ -12,6 +12,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
+from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of
 from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
@@ -25,7 +26,6 @@ from diagnose.tables.roofline import gpu_spec
 
 __all__ = ["profile_of"]
 
-_DEVICE_WORK = (*PHASES, "exposed-copy")  # what the host does meanwhile is not what takes the time
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -38,7 +38,8 @@ def profile_of(
     """
     found = collectives_of(t)
     bounds = _bounds(t, found.collectives)
-    parts = _device_parts(t, traits.waits) if t.device_id >= 0 else _host_parts(t, traits.waits)
+    device_work = (*PHASES, traits.copies)  # what the host does meanwhile is not what takes the time
+    parts = _device_parts(t, traits) if t.device_id >= 0 else _host_parts(t, traits.waits)
     causes, spent = _spent(t, bounds, parts)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
@@ -67,7 +68,7 @@ def profile_of(
         kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
         operators=_speeds(t, _leaves(t)),
         lines=lines_of(
-            t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in _DEVICE_WORK}
+            t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
         ),
         ready_share=ready_share(t),
         clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
@@ -102,7 +103,7 @@ def _spent(t: Tables, bounds: Ints, parts: Mapping[str, Intervals]) -> tuple[tup
     return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
 
 
-def _device_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
+def _device_parts(t: Tables, traits: CauseTraits) -> dict[str, Intervals]:
     events, tasks = t.trace.events, t.tasks
     works = ~(tasks.is_collective | tasks.is_copy)
     launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
@@ -113,16 +114,16 @@ def _device_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
         parts[phase] = intersect(union((tasks.start[mine], tasks.end[mine])), left)
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
-    parts |= _idle_parts(t, waits)
+    parts |= _idle_parts(t, traits.waits)
     copies = t.occupancy.exposed_copy
-    parts["exposed-copy"] = union(copies, parts["exposed-copy"]) if "exposed-copy" in parts else copies
+    parts[traits.copies] = union(copies, parts[traits.copies]) if traits.copies in parts else copies
     return parts
 
 
 def _host_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     """Return the same without a device: operators by phase, and what rules account for of the rest."""
     parts = _idle_parts(t, waits)
-    left = union(parts.pop("operators", union()), parts.pop("outside-operators", union()))
+    left = union(parts.pop(WORK, union()), parts.pop(OUTSIDE, union()))
     for phase, during in _host_phases(t).items():
         parts[phase] = intersect(during, left)
         left = subtract(left, during)

@@ -18,6 +18,7 @@ class CauseTraits:
     host: frozenset[str]  # grows where a host executes the same more slowly
     operators: frozenset[str]  # of these: as its operators take longer
     unknown: frozenset[str]  # explains nothing
+    copies: str  # waiting for copies that nothing hides
 
 
 def traits_of(rules: Iterable[RuleMeta]) -> CauseTraits:
@@ -28,4 +29,5 @@ def traits_of(rules: Iterable[RuleMeta]) -> CauseTraits:
         frozenset(m.id for m in rules if m.paced_by),
         frozenset(m.id for m in rules if m.paced_by == "dispatch"),
         frozenset(m.id for m in rules if not m.explains or (m.kind == "trust" and not m.one_off)),
+        next(m.id for m in rules if m.cause == "copy"),
     )

@@ -107,4 +107,4 @@ def _of_steps(t: Tables, first: int, last: int) -> Tables:
         window_start=window_start,
         window_end=max(finish, int(kept.end.max())),
     )
-    return StepSubset(t.capture, t.trace, t.claims, whole=t, chosen_steps=steps, chosen_tasks=kept)
+    return StepSubset(t.capture, t.trace, t.claims, t.kinds, whole=t, chosen_steps=steps, chosen_tasks=kept)

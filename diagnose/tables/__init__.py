@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
@@ -14,6 +15,7 @@ from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, among, contains, span
+from diagnose.model.rules import Cause
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
 from diagnose.tables.gaps import Gaps, find_gaps, one_gap
@@ -34,12 +36,13 @@ class Tables:
     """One rank's trace and everything derived from it, each table on first use.
 
     ``claims`` are the idle rules in their order, the last one taking what is left; ``causes``
-    follows from them, so a claim itself must not read it.
+    follows from them, so a claim itself must not read it. ``kinds`` is what the time of each of these rules is.
     """
 
     capture: Capture
     trace: Trace
     claims: tuple[tuple[str, Claim], ...] = ()
+    kinds: Mapping[str, Cause] = field(default_factory=dict)
 
     @cached_property
     def steps(self) -> Steps:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, overlaps, subtract, union
 from diagnose.model.rules import Cause
@@ -22,7 +23,6 @@ from diagnose.tables.names import LOADER_NEXT
 
 __all__ = ["MAX_FETCH_NS", "host_work", "is_paced_by_workers", "loads_in_process", "waits_for_workers"]
 
-_LOADING_RULE = "data-stall"
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
 MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
@@ -38,11 +38,17 @@ def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
 
 def waits_for_workers(t: Tables, without: str) -> bool:
     """Return whether the device idles, also without a rule's cause, until workers have loaded the next batch."""
-    if without == _LOADING_RULE:
+    if t.kinds.get(without) == "loading":
         return False
-    pieces = t.causes.of(_LOADING_RULE)
+    pieces = _waits_for_batches(t)
     idle = int((t.causes.end - t.causes.start)[pieces].sum())
     return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
+
+
+def _waits_for_batches(t: Tables) -> Rows:
+    """Return the rows of the pieces of idle time that loading takes."""
+    loads = np.array([t.kinds.get(rule) == "loading" for rule in t.causes.rules], bool)
+    return np.flatnonzero(loads[t.causes.rule])
 
 
 def loads_in_process(t: Tables) -> bool:
@@ -60,7 +66,7 @@ def is_paced_by_workers(t: Tables, without: str) -> bool:
     if not waits_for_workers(t, without):
         return False
     fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)], kind="stable")
-    fetch = np.searchsorted(fetches, t.causes.start[t.causes.of(_LOADING_RULE)], side="right")
+    fetch = np.searchsorted(fetches, t.causes.start[_waits_for_batches(t)], side="right")
     return len(distinct(fetch)) > 1
 
 

@@ -24,10 +24,11 @@ def without_regrowth(t: Tables, finding: Finding) -> Effect | None:
     """
     import numpy as np
 
+    from diagnose.analyzers import META
     from diagnose.replay.effects import effect_of_share
     from diagnose.tables.calls import allocations
 
-    if finding.rule != "allocator-stall":
+    if META[finding.rule].cause != "allocation":
         return None
     calls = t.in_window(allocations(t))
     length = (t.trace.events.end - t.trace.events.start)[calls]
