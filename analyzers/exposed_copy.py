@@ -17,7 +17,6 @@ How sure
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -28,9 +27,8 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.names import TO_HOST
+from diagnose.tables.names import PAGEABLE, TO_HOST
 from diagnose.text.numbers import duration
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="exposed-copy",
@@ -42,7 +40,6 @@ META = RuleMeta(
     computes=False,
     cause="copy",
 )
-_PAGEABLE = lazy_pattern("Pageable", re.IGNORECASE)
 MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 
 
@@ -69,7 +66,7 @@ def find(t: Tables) -> list[Finding]:
     base = idle[0] if idle else Finding(META.id, "Copies between host and device are not hidden", lost_ns)
     rows = t.tasks.row[t.tasks.is_copy]
     names = [t.name(row) for row in rows.tolist()]
-    pageable = sum(1 for name in names if _PAGEABLE.search(name))
+    pageable = sum(1 for name in names if PAGEABLE.search(name))
     to_host = sum(1 for name in names if TO_HOST.search(name))
     evidence = [
         f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.conversions import conversions, types_of_casts
-from diagnose.analyzers.common.graph_copies import graph_copies
+from diagnose.analyzers.common.graph_copies import CASTS, graph_copies
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Confidence, Facts, Finding
@@ -59,7 +59,6 @@ _CONVERTS = AnyCase(
     r"|tensortransform"
 )
 _COPIES = lazy_pattern(r"direct_copy_kernel")
-_CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
 _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
 
 
@@ -71,7 +70,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     converts = free & t.tasks_matching(_CONVERTS)
     reorders = free & ~converts & t.tasks_matching(_COPIES)
     copies = np.flatnonzero(reorders)
-    reorders[copies] = ~t.tasks_matching(_CASTS, copies) & _same_type(t, copies)
+    reorders[copies] = ~t.tasks_matching(CASTS, copies) & _same_type(t, copies)
     tasks, casts = np.flatnonzero(converts | reorders), conversions(t, free & ~converts & ~reorders)
     length = t.tasks.end - t.tasks.start
     if length[around].sum() > max(length[tasks].sum(), length[casts].sum()):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
+from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 
@@ -33,8 +34,6 @@ META = RuleMeta(
 )
 TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
 MAX_TAKEN_SHARE = 0.5
-USABLE_SHARE = 0.9  # of the device: some is the driver's and the context's
-MAX_TIMES = 64
 
 
 def find(t: Tables) -> list[Finding]:

@@ -35,8 +35,8 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import graphed_updates
 from diagnose.tables.launch_latency import late_tasks
+from diagnose.tables.names import FUSED
 from diagnose.tables.optimizer_spans import updates
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="unfused-optimizer",
@@ -57,7 +57,6 @@ META = RuleMeta(
 PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
 MIN_BUSY_SHARE = 0.05  # of the busy time
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
-_FUSED = lazy_pattern(r"[Ff]used")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -134,5 +133,5 @@ def _separate_passes(t: Tables) -> Rows:
     """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
     called = t.trace.events.start[t.tasks.launch]
     mine = (t.tasks.launch >= 0) & contains(updates(t), called)
-    found: Rows = np.flatnonzero(mine & ~t.tasks_matching(_FUSED) & ~late_tasks(t.trace, t.tasks))
+    found: Rows = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
     return found

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
 from diagnose.model.frozen import dataclass
 from diagnose.model.job import LATE_RANKS
+from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.reports import headline as words
 from diagnose.reports.language import tr
 from diagnose.reports.measured import offered_chain, took_longer, trial_of
@@ -26,7 +27,6 @@ __all__ = [
 ]
 
 MAX_ACTIONS = 3
-MIN_GAIN_SHARE = 0.01  # of the step: less is no action
 MIN_PART_SHARE = 0.02  # of the step: less has no name beside its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
 

@@ -7,13 +7,13 @@ from statistics import median
 
 from markupsafe import Markup
 
-from diagnose.model.charts import Memory, Readings, Roofline, StepParts
+from diagnose.model.charts import BUSY, Memory, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent, plural, size
 from diagnose.reports.language import tr, translated
-from diagnose.reports.rule_labels import BUSY, CATEGORIES, PARTS
+from diagnose.reports.rule_labels import CATEGORIES, PARTS
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle
 

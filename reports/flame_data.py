@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from diagnose.model.charts import Flame
+from diagnose.model.locations import FRAME
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
 from diagnose.reports.language import translated
@@ -26,7 +27,6 @@ NOTES = {
     "stacks": "",
 }
 _BUILT_IN = lazy_pattern(r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$")
-_FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 
 
 def flame_data(flames: Sequence[Flame], legends: Mapping[str, Legend]) -> Data | None:
@@ -66,7 +66,7 @@ def _shown(name: str, kind: str) -> list[object]:
 
 def frame_text(name: str) -> str:
     """Return "forward models.py:110" of a frame "/project/models.py(110): forward", and of a built-in its name."""
-    if match := _FRAME.match(name):
+    if match := FRAME.match(name):
         return f"{match['function']} {match['file'].rpartition('/')[2]}:{match['line']}"
     if match := _BUILT_IN.match(name):
         return (

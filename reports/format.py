@@ -12,7 +12,6 @@ from diagnose.text.numbers import duration, growth, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
-    "MAX_LOSSES",
     "confidence",
     "duration",
     "enumeration",
@@ -40,9 +39,6 @@ def enumeration(words: Sequence[str]) -> str:
     """Return "a", "a and b", "a, b and c" in the language that is shown."""
     *front, last = words
     return tr("{words} and {last}", words=tr(", ").join(front), last=last) if front else last
-
-
-MAX_LOSSES = 100  # of each side of a trial, in the JSON and in the charts
 
 
 def line_of(where: Where) -> str:

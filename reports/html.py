@@ -27,7 +27,7 @@ from diagnose.reports.markdown import as_markdown
 from diagnose.reports.measured import certainty, measured_words, took_longer, trial_of, verdict
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, shown_phases
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
 from diagnose.reports.timeline_data import Data, timeline_data
@@ -38,7 +38,6 @@ __all__ = ["render"]
 MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_RANKS = 32  # rows of the table; the heat map shows every rank
 OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the device's own work
-TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
 
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:

@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import (
     Trial,
     Where,
 )
-from diagnose.reports.format import MAX_LOSSES
+from diagnose.model.limits import MAX_LOSSES
 from diagnose.reports.json_code import code_to_dict
 from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text

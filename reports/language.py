@@ -17,13 +17,12 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Final
 
+from diagnose.model.choices import ENGLISH, LANGUAGES
 from diagnose.reports.catalogue import read_catalogue
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "tr", "translated"]
 
-ENGLISH: Final = "en"
-LANGUAGES: Final = (ENGLISH, "zh")
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
 _PLACEHOLDER: Final = lazy_pattern(r"\{(\w+)(!t)?\}")
 _ENDS: Final = lazy_pattern(r"(?<=[.;]) (?=\S)")

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 
 from diagnose.model.rules import Legend
 
-__all__ = ["BUSY", "CATEGORIES", "PARTS", "PATH", "PHASES", "shown_phases"]
+__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "TABULAR", "shown_phases"]
 
-
-BUSY = "busy"
-"""The part of a step in which the device works; the others are named for the rule of their idle time."""
 
 PARTS = {
     "compute": Legend("computing", "#5b7fa6"),
@@ -19,6 +16,9 @@ PARTS = {
     "idle": Legend("idle", "#e5484d"),
 }
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
+
+TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
+"""The names of these parts where there is little room: in a bar and in a table."""
 
 PHASES = {
     "training": Legend("the rest of the step, with forward, backward and update", "#5b7fa6"),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.model.limits import MAX_LOSSES
 from diagnose.reports.colours import legible
-from diagnose.reports.format import MAX_LOSSES
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import certainty, verdict
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks

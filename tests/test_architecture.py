@@ -105,6 +105,40 @@ def test_every_arrow_is_allowed_and_every_package_is_known():
     assert wrong == set()
 
 
+MIN_PATTERN = 6  # characters: a shorter one is no fact of its own
+
+
+def test_a_pattern_is_written_once():
+    homes: dict[str, list[str]] = {}
+    for name, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("lazy_pattern", "AnyCase") and node.args:
+                pattern = node.args[0]
+                if isinstance(pattern, ast.Constant) and isinstance(pattern.value, str):
+                    homes.setdefault(pattern.value, []).append(name)
+    assert len(homes) > 150
+    assert {pattern: names for pattern, names in homes.items() if len(names) > 1 and len(pattern) >= MIN_PATTERN} == {}
+
+
+def test_what_several_stages_share_is_set_in_the_model_alone():
+    shared = {"TABULAR", "BUS_FACTORS", "WORK", "OUTSIDE", "LATE_RANKS", "BUSY"}
+    shared |= {name for home in ("model.limits", "model.choices") for name in names_set_in(MODULES[home])}
+    homes = {
+        constant: sorted(name for name, tree in MODULES.items() if constant in names_set_in(tree))
+        for constant in shared
+    }
+    others = {name: [home for home in found if not home.startswith("kernels.")] for name, found in homes.items()}
+    assert {name: found for name, found in others.items() if len(found) != 1} == {}
+
+
+def names_set_in(tree: ast.Module) -> set[str]:
+    """Return the names that a module gives a value at its top."""
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign) and node.value is not None]
+    names = [leaf for target in targets for leaf in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return {name.id for name in names if isinstance(name, ast.Name) and name.id != "__all__"}
+
+
 def test_the_package_shows_at_most_twenty_rooms():
     shown = {path.name for path in (ROOT / "diagnose").iterdir()} - {"__init__.py", "__main__.py", "__pycache__"}
     shown.discard("py.typed")  # a mark for type checkers, and no room

@@ -14,9 +14,9 @@ from diagnose.analyzers.common.locate import is_own_file, source_line
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import EMPTY
+from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
-from diagnose.tables.names import FRAME
 from diagnose.tables.repeated_calls import RepeatedCall
 
 __all__ = ["at_function", "callers"]

@@ -15,12 +15,12 @@ from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.op_launches import operators
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["graph_copies"]
+__all__ = ["CASTS", "graph_copies"]
 
 MIN_COPIES = 8  # right before or behind one launch: a batch has a few tensors, parameters and outputs are many
 _COPY_OPS = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 _FILLS = "aten::fill_"  # before a replay torch writes the seed and the offset of random numbers
-_CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
+CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
 
 
 def graph_copies(t: Tables, free: Mask) -> Rows:
@@ -60,6 +60,6 @@ def _operator_names(t: Tables) -> Rows:
 def _within_device(t: Tables) -> Mask:
     """Return which tasks may be copies of one type within the device; operators show which kernels are."""
     kind = t.trace.events.kind[t.tasks.row]
-    kernels = (kind == Kind.KERNEL) & (operators(t) >= 0) & ~t.tasks_matching(_CASTS)
+    kernels = (kind == Kind.KERNEL) & (operators(t) >= 0) & ~t.tasks_matching(CASTS)
     found: Mask = ~t.tasks.is_copy & ~t.tasks.is_collective & ~graph_nodes(t) & ((kind == Kind.MEMCPY) | kernels)
     return found

@@ -20,8 +20,9 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
+from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
-from diagnose.tables.names import FRAME, KERNEL_LAUNCH, STEP_MARK
+from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diagnose.ranks.collectives import collectives_of
+from diagnose.ranks.collectives import BUS_FACTORS, collectives_of
 from diagnose.tables import Tables, shared_table
 from diagnose.text.numbers import duration
 
@@ -13,7 +13,7 @@ __all__ = ["SlowRate", "slow_rate"]
 MIN_BYTES = 1 << 20  # smaller ones take their start-up, whatever the link is
 # PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450; between hosts 25 Gbit/s carry 3.
 SLOW_GBPS = 5.0
-_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+UNEVEN = "all_to_all"  # one rank's record does not show what the others send: its rate is not of the link
 
 
 class SlowRate(NamedTuple):
@@ -34,9 +34,9 @@ def slow_rate(t: Tables) -> SlowRate | None:
         group = found.groups[kind.group]
         num = len(group.members) or group.size
         num_bytes = max(kind.num_bytes, kind.num_bytes_out)
-        if kind.name not in _FACTORS or num < 2 or num_bytes < MIN_BYTES or length <= 0:
+        if kind.name not in BUS_FACTORS or kind.name == UNEVEN or num < 2 or num_bytes < MIN_BYTES or length <= 0:
             continue
-        moved += num_bytes * _FACTORS[kind.name] * (num - 1) / num
+        moved += num_bytes * BUS_FACTORS[kind.name] * (num - 1) / num
         took += length
         largest = max(largest, (num_bytes, length, kind.name))
     if not took or moved / took >= SLOW_GBPS:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from diagnose.errors import UsageError
+from diagnose.model.choices import STEP_SOURCES, StepOn
 
-__all__ = ["MAX_MB", "QUICK_S", "STEP_SOURCES", "CaptureOptions", "StepOn"]
+__all__ = ["MAX_MB", "QUICK_S", "CaptureOptions", "StepOn"]
 
-StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
-STEP_SOURCES: tuple[StepOn, ...] = ("auto", "optimizer", "dataloader", "forward", "marker")
 QUICK_S = 4.0  # with importing torch, a first step and the report an answer within 15 s
 MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 

@@ -31,7 +31,6 @@ from diagnose.changes.common.loading import (
     HIDDEN_WAITING,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
-    MAX_READY_SHARE,
     MIN_GAIN,
     SHARED_OUT,
     SPLIT_BY_HAND,
@@ -45,6 +44,7 @@ from diagnose.changes.common.loading import (
     with_batch_size,
 )
 from diagnose.changes.patches import loading
+from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:

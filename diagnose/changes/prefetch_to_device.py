@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is in no table
-_PAGEABLE = lazy_pattern(r"Pageable", re.IGNORECASE)
 _PINNED = lazy_pattern(r"Pinned", re.IGNORECASE)
 
 
@@ -48,7 +47,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import among
     from diagnose.replay.copy_ahead import CopiesAhead
     from diagnose.replay.effects import Effect, limit_of
-    from diagnose.tables.names import FROM_HOST, LOADER_NEXT
+    from diagnose.tables.names import FROM_HOST, LOADER_NEXT, PAGEABLE
     from diagnose.tables.roofline import gpu_spec
     from diagnose.tables.syncs import blocking_calls
 
@@ -57,7 +56,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     size, spec = t.trace.events.size[t.tasks.row[tasks]], gpu_spec(t)
-    blocks = t.tasks_matching(_PAGEABLE)[tasks] | among(t.tasks.launch[tasks], blocking_calls(t))
+    blocks = t.tasks_matching(PAGEABLE)[tasks] | among(t.tasks.launch[tasks], blocking_calls(t))
     staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
     took, text = [length, length], "at the recorded rate"
     if staged.any():

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from diagnose.cli.help import Decorator, Option, option
+from diagnose.model.choices import LANGUAGES, STEP_SOURCES
 
 __all__ = [
-    "STEP_SOURCES",
     "keep_option",
     "lang_option",
     "module_option",
@@ -26,8 +26,6 @@ __all__ = [
     "worker_options",
 ]
 
-STEP_SOURCES = ("auto", "optimizer", "dataloader", "forward", "marker")  # as in capture.options
-LANGUAGES = ("en", "zh")  # as in reports.language
 OUTPUT, RANKS, RULES = "Output", "Ranks", "Rules"
 JSON = "Print JSON instead of text."
 

@@ -14,7 +14,7 @@ from diagnose.reports.colours import legible
 from diagnose.reports.format import duration
 from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
-from diagnose.reports.rule_labels import PARTS
+from diagnose.reports.rule_labels import PARTS, TABULAR
 
 __all__ = ["as_html"]
 
@@ -24,7 +24,6 @@ _PILLS = {
     "slower": ("Slower", "bad"), "faster": ("Faster", "good"), "same": ("The same", "good"),
     "undecided": ("Undecided", "warn"), "not comparable": ("Not comparable", "warn"),
 }  # fmt: skip
-TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}  # as a report's bar has it
 _GATES = {
     "passed": ("Passed", "good"), "failed": ("Failed", "bad"), "undecided": ("Undecided", "warn"),
     "not comparable": ("Not comparable", "warn"),

@@ -17,6 +17,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import dataclass
 
 __all__ = [
+    "BUSY",
     "CodeTime",
     "CodeTimes",
     "DeviceShare",
@@ -33,6 +34,8 @@ __all__ = [
     "SpanTable",
     "StepParts",
 ]
+
+BUSY = "busy"  # the part of a step in which the device works; the others are named for the rule of their idle time
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class StepParts(NamedTuple):
 
     number: int  # of ProfilerStep#n, or of its order where steps are not marked
     length_ns: int  # on the host
-    parts: Mapping[str, int]  # by cause of idle time and "busy"; without a device by what the host did
+    parts: Mapping[str, int]  # by cause of idle time and BUSY; without a device by what the host did
 
 
 @dataclass(frozen=True, slots=True)

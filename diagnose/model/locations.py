@@ -6,8 +6,12 @@ from dataclasses import field
 from typing import Literal
 
 from diagnose.model.frozen import dataclass
+from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["Example", "Where"]
+__all__ = ["FRAME", "Example", "Where"]
+
+FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+"""A Python frame as the profiler writes it, with the first line of its function."""
 
 
 @dataclass(frozen=True, slots=True)

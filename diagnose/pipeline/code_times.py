@@ -15,10 +15,11 @@ from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.arrays import Floats
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.events import Kind
+from diagnose.model.locations import FRAME
 from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases
 from diagnose.tables import Tables
-from diagnose.tables.names import FRAME, names_of
+from diagnose.tables.names import names_of
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
 __all__ = ["code_times"]

@@ -12,6 +12,7 @@ from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.model.frozen import dataclass
+from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline.overhead import recording_ns
 from diagnose.replay.effects import Effect
@@ -34,7 +35,6 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["Replayed", "after_prescription", "by_value", "effect_in", "path_of", "replay_savings", "waterfall"]
 
-MIN_GAIN_SHARE = 0.01  # of the step: less is no step of the waterfall
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
 MAX_RELIEVED = 10  # findings, the largest; each costs a replay

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.model.charts import StepParts
+from diagnose.model.charts import BUSY, StepParts
 from diagnose.model.intervals import Intervals, covered
 from diagnose.tables import Tables
 
 __all__ = ["step_parts"]
 
-BUSY = "busy"
 MAX_STEPS = 2_000  # of the chart: more than a screen has room for
 
 

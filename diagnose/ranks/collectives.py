@@ -18,7 +18,7 @@ from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["RankCollectives", "collectives_of", "element_bytes"]
+__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -42,6 +42,9 @@ _KINDS = (  # in a name without underscores: which collective it is; the first t
     ("recv", "recv"),
     ("reduce", "reduce"),
 )
+BUS_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
+"""Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it."""
+
 _BYTES = {
     **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),

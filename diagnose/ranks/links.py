@@ -15,6 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import distinct
 from diagnose.model.job import CollectiveSummary, SlowGroup
+from diagnose.ranks.collectives import BUS_FACTORS
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import Group, RankProfile
 from diagnose.ranks.waits import Waits
@@ -24,7 +25,6 @@ __all__ = ["collective_times", "most_exchanged", "slow_group"]
 MIN_SLOWER = 1.3  # than the other groups of its kind: rings through one node differ by some per cent
 MIN_STEP_SHARE = 0.01  # of the step
 MIN_GROUPS = 2
-_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 
 
 def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
@@ -81,7 +81,7 @@ def _moved(matches: Matches, i: int) -> int:
 
 
 def _factor(name: str, size: int) -> float:
-    return _FACTORS[name] * (size - 1) / size if name in _FACTORS and size > 1 else 1.0
+    return BUS_FACTORS[name] * (size - 1) / size if name in BUS_FACTORS and size > 1 else 1.0
 
 
 def _peak(ranks: Sequence[RankProfile], matches: Matches, rows: Sequence[int]) -> float:

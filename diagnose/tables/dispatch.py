@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
+from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, intervals_of, layers
 from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, outside_operators, ready_share
@@ -22,7 +23,6 @@ __all__ = ["TINY_NS", "Unrecorded", "operator_work", "overhead", "tiny_share", "
 TINY_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
 MIN_OVERHEAD_SHARE = 0.3
-MAX_READY_SHARE = 0.05  # of the time: beyond it host gaps are not all the program's
 MIN_ALIKE = 3  # steps whose same call tells what it usually takes
 
 

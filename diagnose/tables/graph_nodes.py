@@ -10,7 +10,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import GRAPH_LAUNCH, matching
+from diagnose.tables.names import FUSED, GRAPH_LAUNCH, matching
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["functor", "graph_nodes", "graphed_updates"]
@@ -20,7 +20,6 @@ _ADAM = lazy_pattern(r"addcdiv")
 _ADAM_OF_LISTS = lazy_pattern(r"multi_tensor_apply.*PointwiseOp\w*Functor")
 _POINTWISE = lazy_pattern(r"at::native::.*elementwise")
 _OF_LISTS = lazy_pattern(r"multi_tensor_apply")
-_FUSED = lazy_pattern(r"[Ff]used")
 MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
 MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 # What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
@@ -53,7 +52,7 @@ def graphed_updates(t: Tables) -> Mask:
     nodes = np.flatnonzero(graph_nodes(t))
     if not len(nodes):
         return found
-    divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(_FUSED, nodes)
+    divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(FUSED, nodes)
     pointwise = t.tasks_matching(_POINTWISE, nodes)
     of_lists, divides_lists = (t.tasks_matching(p, nodes) & ~fused for p in (_OF_LISTS, _ADAM_OF_LISTS))
     launch = t.tasks.launch[nodes]

@@ -15,9 +15,9 @@ from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import Intervals
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import matched_steps, outermost_by_step
+from diagnose.tables.names import JOINS
 from diagnose.tables.program import program_of
 from diagnose.tables.shapes import Shape, shapes_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 
@@ -33,7 +33,6 @@ _INPUT = {
     "aten::embedding": 1,
     "aten::conv1d": 0,
 }
-_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 class GrowingCalls(NamedTuple):
@@ -187,7 +186,7 @@ def _is_joined(t: Tables, rows: Rows, shapes: list[tuple[Shape, ...]], chain: _C
     joins = {
         (side, piece)
         for row, given in zip(rows.tolist(), shapes, strict=True)
-        if _JOINS.match(t.name(row)) and len(given) > 1 and len(given[0]) == len(given[1])
+        if JOINS.match(t.name(row)) and len(given) > 1 and len(given[0]) == len(given[1])
         for side, piece in zip(given[0], given[1], strict=True)
     }
     return sum((size, chain.by) in joins for size in chain.sizes) >= len(chain.sizes) / 2

@@ -10,6 +10,7 @@ import numpy as np
 
 from diagnose.model.events import Kind, Trace
 from diagnose.tables import Tables
+from diagnose.tables.names import JOINS
 from diagnose.tables.shapes import Shape, shapes_of
 from diagnose.text.patterns import lazy_pattern
 
@@ -18,7 +19,6 @@ __all__ = ["ATTENTION", "grows"]
 MIN_GROWING = 3  # steps, of which each needs more than the one before
 MIN_JOINED = 3  # times that a piece is joined to what the time before gave
 ATTENTION = lazy_pattern(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
-_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 def grows(t: Tables, trace: Trace) -> bool:
@@ -29,7 +29,7 @@ def grows(t: Tables, trace: Trace) -> bool:
 def _grows_by_cat(trace: Trace) -> bool:
     """Return whether the result of joining two tensors is joined with a piece of the same size, several times over."""
     sizes: dict[tuple[Shape, int, Shape], set[int]] = {}
-    for _, shapes in _inputs(trace, _JOINS):
+    for _, shapes in _inputs(trace, JOINS):
         given = shapes[:2]
         if len(given) < 2 or len(given[0]) != len(given[1]):
             continue
@@ -48,7 +48,7 @@ def _grows_with_steps(t: Tables, trace: Trace) -> bool:
     steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
     if steps.num < MIN_GROWING:
         return False
-    for pattern in (_JOINS, ATTENTION):
+    for pattern in (JOINS, ATTENTION):
         largest = np.zeros(steps.num, np.int64)
         for row, shapes in _inputs(trace, pattern):
             step = int(np.searchsorted(steps.start, trace.events.start[row], side="right")) - 1

@@ -12,13 +12,12 @@ from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
+from diagnose.tables.names import JOINS
 from diagnose.tables.shapes import Shape, shapes_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GrownTensors", "grown_tensors"]
 
 MIN_COPIED = 0.8  # of the elements are of one input
-_JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
 
 
 class GrownTensors(NamedTuple):
@@ -35,7 +34,7 @@ def grown_tensors(t: Tables) -> GrownTensors:
     trace, largest = t.named.trace, GrownTensors(EMPTY, (), ())
     if t.device_id >= 0:
         return largest
-    joins = np.array([_JOINS.match(name) is not None for name in trace.names], bool)
+    joins = np.array([JOINS.match(name) is not None for name in trace.names], bool)
     rows = host_rows(trace, t.named.main, Kind.OP)
     found = []
     for row in rows[joins[trace.events.name[rows]]].tolist():

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, union
+from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
-from diagnose.tables.names import FRAME
+from diagnose.tables.names import MODULE
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
 from diagnose.tables.sampled_issuer import LIBRARY, MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
@@ -34,7 +35,6 @@ MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fe
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 _MODULE = lazy_pattern(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
-_ONE_MODULE = lazy_pattern(r"^nn\.Module: ")
 _INSTANCE = lazy_pattern(r"_\d+$")
 _BACKWARD = lazy_pattern(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _OPTIMIZER = lazy_pattern(r"(^|/)torch/optim/")
@@ -137,7 +137,7 @@ def _called_again(t: Tables) -> frozenset[str]:
     """
     if t.device_id >= 0:
         return frozenset()
-    rows = t.in_window(t.calls(_ONE_MODULE, Kind.PYTHON))
+    rows = t.in_window(t.calls(MODULE, Kind.PYTHON))
     called = Counter(t.name(row) for row in rows.tolist())
     return frozenset(name for name, num in called.items() if num >= MIN_CALLS * t.steps.num)
 

@@ -25,19 +25,22 @@ __all__ = [
     "COLLECTIVE",
     "DATA_SIZES",
     "EXPERT_EXCHANGE",
-    "FRAME",
     "FREEING",
     "FROM_HOST",
+    "FUSED",
     "GRAPH_CAPTURE",
     "GRAPH_LAUNCH",
     "HOST_BACKEND",
     "HOST_COLLECTIVE",
+    "JOINS",
     "KERNEL_LAUNCH",
     "LAUNCH",
     "LOADER_NEXT",
+    "MODULE",
     "MODULE_LOAD",
     "NAME_PART",
     "OPTIMIZER_STEP",
+    "PAGEABLE",
     "REDUCTION",
     "STEP_MARK",
     "TO_HOST",
@@ -51,8 +54,10 @@ __all__ = [
     "words_of",
 ]
 
-FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
-"""A Python frame, with the first line of its function."""
+JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
+MODULE = lazy_pattern(r"^nn\.Module: ")
+FUSED = lazy_pattern(r"[Ff]used")  # kernels of an optimizer
+PAGEABLE = lazy_pattern(r"Pageable", re.IGNORECASE)
 
 
 class AnyCase:

@@ -11,7 +11,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, contains
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, outermost
-from diagnose.tables.names import BACKWARD
+from diagnose.tables.names import BACKWARD, MODULE
 from diagnose.tables.optimizer_spans import updates
 from diagnose.text.patterns import lazy_pattern
 
@@ -21,7 +21,6 @@ HEAVY = lazy_pattern(
     r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\w*|_?convolution|embedding\w*|lstm\w*|gru\w*|rnn_\w+|"
     r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
 )
-_MODULE = lazy_pattern(r"^nn\.Module: ")
 _NONE = Layers((), (), EMPTY.end)
 
 
@@ -57,7 +56,7 @@ def no_grad_calls(t: Tables) -> NoGradCalls | None:
 def _outermost_modules(t: Tables, rows: Rows) -> set[int]:
     """Return the rows of the outermost module frames that are open at these operators."""
     frames, start = t.frame_layers.get(t.main, _NONE), t.trace.events.start[rows]
-    is_module = np.array([_MODULE.match(name) is not None for name in t.trace.names], bool)
+    is_module = np.array([MODULE.match(name) is not None for name in t.trace.names], bool)
     found, pending = set[int](), np.ones(len(rows), bool)
     for depth in range(len(frames.rows)):
         row = frames.open_in(depth, start)

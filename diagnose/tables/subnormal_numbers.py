@@ -16,6 +16,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, union
+from diagnose.model.limits import MIN_NUMBERS
 from diagnose.model.records import SubnormalRecord
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
@@ -26,7 +27,6 @@ from diagnose.text.patterns import lazy_pattern
 __all__ = ["SubnormalNumbers", "subnormal_numbers"]
 
 MIN_RATIO = 2.0  # of what an operator takes and what others do: half as fast for its layout or its size is usual
-MIN_NUMBERS = 4096
 MIN_OPERATIONS = 1e6  # of a product: shorter ones take their time to be called
 MIN_OTHERS = 3  # operators that are compared with
 # Two numbers read and one written at 4 GB/s, pages that are touched for the first time included: the least that an

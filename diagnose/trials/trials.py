@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
+from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.statistics import middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart, of_first_epoch, of_other_draws
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
-MAX_LOSSES = 100
 INCONCLUSIVE = 1.25  # ends of an interval around 1 that are further apart than this do not show what a change does
 
 

@@ -51,5 +51,5 @@ def test_every_option_has_a_row_in_the_section_of_its_command():
     for name, command in cli.commands.items():
         section = text.split(f"## diagnose {name}\n")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
-        options = [option for option in command.params if isinstance(option, click.Option)]
+        options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]
         assert [re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row) for row in rows] == [option.opts for option in options]

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from diagnose.model.limits import MIN_NUMBERS
 from diagnose.model.records import SubnormalRecord
 
 __all__ = ["subnormal_tensors"]
 
 MAX_NUMBERS = 1 << 20  # of a tensor that are looked at, evenly spread: 2 ms
 MAX_TENSORS = 2_000
-MIN_NUMBERS = 4096  # of a tensor: with fewer nothing takes long
 MIN_SUBNORMAL_SHARE = 0.001  # of its numbers: one in a vector of eight slows all eight down
 SMALLEST_NORMAL = 0x00800000  # the bits of 2**-126
 _UNSIGNED = 0x7FFFFFFF

@@ -19,7 +19,6 @@ __all__ = [
     "ITERABLE_NUMERICS",
     "KEEPING_WORKERS",
     "KEPT_WORKERS",
-    "MAX_READY_SHARE",
     "MIN_GAIN",
     "MORE_WORKERS",
     "PREFETCH_FACTOR",
@@ -175,7 +174,6 @@ def __iter__(self):
     for line in itertools.islice(self.lines(), first, None, step):
         yield self.parse(line)"""
 SPLIT_BY_HAND = "which part of its stream a worker takes only the script's author can write"
-MAX_READY_SHARE = 0.05  # of the time, that the training thread waited for a core: beyond it no core was free
 
 
 def _kept(facts: Facts) -> list[str]:

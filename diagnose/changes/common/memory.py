@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
+
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
 
@@ -19,8 +21,6 @@ ACTIVATIONS, GRADIENTS, PARAMETERS, OPTIMIZER = "activations", "gradients", "par
 # Of the link's rate that copies from pinned memory reach, at least and at most: hosts may be a generation older than
 # the card, and memory may lie behind another processor.
 LINK_SHARE = (0.4, 0.9)
-USABLE_SHARE = 0.9  # of what the device has for the allocator: fragments take the rest
-MAX_TIMES = 64  # the recorded batch: beyond it other things than memory bound a batch
 
 
 def held(finding: Finding, *categories: str) -> int:

@@ -1,0 +1,13 @@
+"""What can be chosen among in the command, in settings and from Python alike."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+__all__ = ["ENGLISH", "LANGUAGES", "STEP_SOURCES", "StepOn"]
+
+StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
+STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
+
+ENGLISH: Final = "en"
+LANGUAGES: Final = (ENGLISH, "zh")
