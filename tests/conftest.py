@@ -30,6 +30,7 @@ os.environ.update(DIAGNOSE_DEBUG="1", DIAGNOSE_NO_CACHE="1")  # a fault of a rul
 from diagnose.analyzers import META
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.errors import DEBUG
+from diagnose.model.arrays import read_only
 from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Device, Events, Kind, Thread, Trace
@@ -198,7 +199,7 @@ class Recording:
             "cause": np.array([place[id(row.cause)] if row.cause else -1 for row in rows], np.int32),
         }
         return Trace(
-            events=Events(**columns),
+            events=Events(**read_only(columns)),
             names=tuple(self.names),
             threads=tuple(Thread("1", str(100 + i), name) for i, name in enumerate(self.thread_names)),
             devices=self.devices,

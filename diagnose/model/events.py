@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ids, Ints
+from diagnose.model.arrays import Ids, Ints, read_only
 from diagnose.model.frozen import dataclass
 
 __all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Parallel columns, one row an event, sorted by start (ties: the longer event first)."""
+    """Parallel columns, one row an event, sorted by start (ties: the longer event first); read-only."""
 
     start: Ints  # when it began, ns
     end: Ints  # when it ended, ns; equals start for instants and zero-time events
@@ -70,7 +70,7 @@ class Events:
 
     def rows(self, index: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Events:
         """Return the table of the chosen rows; ``cause`` keeps pointing into the full table."""
-        return Events(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return Events(**read_only({f.name: getattr(self, f.name)[index] for f in fields(self)}))
 
 
 @dataclass(frozen=True, slots=True)

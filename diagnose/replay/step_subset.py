@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import dataclass
-from diagnose.tables import Tables
+from diagnose.tables import Tables, finished
 from diagnose.tables.device import Tasks
 from diagnose.tables.host import Layers
 from diagnose.tables.names import Pattern
@@ -30,11 +30,13 @@ class StepSubset(Tables):
     chosen_tasks: Tasks
 
     @cached_property
+    @finished
     def steps(self) -> Steps:
         """The chosen steps and the window they span."""
         return self.chosen_steps
 
     @cached_property
+    @finished
     def tasks(self) -> Tasks:
         """The device tasks that the chosen steps launched."""
         return self.chosen_tasks

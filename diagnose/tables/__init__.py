@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from diagnose.model.arrays import Mask, Rows
+from diagnose.model.arrays import Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
@@ -24,11 +24,22 @@ from diagnose.tables.launch_latency import launch_latency
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Tables", "shared_table"]
+__all__ = ["Claim", "Tables", "finished", "shared_table"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+def finished(make: Callable[[S], T]) -> Callable[[S], T]:
+    """Make the columns of a property's table read-only."""
+
+    @wraps(make)
+    def finish(t: S) -> T:
+        return read_only(make(t))
+
+    return finish
 
 
 @dataclass(frozen=True, eq=False)  # tables of one trace are compared by identity: arrays have no equality
@@ -36,7 +47,8 @@ class Tables:
     """One rank's trace and everything derived from it, each table on first use.
 
     ``claims`` are the idle rules in their order, the last one taking what is left; ``causes``
-    follows from them, so a claim itself must not read it. ``kinds`` is what the time of each of these rules is.
+    follows from them, so a claim itself must not read it. ``kinds`` is what the time of each of these
+    rules is. Columns are read-only, those of ``cached`` tables too.
     """
 
     capture: Capture
@@ -45,6 +57,7 @@ class Tables:
     kinds: Mapping[str, Cause] = field(default_factory=dict)
 
     @cached_property
+    @finished
     def steps(self) -> Steps:
         """The steady steps and the window they span."""
         return find_steps(self.trace)
@@ -55,11 +68,13 @@ class Tables:
         return device.busiest_device(self.trace)
 
     @cached_property
+    @finished
     def tasks(self) -> device.Tasks:
         """The device's tasks in the window."""
         return device.find_tasks(self.trace, self.device_id, *self.steps.window)
 
     @cached_property
+    @finished
     def occupancy(self) -> device.Occupancy:
         """What covers the window: compute, exposed communication, exposed copies, idle."""
         return device.occupancy(self.tasks, *self.steps.window)
@@ -81,6 +96,7 @@ class Tables:
         return queue_numbers(self.trace, self.tasks, self.occupancy, self.steps, self.launch_latency)
 
     @cached_property
+    @finished
     def gaps(self) -> Gaps:
         """The idle regions; without a device the whole window, which the host's own rules divide."""
         if self.device_id < 0:
@@ -88,6 +104,7 @@ class Tables:
         return find_gaps(self.trace, self.tasks, self.occupancy.idle, self.launch_latency)
 
     @cached_property
+    @finished
     def causes(self) -> Causes:
         """One cause for every idle nanosecond; without a device, for every nanosecond of the training thread."""
         idle = self.occupancy.idle if self.device_id >= 0 else span(*self.steps.window)
@@ -147,7 +164,7 @@ class Tables:
     def cached(self, key: object, make: Callable[[], T]) -> T:
         """Return what ``make`` returned when ``key`` was first requested: for tables that several rules share."""
         if key not in self._cache:
-            self._cache[key] = make()
+            self._cache[key] = read_only(make())
         return cast("T", self._cache[key])
 
     def tasks_matching(self, pattern: names.Pattern, among: Rows | None = None) -> Mask:
@@ -183,18 +200,21 @@ class Tables:
         return host.intervals_of(self.trace, rows)
 
     @cached_property
+    @finished
     def work_layers(self) -> dict[int, Layers]:
         """Operators, annotations and runtime calls by nesting, for the main and launching threads."""
         kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
         return {t: host.layers(self.trace, host.host_rows(self.trace, t, *kinds)) for t in self.threads}
 
     @cached_property
+    @finished
     def frame_layers(self) -> dict[int, Layers]:
         """Python frames by nesting, for the main and launching threads; empty where stacks were not recorded."""
         rows = {t: host.host_rows(self.trace, t, Kind.PYTHON) for t in self.threads}
         return {t: host.layers(self.trace, frames, deep=True) for t, frames in rows.items()}
 
     @cached_property
+    @finished
     def in_ops(self) -> Intervals:
         """Time in which the main or a launching thread was inside an operator or a runtime call."""
         rows = names.rows_of(self.trace, Kind.OP, Kind.RUNTIME)  # as many as the host has events, and asked for once

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Mask, Rows, read_only
 from diagnose.model.events import Events, Kind, Note
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import among, grouped
@@ -77,7 +77,7 @@ def finish(rows: EventRows) -> Table | None:
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
     _narrow_ids(columns)
-    return Table(Events(**columns), names, first_ns, int(twice.sum()), notes)
+    return Table(Events(**read_only(columns)), names, first_ns, int(twice.sum()), notes)
 
 
 def _narrow_ids(columns: _Columns) -> None:
