@@ -225,8 +225,7 @@ class Recording:
         return Capture(self.trace, attribution.trace if attribution else None, *beside)
 
     def tables(self) -> Tables:
-        capture = self.capture()
-        return build_tables(capture, capture.trace)
+        return build_tables(capture := self.capture(), capture.trace)
 
     def booked(self) -> dict[str, int]:
         """Return idle ns by rule."""
