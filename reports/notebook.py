@@ -13,7 +13,8 @@ from pathlib import Path
 
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports import html, text
-from diagnose.text.numbers import plural
+from diagnose.reports.format import plural
+from diagnose.reports.language import tr
 
 __all__ = ["MAX_BYTES", "render"]
 
@@ -37,7 +38,7 @@ def _as_text(d: Diagnosis) -> str:
     room = MAX_BYTES - TEXT_RESERVE_BYTES
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     kept = sum(end <= room for end in ends)
-    rest = [f"… and {plural(len(lines) - kept, 'line')} more"] if kept < len(lines) else []
+    rest = ["… " + tr("and {left} more", left=plural(len(lines) - kept, "line"))] if kept < len(lines) else []
     return PLAIN.format("\n".join([*lines[:kept], *rest]))
 
 
