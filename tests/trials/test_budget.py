@@ -33,7 +33,7 @@ def test_the_last_recording_gets_as_long_as_the_first_took(clock):
     clock.now += 1
     assert not budget.records(["cudnn-benchmark"], notes)
     assert len(notes) == 1
-    assert notes[0].startswith("No time of the budget was left")
+    assert notes[0].startswith("The budget was used up before the steps")
     clock.now += 100
     assert (budget.left, budget.for_trials) == (0, 0)
 

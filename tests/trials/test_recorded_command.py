@@ -68,7 +68,7 @@ def test_a_description_that_is_none_is_one_sentence(tmp_path):
             recorded_command(tmp_path, ())
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UsageError, match="no description of a capture"):
+    with pytest.raises(UsageError, match="not a description of a capture"):
         recorded_command(tmp_path, ())
 
 

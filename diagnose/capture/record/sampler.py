@@ -28,7 +28,7 @@ _Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; th
 RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
 UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
-# 5 ms the sampler would hardly ever look into a short stretch of Python, but into the call of torch or NumPy that comes
+# 5 ms the sampler would hardly ever look into short runs of Python, but into the call of torch or NumPy that comes
 # after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
 # 68 %). So short a wait has to end on time, or it ends with that call. Where other threads compute in Python too they
 # would take the interpreter from each other as often. Outside of windows it stays as Python has it: a sampler that
@@ -65,7 +65,7 @@ class Sampler:
         self._others = OtherThreads(thread_id) if depth == 1 else None
 
     def start(self) -> None:
-        """Begin a stretch of sampling."""
+        """Begin an interval of sampling."""
         if self._thread is None:
             self._enough = False
             if self._depth == 1:
@@ -76,7 +76,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the stretch; does nothing where none is under way."""
+        """End the interval; does nothing where none is under way."""
         if self._thread is not None:
             self._enough = True
             self._thread.join()
