@@ -18,7 +18,7 @@ from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["Found", "collectives_of", "element_bytes"]
+__all__ = ["Found", "collectives_of", "element_bytes", "hidden_by"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -50,6 +50,8 @@ _BYTES = {
     **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "bool", "int8", "uint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
+
+MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
 
 
 class Found(NamedTuple):
@@ -107,9 +109,41 @@ def collectives_of(t: Tables) -> Found:
         kind[i] = kinds.setdefault(known, len(kinds))
         sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
     start, end = events.start[rows], events.end[rows]
-    hidden, alone = _hidden(t, start, end)
-    columns = Collectives(kind, step.astype(np.int32), sequence, start, end - start, hidden, alone)
+    computing = t.occupancy.compute if t.device_id >= 0 else t.in_ops
+    covered_until, alone = hidden_by(computing, start, end)
+    columns = Collectives(
+        kind,
+        step.astype(np.int32),
+        sequence,
+        start,
+        end - start,
+        covered_until,
+        alone,
+        hidden=covered(computing, start, end),
+        queued=_queued(t, launches, start, end),
+        unlaunched=np.zeros(len(start), np.int64),  # what is own time, the rules of idle time decide
+    )
     return Found(tuple(groups), tuple(kinds), columns)
+
+
+def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
+    """Return for how long each collective waited for nothing but the one that ended right before it began.
+
+    What it needs besides is its own launch and the work that was launched before.
+    """
+    if not len(start) or t.device_id < 0:
+        return np.zeros(len(start), np.int64)
+    events, tasks = t.trace.events, t.tasks
+    mine = np.flatnonzero(~tasks.is_collective & (tasks.launch >= 0))
+    launched = events.start[tasks.launch[mine]]
+    order = np.argsort(launched, kind="stable")
+    none = np.iinfo(np.int64).min
+    reach = np.concatenate([[none], np.maximum.accumulate(tasks.end[mine][order])])
+    work = reach[np.searchsorted(launched[order], events.start[np.maximum(launches, 0)])]
+    ready = np.maximum(work, events.end[np.maximum(launches, 0)])
+    ended = np.concatenate([[none], np.maximum.accumulate(end)[:-1]])
+    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * MAX_NEXT_NS)) <= MAX_NEXT_NS
+    return np.where(is_next & (launches >= 0) & (ready < start), start - ready, 0)
 
 
 def _of_device(t: Tables) -> tuple[Rows, Rows]:
@@ -262,12 +296,11 @@ def _stretched(backward: Intervals, t: Tables) -> Intervals:
     return Intervals(first, last)
 
 
-def _hidden(t: Tables, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+def hidden_by(compute: Intervals, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Return for each collective how long it is covered from its start on, and how long nothing covers it.
 
     Of two that run at once, the one that began first counts.
     """
-    compute = t.occupancy.compute if t.device_id >= 0 else t.in_ops
     began = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]])) if len(end) else end
     free_from = np.minimum(np.maximum(start, began), end)
     alone = (end - free_from) - covered(compute, free_from, end)

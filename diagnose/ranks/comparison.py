@@ -10,12 +10,12 @@ from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
+from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.ranks.reasons import Reason, reason_of, reason_of_turns
-from diagnose.ranks.replay import Replayed, replay_steps
+from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
-from diagnose.ranks.waits import Times, Waits, times_of, waits_of
+from diagnose.ranks.waits import Times, Waits, equals_of, times_of, waits_of
 
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 
@@ -94,19 +94,21 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
         most_exchanged(ranks, matches) if matches.num else None,
-        _without_late(ranks, matches, times, lateness, reason),
+        _without_late(ranks, matches, times, lateness),
     )
 
 
 def _without_late(
-    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness, reason: Reason
+    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness
 ) -> Replayed | None:
     """Replay the steps with the late ranks as their equals are."""
     if not lateness.late:
         return None
-    of_all = reason.cause in (*PHASES, "slower-device", "slower-host", "more-work")
-    faster = {i: (np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), of_all) for i in lateness.late}
-    return replay_steps(ranks, matches, times.own, faster)
+    less = {
+        i: Less(np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), tuple(equals_of(ranks, i, lateness.late)))
+        for i in lateness.late
+    }
+    return replay_steps(ranks, matches, times.own, less)
 
 
 def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,12 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
-from diagnose.ranks.collectives import collectives_of
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
+from diagnose.ranks.collectives import collectives_of, hidden_by
 from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
+from diagnose.ranks.unlaunched import unlaunched
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
@@ -36,10 +38,12 @@ def profile_of(
 
     ``t`` has to know the rules of idle time (``pipeline.find.build_tables``); the verdict is what they led to.
     """
-    found = collectives_of(t)
+    found, own = collectives_of(t), unlaunched(t, traits.waits)
     bounds = _bounds(t, found.collectives)
-    parts = _device_parts(t, traits.waits) if t.device_id >= 0 else _host_parts(t, traits.waits)
+    parts = _device_parts(t, traits.waits, own) if t.device_id >= 0 else _host_parts(t, traits.waits)
     causes, spent = _spent(t, bounds, parts)
+    inside = _intervals(t, bounds)
+    beside = np.array([covered(own.get(cause, EMPTY), *inside) for cause in causes]) if own else spent[:0]
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -61,9 +65,10 @@ def profile_of(
         bounds=bounds,
         causes=causes,
         spent=spent,
+        beside=beside,
         groups=found.groups,
         kinds=found.kinds,
-        collectives=found.collectives,
+        collectives=_beside(t, found.collectives, own),
         kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
         operators=_speeds(t, _leaves(t)),
         lines=lines_of(
@@ -92,17 +97,30 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     return clipped
 
 
+def _beside(t: Tables, collectives: Collectives, own: Mapping[str, Intervals]) -> Collectives:
+    """Return the collectives with the rank's own time beside them."""
+    if not own:
+        return collectives
+    _, rest = hidden_by(union(t.occupancy.compute, *own.values()), collectives.start, collectives.end)
+    return replace(collectives, unlaunched=collectives.alone - rest)
+
+
 def _spent(t: Tables, bounds: Ints, parts: Mapping[str, Intervals]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Return what the rank's time went into, by cause and interval."""
-    first, last = t.steps.window
-    begin, end = np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
+    begin, end = _intervals(t, bounds)
     rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
     rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
     kept = {cause: row for cause, row in rows.items() if row.any()}
     return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
 
 
-def _device_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
+def _intervals(t: Tables, bounds: Ints) -> tuple[Ints, Ints]:
+    """Return begins and ends of the steps' intervals, and of what follows."""
+    first, last = t.steps.window
+    return np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
+
+
+def _device_parts(t: Tables, waits: frozenset[str], own: Mapping[str, Intervals]) -> dict[str, Intervals]:
     events, tasks = t.trace.events, t.tasks
     works = ~(tasks.is_collective | tasks.is_copy)
     launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
@@ -114,6 +132,7 @@ def _device_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
     parts |= _idle_parts(t, waits)
+    parts |= {rule: union(parts[rule], part) if rule in parts else part for rule, part in own.items()}
     copies = t.occupancy.exposed_copy
     parts["exposed-copy"] = union(copies, parts["exposed-copy"]) if "exposed-copy" in parts else copies
     return parts

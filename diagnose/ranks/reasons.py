@@ -17,7 +17,7 @@ from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
-from diagnose.ranks.waits import Times, median_of_others, roles_of
+from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 
@@ -49,7 +49,7 @@ class Reason:
 def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
     """Return why the latest rank is late."""
     late = lateness.late[0]
-    equals = _equals(ranks, late, lateness.late)
+    equals = equals_of(ranks, late, lateness.late)
     if not equals:
         return Reason()
     known = ~np.isnan(times.spent[late]).any(axis=0)
@@ -83,12 +83,6 @@ def reason_of_turns(times: Times, lateness: Lateness, traits: CauseTraits) -> Re
         return Reason()
     num = excess.shape[1]
     return _largest(_sorted(times.causes, summed / num), all_ns / num, traits)
-
-
-def _equals(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
-    """Return the ranks of the late one's role that are not late themselves."""
-    roles = roles_of(ranks)
-    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
 
 
 def _sorted(causes: Sequence[str], more: Floats) -> dict[str, float]:

@@ -13,7 +13,7 @@ from diagnose.model.intervals import distinct, grouped
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
-__all__ = ["Times", "Waits", "median_of_others", "roles_of", "times_of", "waits_of"]
+__all__ = ["Times", "Waits", "equals_of", "median_of_others", "roles_of", "times_of", "waits_of"]
 
 MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
 MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
@@ -143,6 +143,12 @@ def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
     numbers: dict[frozenset[tuple[object, ...]], int] = {}
     looks = [a if counts[a] > 1 else b for a, b in zip(exact, rough, strict=True)]
     return [numbers.setdefault(look, len(numbers)) for look in looks]
+
+
+def equals_of(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
+    """Return the ranks of a late one's role that are not late themselves."""
+    roles = roles_of(ranks)
+    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
 
 
 def _size(name: str, num_bytes: int) -> int:

@@ -26,6 +26,9 @@ _CAUSES = {
     "slow-link": ("slow-link",),
     "wandering": ("gc-pause", "python-stall"),
     "late-start": ("late-start",),
+    "backward-pause": ("gc-pause", "python-stall"),
+    "slow-host": ("slower-host",),
+    "contention": ("slower-host", "off-cpu", "launch-bound", "host-compute"),
     "nothing": ("",),
 }
 

@@ -52,6 +52,36 @@ def test_a_collective_that_computation_covers_at_its_begin(recording):
     assert (c.covered.tolist(), c.alone.tolist()) == ([200_000], [400_000])
 
 
+def beside_a_collective(recording, blocks=None, launched=800):
+    """Return the profile of a rank whose collective runs from 300 to 700 µs, and whose next kernel is launched late."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(0, 5))
+    r.kernel(NCCL, 300, 700, launched=(10, 15), stream=9)
+    r.kernel("adam", launched + 10, 1000, launched=(launched, launched + 5))
+    if blocks is None:
+        r.gc(20, launched)
+    elif blocks:
+        r.runtime(blocks, 20, 700)
+    return profile_rank(Capture(r.trace))
+
+
+def test_what_is_launched_late_beside_a_collective_is_the_ranks_own_time(recording):
+    p = beside_a_collective(recording)
+    spent = {cause: ns for cause, ns in zip(p.causes, p.spent[:, 0].tolist(), strict=True) if ns}
+    assert spent == {"compute-forward": 300_000, "gc-pause": 400_000}
+    assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [400_000])
+    assert p.idle_by_cause["gc-pause"] == pytest.approx(0.1)  # of 1000 µs those in which the device was idle
+
+
+@pytest.mark.parametrize(("blocks", "launched"), [("cudaStreamSynchronize", 800), ("", 720)])
+def test_a_host_that_waits_for_the_collective_waits_also_without_a_call(recording, blocks, launched):
+    p = beside_a_collective(recording, blocks, launched)
+    spent = {cause: ns for cause, ns in zip(p.causes, p.spent[:, 0].tolist(), strict=True) if ns}
+    assert spent == {"compute-forward": 300_000, COMMUNICATION: 400_000}
+    assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [0])
+
+
 def test_it_survives_being_sent(profile):
     profile = replace(profile, lines=(LineTime("compute-forward", "train.py", 7, "main", "y = model(x)", 2.5e6),))
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
@@ -88,7 +118,7 @@ def test_a_small_summary_that_expands_to_gigabytes_is_refused(profile, monkeypat
 
 
 def test_a_summary_of_another_version_is_named_as_that():
-    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 1\)"):
+    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 2\)"):
         RankProfile.from_bytes(zlib.compress(msgspec.msgpack.encode((9, {}))))
 
 
@@ -128,6 +158,9 @@ def test_hundreds_of_collectives_take_a_few_kilobytes(profile):
         "length": length,
         "covered": length // 2,
         "alone": length // 2,
+        "hidden": length // 2,
+        "queued": np.zeros(many, np.int64),
+        "unlaunched": np.zeros(many, np.int64),
     }
     packed = replace(profile, collectives=replace(c, **columns)).to_bytes()
     assert len(packed) < 10_000

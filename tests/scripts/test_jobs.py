@@ -1,8 +1,10 @@
 """Simulated jobs of several ranks: what is planted is found, with what it costs, and a replay predicts that."""
 
+from dataclasses import replace
+
 import pytest
 from simulation.job_files import write_job
-from simulation.job_plans import REASONS, draw_plan
+from simulation.job_plans import HOST_BOUND, MS, REASONS, draw_plan
 from simulation.job_scoring import MAX_OFF, expected, score_job, table_of
 from simulation.jobs import run_job
 
@@ -16,11 +18,23 @@ def small(reason, seed=1):
     return next(plan for n in range(50) if (plan := draw_plan(seed, n, reason)).num_ranks <= 8)
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", [reason for reason in REASONS if reason not in HOST_BOUND])
 def test_what_is_planted_is_found_and_nothing_else(reason):
     score = score_job(small(reason))
     assert (score.late_right, score.reason_right) == (True, True), (score.who, expected(score.plan))
     assert score.off <= MAX_OFF
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_a_pause_right_behind_a_bucket_costs_what_a_replay_without_it_saves(tmp_path, split):
+    plan = replace(draw_plan(1, 0, "backward-pause"), num_ranks=4, split=split, num_layers=6, num_buckets=3, rank=2)
+    plan = replace(plan, layer_ns=0.6 * MS, host_ns=0.02 * MS, pause_ns=12 * MS, pause_layer=4, num_steps=6)
+    run = run_job(replace(plan, reads_loss=True, bus_gbps=90.0))
+    write_job(run, tmp_path)
+    straggler = next(f for f in analyze_paths([tmp_path]).findings if f.rule == "straggler")
+    assert straggler.facts["late_rank"] == 2
+    assert straggler.facts["cause_ms"] == pytest.approx(run.planted_ns / 1e6, rel=MAX_OFF)
+    assert straggler.lost_ns == pytest.approx(run.costs_ns, rel=MAX_OFF)
 
 
 def test_the_same_plan_runs_the_same():
