@@ -52,7 +52,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     equals = equals_of(ranks, late, lateness.late)
     if not equals:
         return Reason()
-    known = ~np.isnan(times.spent[late]).any(axis=0)
+    own = times.own
+    known = ~np.isnan(own[late]) & ~np.isnan(own[equals]).all(axis=0)  # steps that an equal recorded too
+    if not known.any():
+        return Reason()
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
     differences = _sorted(times.causes, more)

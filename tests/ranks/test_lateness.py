@@ -34,6 +34,22 @@ def test_the_reason_is_what_the_others_have_less_of_and_not_the_largest_cost(com
     assert dict(found.differences)["compute-forward"] == pytest.approx(0, abs=2e4)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("of_late", "of_others"), [((0, 7), (1, 7)), ((0, 7), (0, 6)), ((1, 7), (0, 7))])
+def test_steps_that_only_the_late_rank_recorded_are_not_compared(make_profile, of_late, of_others):
+    ends = np.cumsum([25.5] * 7)
+    ranks = []
+    for n in range(4):
+        first, last = of_late if n == 2 else of_others
+        spent = steps(20, loading=5.0 if n == 2 else 0.0, num=7, shift=n)[first:last]
+        begins = float(ends[first - 1]) if first else 0.0
+        number = np.arange(first, last)
+        ranks.append(make_profile(n, spent, ends[first:last].tolist(), begins=begins, step_number=number))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.more_ns) == ("data-stall", pytest.approx(5e6))
+    assert find_in_all(found)[0].facts["cause_ms"] == pytest.approx(5.0)
+
+
 def test_nobody_is_late_where_ranks_differ_by_noise(compared):
     found = job_of(compared(*(steps(20, shift=n) for n in range(4))))
     assert (found.late_ranks, found.taking_turns, found.begins_late) == ((), (), None)
