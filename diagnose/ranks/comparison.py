@@ -108,7 +108,7 @@ def _without_late(
         i: Less(np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), tuple(equals_of(ranks, i, lateness.late)))
         for i in lateness.late
     }
-    return replay_steps(ranks, matches, times.own, less)
+    return replay_steps(ranks, matches, times, less)
 
 
 def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:

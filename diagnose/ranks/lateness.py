@@ -13,8 +13,10 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import quantiles
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.speeds import slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
@@ -23,6 +25,10 @@ MIN_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job diffe
 MIN_SHARE_OF_ONE_STEP = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_FEW = 3.0  # of the spread of two other ranks, which is a poor measure of it
+MIN_EQUALS = 3  # that show what a rank's steps vary by, and …
+MIN_EACH_STEPS = 4  # … steps, in each of which a rank exceeds it by so many times: by how much may vary then
+MIN_EACH_SIGMAS = 3.0
+MIN_SURELY_SLOWER = 1.15  # means of 40 calls that vary by a third differ by up to 1.1 by chance
 MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
@@ -33,6 +39,7 @@ MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothin
 MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
+MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
 FEW_VALUES = 18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
 
@@ -75,7 +82,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
     is_late = (
         usual[worst] >= least_ns
-        and sigmas >= MIN_SIGMAS
+        and (sigmas >= MIN_SIGMAS or _in_each_step(excess, worst, equals) or _is_slower(ranks, worst, equals))
         and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
         and _in_most_steps(excess[worst], usual[worst])
         and waited >= MIN_WAITED_SHARE * usual[worst]
@@ -128,6 +135,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     How much varies is uncertain itself where there are few ranks and steps: 5 of its units are then worth fewer.
     """
     spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
+    if len(equals) >= MANY:
+        spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
     if len(equals) == 2:
         spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_FEW / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
@@ -140,6 +149,23 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
         unsure = 1 + FEW_VALUES / freedom**2
         varies = SPREAD * typical * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
+
+
+def _in_each_step(excess: Floats, late: int, equals: Sequence[int]) -> bool:
+    """Return whether each step by itself shows that a rank is late, be it by more in one than in another."""
+    own = excess[late][~np.isnan(excess[late])]
+    if len(equals) < MIN_EQUALS or len(own) < MIN_EACH_STEPS:
+        return False
+    spread = SPREAD * float(np.nanmedian(np.abs(excess[list(equals)])))
+    return bool(own.min() >= MIN_EACH_SIGMAS * spread)
+
+
+def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> bool:
+    """Return whether everything takes longer on a rank: hundreds of calls show that, where a few steps vary."""
+    if not equals:
+        return False
+    ratios = (slower(ranks, "kernels", late, equals)[0], slower(ranks, "operators", late, equals)[0])
+    return max(ratios) >= MIN_SURELY_SLOWER
 
 
 def _in_most_steps(excess: Floats, usual: float) -> bool:

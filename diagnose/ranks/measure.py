@@ -24,10 +24,12 @@ from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
+from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["profile_of"]
 
 _DEVICE_WORK = (*PHASES, "exposed-copy")  # what the host does meanwhile is not what takes the time
+MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -63,6 +65,7 @@ def profile_of(
         step_begin=np.asarray(t.steps.start, np.int64),
         step_end=np.asarray(t.steps.end, np.int64),
         bounds=bounds,
+        host_time=_host_ahead(t, bounds),
         causes=causes,
         spent=spent,
         beside=beside,
@@ -95,6 +98,20 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     start, end = t.steps.window
     clipped: Ints = np.clip(np.maximum.accumulate(bounds), start, end)
     return clipped
+
+
+def _host_ahead(t: Tables, bounds: Ints) -> Ints:
+    """Return what the host takes for each step that it begins and ends before the device has done what was launched.
+
+    The device does not wait for such a host. Did it not wait for other ranks either, it could not be faster than that.
+    """
+    if t.device_id < 0:
+        return np.zeros(t.steps.num, np.int64)
+    events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
+    calls = t.host_rows(Kind.RUNTIME)
+    waits = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
+    return np.where(is_ahead, end - start - covered(waits, start, end), 0)
 
 
 def _beside(t: Tables, collectives: Collectives, own: Mapping[str, Intervals]) -> Collectives:
@@ -163,9 +180,12 @@ def _host_phases(t: Tables) -> dict[str, Intervals]:
 
 
 def _leaves(t: Tables) -> Rows:
-    """Return the operators of the training thread that call no other."""
-    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
+    """Return the operators of the training thread's steps that call no other, nor wait for the device."""
     events = t.trace.events
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    rows = rows[(events.start[rows] >= t.steps.start[0]) & (events.start[rows] < t.steps.end[-1])]
+    if t.device_id >= 0:
+        rows = rows[covered(t.covering(blocking_calls(t)), events.start[rows], events.end[rows]) == 0]
     following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max) if len(rows) else _NONE
     leaves: Rows = rows[events.end[rows] <= following]
     return leaves

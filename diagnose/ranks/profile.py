@@ -146,6 +146,9 @@ class RankProfile:
     step_begin: Ints = field(default_factory=_no_ints)  # host time, ns
     step_end: Ints = field(default_factory=_no_ints)
     bounds: Ints = field(default_factory=_no_ints)  # end of each step's last collective
+    host_time: Ints = field(
+        default_factory=_no_ints
+    )  # what the host took for each step that it ran ahead in; 0: for others
     causes: tuple[str, ...] = ()  # PHASES, COMMUNICATION, exposed-copy, and rules of idle time
     spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
     beside: npt.NDArray[np.int64] = field(
@@ -253,7 +256,8 @@ def _unpacked(packed: _Packed) -> RankProfile:
     c = packed["collectives"]
     known = {f.name for f in fields(RankProfile)}
     built: _Packed = {
-        k: _array(packed[k]) for k in ("step_number", "step_begin", "step_end", "bounds", "spent", "beside")
+        k: _array(packed[k])
+        for k in ("step_number", "step_begin", "step_end", "bounds", "host_time", "spent", "beside")
     }
     built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
     built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
@@ -284,6 +288,7 @@ def _checked(p: RankProfile) -> RankProfile:
     fits = (
         all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
         and p.spent.shape == (len(p.causes), num + 1)
+        and len(p.host_time) in (0, num)
         and (not len(p.beside) or p.beside.shape == p.spent.shape)
         and _below(c.kind, len(p.kinds))
         and _below(c.step, num)

@@ -17,6 +17,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.waits import Times
 
 __all__ = ["Less", "Replayed", "replay_steps"]
 
@@ -65,11 +66,11 @@ class _Curve(NamedTuple):
 
 
 def replay_steps(
-    ranks: Sequence[RankProfile], matches: Matches, own: Floats, less: Mapping[int, Less]
+    ranks: Sequence[RankProfile], matches: Matches, times: Times, less: Mapping[int, Less]
 ) -> Replayed | None:
     """Replay every step but the first, as it was and with ``less`` of some ranks; None where there is none to replay.
 
-    ``own`` is [rank, step]. What a rank has more of than its equals goes where it has it: before the collective that it
+    What a rank has more of than its equals goes where it has it: before the collective that it
     comes later to than they do, by their own work up to there.
     """
     steps = distinct(*(p.step_number for p in ranks))
@@ -78,20 +79,23 @@ def replay_steps(
     in_step = _by_step(ranks, matches, lanes)
     measured, unchanged, after = [], [], []
     for s, number in enumerate(steps.tolist()):
-        if s == 0 or number not in in_step or np.isnan(own[:, s]).any():
+        if s == 0 or number not in in_step or np.isnan(times.own[:, s]).any():
             continue
         collectives = in_step[number]
         lengths = [float(p.bounds[i] - p.bounds[i - 1]) for p in ranks for i in [_place(p, number)] if i > 0]
         if len(lengths) < len(ranks):
             continue
         measured.append(float(np.median(lengths)))
-        work = own[:, s]
+        work = times.own[:, s] - times.ahead[:, s]
         curves = {}
         for r, each in less.items():
             parts = [lanes[i].of(ranks[i], number) for i in (r, *each.equals)]
             curves[r] = _curve(parts[0], parts[1:], float(work[r]), float(each.by_step[s]))
         unchanged.append(_length(collectives, transfer, work, {}))
-        after.append(_length(collectives, transfer, work, curves))
+        hosts = np.where(times.ahead[:, s] > 0, times.own[:, s], 0.0)  # no step is shorter than their longest
+        for r, each in less.items():
+            hosts[r] = max(hosts[r] - float(each.by_step[s]), 0.0)
+        after.append(max(_length(collectives, transfer, work, curves), min(float(hosts.max()), unchanged[-1])))
     if not measured:
         return None
     return Replayed(float(np.mean(measured)), float(np.mean(unchanged)), float(np.mean(after)))

@@ -26,6 +26,7 @@ class Times:
 
     steps: Ints  # their numbers
     own: Floats  # [rank, step], ns
+    ahead: Floats  # [rank, step], ns of ``own``: what its host takes longer, where that ran ahead while the rank waited
     spent: Floats  # [rank, cause, step], ns
     causes: tuple[str, ...]
     begins: Floats  # by rank, ns: how much later than the others' median it begins the first step
@@ -61,11 +62,13 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     steps = distinct(*(p.step_number for p in ranks)) if ranks else np.zeros(0, np.int64)
     causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
     spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
+    host = np.zeros((len(ranks), len(steps)))
     first = steps[0] if len(steps) else 0
     lead = np.full(len(ranks), np.nan)
     for i, p in enumerate(ranks):
         at = np.searchsorted(steps, p.step_number)
         spent[i][:, at] = 0.0
+        host[i, at] = p.host_time if len(p.host_time) else 0
         for cause, row in zip(p.causes, p.spent, strict=True):
             if cause != COMMUNICATION:
                 spent[i, causes.index(cause), at] = row[: p.num_steps]
@@ -76,7 +79,9 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
         if p.is_cut and p.num_steps:
             spent[i, :, at[-1]] = np.nan
     begins = median_of_others(lead) - lead
-    return Times(steps, spent.sum(axis=1), spent, causes, np.nan_to_num(begins))
+    own = spent.sum(axis=1)
+    ahead = np.maximum(host - own, 0.0)
+    return Times(steps, own + ahead, ahead, spent, causes, np.nan_to_num(begins))
 
 
 def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["MS", "REASONS", "US", "Plan", "draw_plan", "full_at"]
+__all__ = ["CALM", "HOST_BOUND", "MS", "REASONS", "US", "Plan", "draw_plan", "full_at"]
 
 REASONS = (
     "loader-2",
@@ -19,8 +19,14 @@ REASONS = (
     "slow-host",
     "contention",
     "nothing",
+    "host-bound",
 )
-HOST_BOUND = ("slow-host", "contention")  # which would cost nothing where the device has work for longer
+CALM = ("nothing", "host-bound")  # nothing is planted: the device takes the step's time, or the host
+HOST_BOUND = (
+    "slow-host",
+    "contention",
+    "host-bound",
+)  # what is planted would cost nothing where the device has work for longer
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 US, MS = 1_000.0, 1_000_000.0
 

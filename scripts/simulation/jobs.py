@@ -70,6 +70,7 @@ def run_job(plan: Plan) -> JobRun:
     others = [rank for rank in range(plan.num_ranks) if rank != plan.rank]
     loaded = np.array(job.loaded)
     starved = float(job.starved[plan.rank] - calm.starved[plan.rank]) / plan.num_steps
+    more = float(job.starved[plan.rank] - np.median(calm.starved[others])) / plan.num_steps
     planted = {
         "loader-2": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
         "loader-5": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
@@ -78,8 +79,8 @@ def run_job(plan: Plan) -> JobRun:
         "wandering": plan.pause_ns,
         "late-start": plan.late_ns,
         "backward-pause": starved,
-        "slow-host": starved,
-        "contention": starved,
+        "slow-host": more,
+        "contention": more,
     }.get(plan.reason, 0.0)
     return JobRun(plan, job.logs, step, planted, step - without)
 
@@ -100,7 +101,7 @@ class _Job:
             self.host_pace[plan.rank] = plan.host_slow_by
         self.others = np.random.default_rng((plan.seed, 1))  # programs beside it: random numbers of their own
         self.computed = np.zeros(n)
-        self.starved = np.zeros(n)  # computing that waits for its own launch
+        self.starved = np.zeros(n)  # operators' kernels that wait for their own launch
         self.loaded: list[Lanes] = []
         self.transferred_more = 0.0
         self.correlation = 0
@@ -185,7 +186,8 @@ class _Job:
         launch = begun + cost * 0.5 + hiccup
         self.host = launch + cost * 0.5
         task = length * (1 + 0.2 * np.sin(index)) * self.pace * self.rng.lognormal(0.0, plan.noise, n)
-        start = self._started(launch)
+        start = np.maximum(self.compute, launch + 8 * US)
+        self.starved += start - self.compute
         self.compute = start + task
         self.computed += task
         self._launch(Launch(name, kernel, begun, launch, start, self.compute, around=around))
@@ -195,15 +197,9 @@ class _Job:
         begun = self.host.copy()
         launch = begun + 10 * US * self.host_pace
         self.host = launch + 10 * US * self.host_pace
-        start = self._started(launch)
+        start = np.maximum(self.compute, launch + 8 * US)
         self.compute = start + length * self.rng.lognormal(0.0, 0.05, n)
         self._launch(Launch("aten::copy_", name, begun, launch, start, self.compute))
-
-    def _started(self, launch: Lanes) -> Lanes:
-        """Return when a kernel begins that is launched then."""
-        start = np.maximum(self.compute, launch + 8 * US)
-        self.starved += start - self.compute
-        return start
 
     def _launch(self, done: Launch) -> None:
         self.correlation += 1

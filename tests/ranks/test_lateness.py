@@ -125,3 +125,57 @@ def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
     c = compare_ranks(JobProfile.of([rank(n, 1.5 if n == 2 else 1.0) for n in range(4)]), TRAITS)
     assert (c.reason.cause, c.reason.ratio) == ("slower-device", pytest.approx(1.5))
     assert c.reason.differences == {"compute-forward": pytest.approx(10e6, rel=0.01)}
+
+
+def slowed(make_profile, num, *, by, of_steps, more_steps=0):
+    """Return ranks of which the last one's operators take ``by`` times as long; its steps are longer by ``of_steps``."""
+    names = np.array([1, 2, 3])
+    ends = np.cumsum([30.5] * (len(of_steps) + more_steps)).tolist()
+    ranks = []
+    for n in range(num):
+        is_late = n == num - 1
+        first = 0 if is_late else more_steps
+        more = of_steps if is_late else [0.0] * len(of_steps)
+        spent = [{"launch-bound": 20.0}] * (more_steps - first) + [
+            {"launch-bound": 20.0 + NOISE[(i + n) % 6] + ms} for i, ms in enumerate(more)
+        ]
+        count = np.full(3, 10 * len(spent))
+        speeds = Speeds(names, count, (count * np.array([4, 3, 2]) * (by if is_late else 1.0) * 1e5).astype(np.int64))
+        begins = ends[first - 1] if first else 0.0
+        known = {"operators": speeds, "begins": begins, "step_number": np.arange(first, len(ends))}
+        ranks.append(make_profile(n, spent, ends[first:], **known))
+    return ranks
+
+
+@pytest.mark.parametrize(("by", "late"), [(1.4, (1,)), (1.1, ())])
+def test_of_two_ranks_whose_steps_vary_operators_show_which_is_slower(make_profile, by, late):
+    ranks = slowed(make_profile, 2, by=by, of_steps=[1.3, 2.8, 1.5, 0.8])
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late == late
+    assert found.reason.cause == ("slower-host" if late else "")
+
+
+def test_a_step_that_only_the_slower_rank_recorded_is_no_more_work(make_profile):
+    ranks = slowed(make_profile, 4, by=1.4, of_steps=[3.0, 3.1, 3.0, 2.9, 3.1, 3.0], more_steps=1)
+    reason = compare_ranks(JobProfile.of(ranks), TRAITS).reason
+    assert (reason.cause, reason.ratio) == ("slower-host", pytest.approx(1.4))
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "late"), [([5.4, 1.4, 2.9, 0.8, 6.1, 2.7], (4,)), ([5.4, 0.02, 2.9, 0, 9, 2], ())]
+)
+def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(make_profile, of_steps, late):
+    ranks = slowed(make_profile, 5, by=1.0, of_steps=of_steps)
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+
+
+def test_what_the_other_hosts_take_ahead_of_their_devices_is_no_lateness(make_profile):
+    """The others' devices work for 5 ms and wait for 4; their hosts need 8 ms for a step, as they would without."""
+    ends = np.cumsum([9.5] * 6).tolist()
+    host = np.full(6, 8_000_000)
+    ranks = [make_profile(n, steps(5, shift=n), ends, host_time=host) for n in range(4)]
+    ranks[2] = make_profile(2, [{"compute-forward": 5 + NOISE[n], "launch-bound": 4.0} for n in range(6)], ends)
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
+    assert found.without_late.saved_ns == pytest.approx(1e6, rel=0.6)
+    assert (found.reason.cause, found.reason.more_ns) == ("launch-bound", pytest.approx(1e6, rel=0.05))

@@ -82,6 +82,29 @@ def test_a_host_that_waits_for_the_collective_waits_also_without_a_call(recordin
     assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [0])
 
 
+@pytest.mark.parametrize(("call_us", "host_us"), [(80, 400), (300, 100)])
+def test_the_time_of_a_host_that_is_ahead_of_its_device_does_not_hold_calls_that_block(recording, call_us, host_us):
+    r = recording()
+    for n in range(3):
+        r.step(n, 400 * n, 400 * (n + 1))
+        r.kernel("gemm", 1000 * n, 1000 * n + 600, launched=(400 * n + 10, 400 * n + 15))
+        r.kernel(NCCL, 1000 * n + 600, 1000 * (n + 1), launched=(400 * n + 20, 400 * n + 25), stream=9)
+        r.runtime("cudaMemcpyAsync", 400 * n + 50, 400 * n + 50 + call_us)
+    p = profile_rank(Capture(r.trace))
+    assert p.host_time.tolist()[-2:] == [host_us * 1000] * 2
+
+
+def test_operators_that_wait_for_the_device_do_not_show_how_fast_the_host_is(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 100)
+    r.kernel("gemm", 100, 700, launched=(50, 55))
+    r.op("aten::item", 200, 720)
+    r.runtime("cudaStreamSynchronize", 210, 710)
+    p = profile_rank(Capture(r.trace))
+    assert p.operators.name.tolist() == [zlib.crc32(b"aten::mm")]
+
+
 def test_it_survives_being_sent(profile):
     profile = replace(profile, lines=(LineTime("compute-forward", "train.py", 7, "main", "y = model(x)", 2.5e6),))
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)

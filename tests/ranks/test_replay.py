@@ -8,6 +8,7 @@ import pytest
 from diagnose.ranks.matching import match_collectives
 from diagnose.ranks.profile import Collectives
 from diagnose.ranks.replay import Less, replay_steps
+from diagnose.ranks.waits import times_of
 
 NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
 
@@ -35,8 +36,7 @@ def test_communication_that_takes_longer_hides_part_of_a_lateness(make_profile):
         columns |= {"hidden": covered, "queued": np.zeros(4, np.int64), "unlaunched": np.zeros(4, np.int64)}
         fixed = {name: getattr(p.collectives, name) for name in ("kind", "step", "sequence")}
         ranks.append(replace(p, collectives=Collectives(**fixed, **columns)))
-    own = np.array([[8e6] * 4, [9e6] * 4])
-    found = replay_steps(ranks, match_collectives(ranks), own, {1: Less(np.full(4, 1e6), (0,))})
+    found = replay_steps(ranks, match_collectives(ranks), times_of(ranks), {1: Less(np.full(4, 1e6), (0,))})
     assert (found.measured_ns, found.unchanged_ns, found.after_ns) == (11e6, 11e6, 10e6)
 
 
@@ -58,8 +58,7 @@ def test_a_pause_is_taken_off_where_it_was_made(make_profile):
         step = np.repeat(np.arange(4, dtype=np.int32), 2)
         held = Collectives(np.zeros(8, np.int32), step, np.full(8, -1), **columns)
         ranks.append(replace(p, collectives=held))
-    own = np.array([[8e6] * 4, [11e6] * 4])
-    found = replay_steps(ranks, match_collectives(ranks), own, {1: Less(np.full(4, 3e6), (0,))})
+    found = replay_steps(ranks, match_collectives(ranks), times_of(ranks), {1: Less(np.full(4, 3e6), (0,))})
     assert (found.measured_ns, found.unchanged_ns, found.after_ns) == (13e6, 13e6, 10e6)
 
 

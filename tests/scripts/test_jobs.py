@@ -18,11 +18,11 @@ def small(reason, seed=1):
     return next(plan for n in range(50) if (plan := draw_plan(seed, n, reason)).num_ranks <= 8)
 
 
-@pytest.mark.parametrize("reason", [reason for reason in REASONS if reason not in HOST_BOUND])
+@pytest.mark.parametrize("reason", REASONS)
 def test_what_is_planted_is_found_and_nothing_else(reason):
     score = score_job(small(reason))
     assert (score.late_right, score.reason_right) == (True, True), (score.who, expected(score.plan))
-    assert score.off <= MAX_OFF
+    assert score.off <= MAX_OFF or reason in HOST_BOUND  # hosts vary, and those that wait get ahead meanwhile
 
 
 @pytest.mark.parametrize("split", [1, 2])
