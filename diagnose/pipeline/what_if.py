@@ -169,7 +169,12 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         state = step.after(state)
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
     if LATE_RANKS in request.without and len(captures) > 1:
-        forecasts.append(without_late_ranks(captures, forecasts[-1]))
+        asked = (
+            *request.without,
+            *(["data-stall"] if request.workers else []),
+            *(["host-sync"] if request.no_sync else []),
+        )
+        forecasts.append(without_late_ranks(captures, forecasts, asked, request.apply))
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
     return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then))
 

@@ -128,7 +128,7 @@ def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
 
 
 def slowed(make_profile, num, *, by, of_steps, more_steps=0):
-    """Return ranks of which the last one's operators take ``by`` times as long; its steps are longer by ``of_steps``."""
+    """Return ranks of which the last one's operators take ``by`` times as long; its steps take ``of_steps`` longer."""
     names = np.array([1, 2, 3])
     ends = np.cumsum([30.5] * (len(of_steps) + more_steps)).tolist()
     ranks = []

@@ -57,6 +57,17 @@ def test_the_answer_names_the_rank_and_a_replay_of_all_ranks_what_it_costs(tmp_p
     assert forecast.forecasts[-1].title == f"rank {plan.rank} as the others of its role"
 
 
+def test_what_a_change_takes_away_already_is_not_taken_once_more_with_the_late_rank(tmp_path):
+    plan = small("loader-5")
+    run = run_job(plan)
+    write_job(run, tmp_path)
+    both = run_what_if(tmp_path, WhatIfRequest(without=("data-stall", "straggler")))
+    one, other = (run_what_if(tmp_path, WhatIfRequest(without=(rule,))) for rule in ("data-stall", "straggler"))
+    assert both.after_ns == pytest.approx(min(one.after_ns, other.after_ns), rel=0.02)
+    computing = plan.num_layers * plan.layer_ns * 3.08  # a forward and two products of the backward, and a little more
+    assert both.after_ns > computing
+
+
 def test_a_late_rank_that_is_not_there_cannot_be_taken_away(tmp_path):
     write_job(run_job(small("nothing")), tmp_path)
     with pytest.raises(UsageError, match="No rank is late in most steps"):
