@@ -115,13 +115,20 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
     """State how far the matching can be trusted."""
     if len(ranks) < 2:
         return ()
-    if not matches.num:
+    if not matches.num and not matches.num_sampled:
         return ("The ranks share no collective whose ends agree: nothing is claimed of who waits for whom.",)
+    few = (
+        f"{matches.num_sampled:,} collectives are of groups of which less than half of the ranks were given: nothing "
+        "is claimed of who waits in them for whom, nor of their transfers. Give the traces of all ranks of a group.",
+    )
+    if not matches.num:
+        return few
     total = matches.num
     found = [
         f"{total:,} collectives were matched across {listed([p.rank for p in ranks])}; the ends of one lie "
         f"{matches.residual_ns / 1e3:,.0f} µs apart (median)."
     ]
+    found += few if matches.num_sampled else ()
     if matches.num_unmatched:
         found.append(f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.")
     if matches.num_disagreeing:
@@ -182,7 +189,7 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             late_ns=usual[i],
             by_step_ns=tuple(None if np.isnan(ns) else float(ns) for ns in excess[i].tolist()),
             blame_share=float(blame[i]),
-            begins_ns=float(c.times.begins[i]),
+            begins_ns=float(c.times.begins[i]) if c.matches.num else 0.0,
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,
         )

@@ -32,7 +32,6 @@ MIN_SURELY_SLOWER = 1.15  # means of 40 calls that vary by a third differ by up 
 MIN_BLAME_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
-MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
@@ -64,9 +63,8 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     roles = roles_of(ranks)
     excess = _excess(times.own, roles)
     step_ns = float(np.median([p.step_ns for p in ranks]))
-    nobody = Lateness(excess)
-    if not matches.num or not _enough_given(ranks, matches):
-        return nobody
+    if not matches.num:
+        return Lateness(np.full_like(excess, np.nan))
     begins_late, begins_ns = _begins_late(times, waits, step_ns)
     usual = _median_steps(excess)
     order = [i for i in np.argsort(-np.nan_to_num(usual, nan=-np.inf)).tolist() if not np.isnan(usual[i])]
@@ -107,18 +105,6 @@ def _excess(own: Floats, roles: Sequence[int]) -> Floats:
         mine = np.flatnonzero(np.array(roles) == role)
         excess[mine] = own[mine] - median_of_others(own[mine])
     return excess
-
-
-def _enough_given(ranks: Sequence[RankProfile], matches: Matches) -> bool:
-    """Return whether most members of the groups are among the given ranks, so that the last one can be."""
-    given = {p.rank for p in ranks}
-    sizes = [(len(given & set(g.members)), max(g.size, len(g.members))) for g in matches.groups]
-    known, size = sum(a for a, _ in sizes), sum(b for _, b in sizes)
-    world = max((p.world_size for p in ranks), default=1)
-    unnamed = all(not g.name for g in matches.groups)
-    if unnamed and len(ranks) < MIN_GIVEN_SHARE * world:
-        return False
-    return known >= MIN_GIVEN_SHARE * size
 
 
 def _median_steps(excess: Floats) -> Floats:
