@@ -123,9 +123,9 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
     )
     if not matches.num:
         return few
-    total = matches.num
+    total, compared = matches.num, [ranks[i].rank for i in sorted(set(matches.rank.tolist()))]
     found = [
-        f"{total:,} collectives were matched across {listed([p.rank for p in ranks])}; the ends of one lie "
+        f"{total:,} collectives were matched across {listed(compared)}; the ends of one lie "
         f"{matches.residual_ns / 1e3:,.0f} µs apart (median)."
     ]
     found += few if matches.num_sampled else ()

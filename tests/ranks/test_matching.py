@@ -39,6 +39,13 @@ def test_ends_lay_clocks_over_each_other(make_profile, apart_ms):
     assert found.residual_ns == 0
 
 
+def test_the_residual_is_of_the_ranks_that_share_collectives(make_profile):
+    ranks = [make_profile(n, OWN, ENDS) for n in range(4)]
+    ranks[1] = without(ranks[1], *range(12))
+    notes = compare_ranks(JobProfile.of(ranks), TRAITS).notes
+    assert "12 collectives were matched across ranks 0, 2 and 3; the ends of one lie 0 µs apart (median)." in notes
+
+
 def test_one_missing_collective_costs_that_one_only(make_profile):
     ranks = [make_profile(n, OWN, ENDS) for n in range(3)]
     ranks[1] = without(ranks[1], 4)
