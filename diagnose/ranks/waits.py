@@ -9,7 +9,8 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import distinct, grouped
+from diagnose.model.intervals import distinct
+from diagnose.ranks.blame import blamed
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
@@ -43,7 +44,6 @@ class Waits:
     first: (
         Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
     )
-    last: Rows  # of each collective: index of the rank that came last
     blame: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
     @property
@@ -100,8 +100,8 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
-    last, blame = _blame(matches, of_part, rest, len(ranks))
-    return Waits(of_part, exposed, by_step, all_by_step, first, last, blame)
+    blame = blamed(matches, of_part, rest, number, len(ranks))
+    return Waits(of_part, exposed, by_step, all_by_step, first, blame)
 
 
 def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
@@ -121,17 +121,6 @@ def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tupl
         is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= MIN_OPEN_SHARE * waited
         left[i] = 0.0 if is_level else left[i] - echo[part]
     return first, echo
-
-
-def _blame(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
-    """Return who came last into each collective, and what the others waited for each rank."""
-    if not matches.num:
-        return np.zeros(0, np.intp), np.zeros(num_ranks)
-    is_last = np.flatnonzero(waits == 0)
-    at = grouped(matches.match[is_last]).first
-    last = matches.rank[is_last[at]]
-    blame: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(np.float64)
-    return last, blame
 
 
 def roles_of(ranks: Sequence[RankProfile]) -> list[int]:

@@ -57,6 +57,13 @@ def test_the_answer_names_the_rank_and_a_replay_of_all_ranks_what_it_costs(tmp_p
     assert forecast.forecasts[-1].title == f"rank {plan.rank} as the others of its role"
 
 
+def test_the_share_of_the_waiting_is_by_its_cause_and_not_by_who_came_last(tmp_path):
+    plan = replace(small("loader-5"), num_ranks=8, split=4, rank=5, num_steps=6, records_groups=True)
+    write_job(run_job(plan), tmp_path)
+    blame = {row.rank: row.blame_share for row in analyze_paths([tmp_path]).job.rows}
+    assert blame[5] > 0.95
+
+
 def test_what_a_change_takes_away_already_is_not_taken_once_more_with_the_late_rank(tmp_path):
     plan = small("loader-5")
     run = run_job(plan)
