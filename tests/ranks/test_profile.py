@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.pipeline.rank import profile_rank
+from diagnose.ranks.comparison import compare_ranks
 from diagnose.ranks.profile import COMMUNICATION, JobProfile, LineTime, RankProfile
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -80,6 +82,24 @@ def test_a_host_that_waits_for_the_collective_waits_also_without_a_call(recordin
     spent = {cause: ns for cause, ns in zip(p.causes, p.spent[:, 0].tolist(), strict=True) if ns}
     assert spent == {"compute-forward": 300_000, COMMUNICATION: 400_000}
     assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [0])
+
+
+def test_a_collective_beside_another_one_is_not_hidden_by_computation(recording):
+    ranks = []
+    for number in range(2):
+        r = recording()
+        for n in range(2):
+            r.step(n, 1000 * n, 1000 * (n + 1))
+            r.kernel("gemm", 1000 * n, 1000 * n + 400, launched=(1000 * n, 1000 * n + 5))
+            r.kernel(NCCL, 1000 * n + 300, 1000 * n + 900, launched=(1000 * n + 10, 1000 * n + 15), stream=9)
+            other = NCCL.replace("AllReduce", "AllGather")
+            r.kernel(other, 1000 * n + 300, 1000 * n + 900, launched=(1000 * n + 20, 1000 * n + 25), stream=10)
+        ranks.append(profile_rank(Capture(replace(r.trace, rank=number, world_size=2))))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS).collectives
+    assert [(kind.name, kind.hidden_share) for kind in found] == [
+        ("all_reduce", pytest.approx(1 / 6)),
+        ("all_gather", pytest.approx(1 / 6)),
+    ]
 
 
 @pytest.mark.parametrize(("call_us", "host_us"), [(80, 400), (300, 100)])
