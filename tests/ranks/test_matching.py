@@ -8,7 +8,7 @@ import pytest
 from diagnose.analyzers import TRAITS
 from diagnose.ranks.comparison import compare_ranks, job_of
 from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import Collectives, Group, JobProfile
+from diagnose.ranks.profile import CollectiveKind, Collectives, Group, JobProfile
 
 OWN = [{"compute-forward": 8.0} for _ in range(12)]
 ENDS = [10.0 * (n + 1) + 0.3 * (n % 5) for n in range(12)]
@@ -111,6 +111,25 @@ def test_ends_on_busy_cores_lie_apart_by_a_tenth_of_the_step(make_profile, has_d
     own = [{"compute-forward": 8.0} for _ in range(6)]
     ranks = [make_profile(n, own, ends, begins=90.0, has_device=has_device) for n, ends in enumerate(ON_BUSY_CORES)]
     assert sizes(match_collectives(ranks)).count(4) == num_of_four
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"step_number": np.arange(50, 62)},
+        {"epoch_ns": 3_600 * 10**9},
+        {"kinds": (CollectiveKind(0, "all_gather", 1 << 20, 1 << 20, "float"),)},
+        {"world_size": 64},
+        {"run_id": "other"},
+    ],
+)
+def test_of_two_files_of_a_rank_the_one_is_kept_that_agrees_with_the_other_ranks(make_profile, foreign):
+    known = {"epoch_ns": 10**9, "run_id": "this"}
+    ranks = [make_profile(n, OWN, ENDS, **known) for n in range(3)]
+    other = make_profile(0, OWN, ENDS, **{**known, **foreign, "path": "foreign.json", "num_events": 5000})
+    found = compare_ranks(JobProfile.of([*ranks, other]), TRAITS)
+    assert [p.path for p in found.ranks] == ["rank0.json", "rank1.json", "rank2.json"]
+    assert any("foreign.json" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("group", [Group(), Group("0", "default_pg", 16, tuple(range(16))), Group(size=16)])
