@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.intervals import Intervals, covered
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
+from diagnose.ranks.purposes import purposes_of
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.collectives import buffer_broadcasts
-from diagnose.tables.names import BACKWARD, NAME_PART, matching
+from diagnose.tables.names import NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Found", "collectives_of", "element_bytes", "hidden_by"]
@@ -24,10 +24,6 @@ __all__ = ["Found", "collectives_of", "element_bytes", "hidden_by"]
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
 _CALL = lazy_pattern(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
 _PREFIX = lazy_pattern(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
-_DDP = lazy_pattern(
-    r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
-)
-_FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
 _SHAPE = lazy_pattern(r"-?\d+")
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
@@ -86,28 +82,31 @@ def collectives_of(t: Tables) -> Found:
     groups: dict[Group, int] = {}
     kinds: dict[CollectiveKind, int] = {}
     calls = _calls_of(t, rows, launches)
-    serves = _purposes(t, rows, launches)
     seen: dict[tuple[int, ...], _Facts] = {}
     kind = np.zeros(len(rows), np.int32)
     sequence = np.full(len(rows), -1, np.int64)
+    known_of: list[_Facts] = []
     for i, row in enumerate(rows.tolist()):
         parts = (row, *calls[i])
         key = tuple(int(column[r]) if r >= 0 else -1 for r in parts for column in _columns(t))
         facts = seen.get(key)
         if facts is None:
             facts = seen[key] = _facts(t, parts)
+        known_of.append(facts)
+        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
+    serves = purposes_of(t, rows, launches, [(facts.name, facts.group) for facts in known_of])
+    for i, facts in enumerate(known_of):
         known = CollectiveKind(
             group=groups.setdefault(facts.group, len(groups)),
             name=facts.name,
             num_bytes=_num_bytes(facts.elements, facts.dtype),
             num_bytes_out=_num_bytes(facts.elements_out, facts.dtype),
             dtype=facts.dtype,
-            purpose=serves.of(i, facts.name),
+            purpose=serves[i],
             source=facts.source,
             target=facts.target,
         )
         kind[i] = kinds.setdefault(known, len(kinds))
-        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
     start, end = events.start[rows], events.end[rows]
     computing = t.occupancy.compute if t.device_id >= 0 else t.in_ops
     covered_until, alone = hidden_by(computing, start, end)
@@ -249,51 +248,6 @@ def _int(text: str) -> int:
         return int(text)
     except ValueError:
         return -1
-
-
-class _Purposes(NamedTuple):
-    """What the host's events show of what collectives serve; columns are parallel to the collectives."""
-
-    has_fsdp: bool
-    has_ddp: bool
-    in_backward: Mask
-    is_buffer: Mask  # a broadcast inside DDP's forward
-
-    def of(self, i: int, name: str) -> str:
-        """Return what a collective of this name serves, "" where nothing shows it."""
-        if self.is_buffer[i]:
-            return "buffer-broadcast"
-        if name == "all_to_all":
-            return "all-to-all"
-        if name in ("send", "recv"):
-            return "pipeline"
-        if self.has_fsdp and name in ("all_gather", "reduce_scatter"):
-            return "fsdp-gather" if name == "all_gather" else "fsdp-scatter"
-        return "ddp-bucket" if self.has_ddp and name == "all_reduce" and self.in_backward[i] else ""
-
-
-def _purposes(t: Tables, rows: Rows, launches: Rows) -> _Purposes:
-    events = t.trace.events
-    begun = np.where(launches >= 0, events.start[launches], events.start[rows])
-    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
-    broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    return _Purposes(
-        has_fsdp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)) > 0,
-        has_ddp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)) > 0,
-        in_backward=covered(_stretched(backward, t), begun, begun + 1) > 0,
-        is_buffer=among(rows, broadcasts),
-    )
-
-
-def _stretched(backward: Intervals, t: Tables) -> Intervals:
-    """Return for each step the time from the first to the end of the last node of its backward."""
-    if not len(backward.start):
-        return backward
-    step = np.searchsorted(t.steps.start, backward.start, side="right") - 1
-    ids = np.flatnonzero(np.bincount(np.maximum(step, 0)))
-    first = np.array([backward.start[step == i].min() if (step == i).any() else 0 for i in ids], np.int64)
-    last = np.array([backward.end[step == i].max() if (step == i).any() else 0 for i in ids], np.int64)
-    return Intervals(first, last)
 
 
 def hidden_by(compute: Intervals, start: Ints, end: Ints) -> tuple[Ints, Ints]:
