@@ -13,7 +13,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import quantiles
+from diagnose.model.intervals import among, distinct, quantiles
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import slower
@@ -75,7 +75,7 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
     equals = [i for i in order if roles[i] == roles[worst] and i not in late]
     sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
-    waited = _others_wait(waits, times, late)
+    waited = _others_wait(waits, matches, late)
     saved = min(_saved(times.own, late, equals), waited)
     least_ns = (MIN_SHARE if len(times.steps) > 1 else MIN_SHARE_OF_ONE_STEP) * step_ns
     is_late = (
@@ -159,12 +159,15 @@ def _in_most_steps(excess: Floats, usual: float) -> bool:
     return bool((known >= usual / 2).mean() >= MIN_STEPS_SHARE)
 
 
-def _others_wait(waits: Waits, times: Times, late: Sequence[int]) -> float:
-    """Return the median waiting of the other ranks in a step, hidden or not.
+def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:
+    """Return the median waiting of the ranks that exchange with the late ones in a step, hidden or not.
 
-    Where collectives queue up behind each other, a wait that computation hides delays all that follow.
+    Where collectives queue up behind each other, a wait that computation hides delays all that follow. Ranks of other
+    groups need not wait: those of another stage, or of another replica until the step's end.
     """
-    others = np.array([i for i in range(len(times.own)) if i not in late], np.intp)
+    theirs = np.flatnonzero(np.bincount(matches.match[among(matches.rank, late)], minlength=matches.num))
+    others = distinct(matches.rank[among(matches.match, theirs)])
+    others = others[~among(others, late)]
     return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
 
 

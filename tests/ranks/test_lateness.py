@@ -6,7 +6,7 @@ import pytest
 from diagnose.analyzers import TRAITS
 from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks, job_of
-from diagnose.ranks.profile import JobProfile, Speeds
+from diagnose.ranks.profile import Group, JobProfile, Speeds
 from diagnose.ranks.waits import median_of_others
 
 NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
@@ -179,3 +179,16 @@ def test_what_the_other_hosts_take_ahead_of_their_devices_is_no_lateness(make_pr
     assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
     assert found.without_late.saved_ns == pytest.approx(1e6, rel=0.6)
     assert (found.reason.cause, found.reason.more_ns) == ("launch-bound", pytest.approx(1e6, rel=0.05))
+
+
+def test_a_rank_is_late_for_which_a_small_group_waits(make_profile):
+    """Four pairs that exchange among themselves: of seven other ranks one waits for rank 2."""
+    ranks = []
+    for n in range(8):
+        pair = (n // 2 * 2, n // 2 * 2 + 1)
+        ends = np.cumsum([25.5 if pair == (2, 3) else 20.5] * 6).tolist()
+        own = steps(20, loading=5.0 if n == 2 else 0.0, shift=n)
+        ranks.append(make_profile(n, own, ends, group=Group(f"ep{n // 2}", "mesh_ep", 2, pair), world_size=8))
+    found = job_of(compare_ranks(JobProfile.of(ranks), TRAITS))
+    assert (found.late_ranks, found.cause) == ((2,), "data-stall")
+    assert found.saved_ns == pytest.approx(5e6, rel=0.02)
