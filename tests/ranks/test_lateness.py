@@ -192,3 +192,15 @@ def test_a_rank_is_late_for_which_a_small_group_waits(make_profile):
     found = job_of(compare_ranks(JobProfile.of(ranks), TRAITS))
     assert (found.late_ranks, found.cause) == ((2,), "data-stall")
     assert found.saved_ns == pytest.approx(5e6, rel=0.02)
+
+
+def test_what_the_late_host_takes_ahead_of_its_device_is_part_of_the_difference(make_profile):
+    """It pauses for 3 ms: for 1 ms of them its device works or waits, and for 2 ms nothing was launched."""
+    ends = np.cumsum([12.0] * 6).tolist()
+    ranks = [make_profile(n, steps(8, shift=n), ends) for n in range(4)]
+    own = [{"compute-forward": 8 + NOISE[n], "python-stall": 2.0} for n in range(6)]
+    host = np.array([round((11 + NOISE[n]) * 1e6) for n in range(6)])
+    ranks[2] = make_profile(2, own, ends, host_time=host)
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late_ns == pytest.approx(3e6, rel=0.05)
+    assert (found.reason.cause, found.reason.more_ns) == ("python-stall", pytest.approx(3e6, rel=0.05))
