@@ -181,6 +181,7 @@ def _of_communication(c: Comparison) -> float:
     from diagnose.ranks.profile import COMMUNICATION
 
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
+    spent += sum(int(p.collectives.unlaunched.sum()) for p in c.ranks)
     return float(c.waits.first.sum()) / max(spent, 1)
 
 

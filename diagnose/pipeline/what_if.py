@@ -177,7 +177,12 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         state = step.after(state)
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
     if are_late:
-        forecasts.append(without_late_ranks(captures, forecasts[-1]))
+        gone = (
+            *request.without,
+            *(["data-stall"] if request.workers else []),
+            *(["host-sync"] if request.no_sync else []),
+        )
+        forecasts.append(without_late_ranks(captures, forecasts, gone, request.apply))
     if mean_ns is not None:
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])

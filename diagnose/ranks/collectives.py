@@ -9,25 +9,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.intervals import Intervals, covered
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
+from diagnose.ranks.purposes import purposes_of
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.collectives import buffer_broadcasts
-from diagnose.tables.names import BACKWARD, NAME_PART, matching
+from diagnose.tables.names import NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes"]
+__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "hidden_by"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
 _CALL = lazy_pattern(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
 _PREFIX = lazy_pattern(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
-_DDP = lazy_pattern(
-    r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
-)
-_FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
     ("allreduce", "all_reduce"),
@@ -52,6 +48,8 @@ _BYTES = {
     **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "bool", "int8", "uint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
+
+MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
 
 
 class RankCollectives(NamedTuple):
@@ -86,32 +84,67 @@ def collectives_of(t: Tables) -> RankCollectives:
     groups: dict[Group, int] = {}
     kinds: dict[CollectiveKind, int] = {}
     calls = _calls_of(t, rows, launches)
-    serves = _purposes(t, rows, launches)
     seen: dict[tuple[int, ...], _Facts] = {}
     kind = np.zeros(len(rows), np.int32)
     sequence = np.full(len(rows), -1, np.int64)
+    known_of: list[_Facts] = []
     for i, row in enumerate(rows.tolist()):
         parts = (row, *calls[i])
         key = tuple(int(column[r]) if r >= 0 else -1 for r in parts for column in _columns(t))
         facts = seen.get(key)
         if facts is None:
             facts = seen[key] = _facts(t, parts)
+        known_of.append(facts)
+        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
+    serves = purposes_of(t, rows, launches, [(facts.name, facts.group) for facts in known_of])
+    for i, facts in enumerate(known_of):
         known = CollectiveKind(
             group=groups.setdefault(facts.group, len(groups)),
             name=facts.name,
             num_bytes=_num_bytes(facts.elements, facts.dtype),
             num_bytes_out=_num_bytes(facts.elements_out, facts.dtype),
             dtype=facts.dtype,
-            purpose=serves.of(i, facts.name),
+            purpose=serves[i],
             source=facts.source,
             target=facts.target,
         )
         kind[i] = kinds.setdefault(known, len(kinds))
-        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
     start, end = events.start[rows], events.end[rows]
-    hidden, alone = _hidden(t, start, end)
-    columns = Collectives(kind, step.astype(np.int32), sequence, start, end - start, hidden, alone)
+    computing = t.occupancy.compute if t.device_id >= 0 else t.in_ops
+    covered_until, alone = hidden_by(computing, start, end)
+    columns = Collectives(
+        kind,
+        step.astype(np.int32),
+        sequence,
+        start,
+        end - start,
+        covered_until,
+        alone,
+        hidden=covered(computing, start, end),
+        queued=_queued(t, launches, start, end),
+        unlaunched=np.zeros(len(start), np.int64),  # what is own time, the rules of idle time decide
+    )
     return RankCollectives(tuple(groups), tuple(kinds), columns)
+
+
+def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
+    """Return for how long each collective waited for nothing but the one that ended right before it began.
+
+    What it needs besides is its own launch and the work that was launched before.
+    """
+    if not len(start) or t.device_id < 0:
+        return np.zeros(len(start), np.int64)
+    events, tasks = t.trace.events, t.tasks
+    mine = np.flatnonzero(~tasks.is_collective & (tasks.launch >= 0))
+    launched = events.start[tasks.launch[mine]]
+    order = np.argsort(launched, kind="stable")
+    none = np.iinfo(np.int64).min
+    reach = np.concatenate([[none], np.maximum.accumulate(tasks.end[mine][order])])
+    work = reach[np.searchsorted(launched[order], events.start[np.maximum(launches, 0)])]
+    ready = np.maximum(work, events.end[np.maximum(launches, 0)])
+    ended = np.concatenate([[none], np.maximum.accumulate(end)[:-1]])
+    is_next = np.abs(start - np.maximum(ended, start[0] - 2 * MAX_NEXT_NS)) <= MAX_NEXT_NS
+    return np.where(is_next & (launches >= 0) & (ready < start), start - ready, 0)
 
 
 def _of_device(t: Tables) -> tuple[Rows, Rows]:
@@ -219,57 +252,11 @@ def _int(text: str) -> int:
         return -1
 
 
-class _Purposes(NamedTuple):
-    """What the host's events show of what collectives serve; columns are parallel to the collectives."""
-
-    has_fsdp: bool
-    has_ddp: bool
-    in_backward: Mask
-    is_buffer: Mask  # a broadcast inside DDP's forward
-
-    def of(self, i: int, name: str) -> str:
-        """Return what a collective of this name serves, "" where nothing shows it."""
-        if self.is_buffer[i]:
-            return "buffer-broadcast"
-        if name == "all_to_all":
-            return "all-to-all"
-        if name in ("send", "recv"):
-            return "pipeline"
-        if self.has_fsdp and name in ("all_gather", "reduce_scatter"):
-            return "fsdp-gather" if name == "all_gather" else "fsdp-scatter"
-        return "ddp-bucket" if self.has_ddp and name == "all_reduce" and self.in_backward[i] else ""
-
-
-def _purposes(t: Tables, rows: Rows, launches: Rows) -> _Purposes:
-    events = t.trace.events
-    begun = np.where(launches >= 0, events.start[launches], events.start[rows])
-    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
-    broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    return _Purposes(
-        has_fsdp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)) > 0,
-        has_ddp=len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)) > 0,
-        in_backward=covered(_stretched(backward, t), begun, begun + 1) > 0,
-        is_buffer=among(rows, broadcasts),
-    )
-
-
-def _stretched(backward: Intervals, t: Tables) -> Intervals:
-    """Return for each step the time from the first to the end of the last node of its backward."""
-    if not len(backward.start):
-        return backward
-    step = np.searchsorted(t.steps.start, backward.start, side="right") - 1
-    ids = np.flatnonzero(np.bincount(np.maximum(step, 0)))
-    first = np.array([backward.start[step == i].min() if (step == i).any() else 0 for i in ids], np.int64)
-    last = np.array([backward.end[step == i].max() if (step == i).any() else 0 for i in ids], np.int64)
-    return Intervals(first, last)
-
-
-def _hidden(t: Tables, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+def hidden_by(compute: Intervals, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     """Return for each collective how long it is covered from its start on, and how long nothing covers it.
 
     Of two that run at once, the one that began first counts.
     """
-    compute = t.occupancy.compute if t.device_id >= 0 else t.in_ops
     began = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]])) if len(end) else end
     free_from = np.minimum(np.maximum(start, began), end)
     alone = (end - free_from) - covered(compute, free_from, end)

@@ -11,11 +11,11 @@ from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import PHASES, JobProfile, RankProfile
-from diagnose.ranks.replay import Replayed, replay_steps
+from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
-from diagnose.ranks.waits import Times, Waits, times_of, waits_of
+from diagnose.ranks.waits import Times, Waits, equals_of, times_of, waits_of
 
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 
@@ -90,32 +90,41 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
         most_exchanged(ranks, matches) if matches.num else None,
-        _without_late(ranks, matches, times, lateness, reason),
+        _without_late(ranks, matches, times, lateness),
     )
 
 
 def _without_late(
-    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness, reason: Reason
+    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness
 ) -> Replayed | None:
     """Replay the steps with the late ranks as their equals are."""
     if not lateness.late:
         return None
-    of_all = reason.cause in (*PHASES, "slower-device", "slower-host", "more-work")
-    faster = {i: (np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), of_all) for i in lateness.late}
-    return replay_steps(ranks, matches, times.own, faster)
+    less = {
+        i: Less(np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), tuple(equals_of(ranks, i, lateness.late)))
+        for i in lateness.late
+    }
+    return replay_steps(ranks, matches, times, less)
 
 
 def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
     """State how far the matching can be trusted."""
     if len(ranks) < 2:
         return ()
-    if not matches.num:
+    if not matches.num and not matches.num_sampled:
         return ("The ranks share no collective whose ends agree: nothing is claimed of who waits for whom.",)
-    total = matches.num
+    few = (
+        f"{matches.num_sampled:,} collectives are of groups of which less than half of the ranks were given: nothing "
+        "is claimed of who waits in them for whom, nor of their transfers. Give the traces of all ranks of a group.",
+    )
+    if not matches.num:
+        return few
+    total, compared = matches.num, [ranks[i].rank for i in sorted(set(matches.rank.tolist()))]
     found = [
-        f"{total:,} collectives were matched across {listed([p.rank for p in ranks])}; the ends of one lie "
+        f"{total:,} collectives were matched across {listed(compared)}; the ends of one lie "
         f"{matches.residual_ns / 1e3:,.0f} µs apart (median)."
     ]
+    found += few if matches.num_sampled else ()
     if matches.num_unmatched:
         found.append(f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.")
     if matches.num_disagreeing:
@@ -176,7 +185,7 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             late_ns=usual[i],
             by_step_ns=tuple(None if np.isnan(ns) else float(ns) for ns in excess[i].tolist()),
             blame_share=float(attributed[i]),
-            begins_ns=float(c.times.begins[i]),
+            begins_ns=float(c.times.begins[i]) if c.matches.num else 0.0,
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,
         )

@@ -15,17 +15,14 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
-from diagnose.ranks.profile import PHASES, RankProfile, Speeds
+from diagnose.ranks.profile import PHASES, RankProfile
+from diagnose.ranks.speeds import MIN_SLOWER, slower
 from diagnose.ranks.traits import CauseTraits
-from diagnose.ranks.waits import Times, median_of_others, roles_of
+from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
-MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
-MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
-MAX_COUNT_APART = 0.02  # as many launches: the same work
-MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed down by at least half as much as the median one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +46,33 @@ class Reason:
 def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
     """Return why the latest rank is late."""
     late = lateness.late[0]
-    equals = _equals(ranks, late, lateness.late)
+    equals = equals_of(ranks, late, lateness.late)
     if not equals:
         return Reason()
-    known = ~np.isnan(times.spent[late]).any(axis=0)
+    own = times.own
+    known = ~np.isnan(own[late]) & ~np.isnan(own[equals]).all(axis=0)  # steps that an equal recorded too
+    if not known.any():
+        return Reason()
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
+    ahead = np.nanmedian(times.ahead[equals][:, known], axis=0) - times.ahead[late][known]
+    more = _without_lead(times.causes, more, float(ahead.mean()))
     differences = _sorted(times.causes, more)
     reason = _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
     return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
+
+
+def _without_lead(causes: Sequence[str], more: Floats, ahead_ns: float) -> Floats:
+    """Return the differences without what the equals' hosts take as well, only ahead of their devices, which wait.
+
+    Where it is the late rank whose host takes more ahead of its device, the differences hold that too.
+    """
+    of_host = np.array([cause not in PHASES for cause in causes], bool) & (more > 0)
+    hosting = float(more[of_host].sum())
+    share = float(np.clip(ahead_ns / hosting, -1.0, 1.0)) if hosting else 0.0
+    left: Floats = np.where(of_host, more * (1 - share), more)
+    return left
 
 
 def _parts_of(reason: Reason) -> Collection[str]:
@@ -83,12 +97,6 @@ def reason_of_turns(times: Times, lateness: Lateness, traits: CauseTraits) -> Re
         return Reason()
     num = excess.shape[1]
     return _largest(_sorted(times.causes, summed / num), all_ns / num, traits)
-
-
-def _equals(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
-    """Return the ranks of the late one's role that are not late themselves."""
-    roles = roles_of(ranks)
-    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
 
 
 def _sorted(causes: Sequence[str], more: Floats) -> dict[str, float]:
@@ -116,8 +124,7 @@ def _named(
     hosting = sum(ns for cause, ns in differences.items() if cause in traits.host)
     has_device = ranks[late].has_device
     if computing >= MIN_REASON_SHARE * late_ns:
-        speeds = "kernels" if has_device else "operators"
-        ratio, more_work = _slower([getattr(p, speeds) for p in ranks], late, equals)
+        ratio, more_work = slower(ranks, "kernels" if has_device else "operators", late, equals)
         clocks = (ranks[late].clock_mhz, float(np.median([ranks[i].clock_mhz for i in equals])))
         both = clocks if min(clocks) > 0 else (0.0, 0.0)
         share = min(computing / late_ns, 1.0)
@@ -133,38 +140,7 @@ def _named(
     if largest.cause and largest.cause not in traits.operators:
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
-        ratio, _ = _slower([p.operators for p in ranks], late, equals)
+        ratio, _ = slower(ranks, "operators", late, equals)
         if ratio >= MIN_SLOWER:
             return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=differences)
     return largest
-
-
-def _slower(speeds: Sequence[Speeds], late: int, equals: Sequence[int]) -> tuple[float, bool]:
-    """Return by how much everything takes longer on the late rank, 1 where not everything does, and if it does more.
-
-    What counts is the mean time of one kernel or operator of each name, which the amount of work of that name does not
-    change: twice as many launches are more work, twice as long ones with as many launches are slower.
-    """
-    own = speeds[late]
-    ratios, weights, counts = [], [], []
-    for name, count, total in zip(own.name.tolist(), own.count.tolist(), own.total_ns.tolist(), strict=True):
-        means, nums = [], []
-        for i in equals:
-            at = np.searchsorted(speeds[i].name, name)
-            if at < len(speeds[i].name) and speeds[i].name[at] == name:
-                means.append(speeds[i].total_ns[at] / max(speeds[i].count[at], 1))
-                nums.append(speeds[i].count[at])
-        if means and np.median(means) > 0:
-            ratios.append(total / max(count, 1) / float(np.median(means)))
-            counts.append(count / max(float(np.median(nums)), 1.0))
-            weights.append(total)
-    if not ratios:
-        return 1.0, False
-    ratio, weight, times = np.array(ratios), np.array(weights, np.float64), np.array(counts)
-    order = np.argsort(ratio)
-    middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
-    uniform = weight[ratio - 1 >= (middle - 1) / 2].sum() / weight.sum()
-    more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
-    if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
-        return 1.0, more_work
-    return middle, more_work

@@ -13,8 +13,10 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.frozen import dataclass
+from diagnose.model.intervals import among, distinct, quantiles
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.speeds import slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
@@ -23,16 +25,20 @@ MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job 
 MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
+MIN_EQUALS = 3  # that show what a rank's steps vary by, and …
+MIN_EACH_STEPS = 4  # … steps, in each of which a rank exceeds it by so many times: by how much may vary then
+MIN_EACH_SIGMAS = 3.0
+MIN_SURELY_SLOWER = 1.15  # means of 40 calls that vary by a third differ by up to 1.1 by chance
 MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
-MIN_GIVEN_SHARE = 0.5  # of the members of the groups: who of the others is late, a few of them cannot show
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
 MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
+MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
 SMALL_SAMPLE_FACTOR = (
     18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
@@ -59,9 +65,8 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     roles = roles_of(ranks)
     excess = _excess(times.own, roles)
     step_ns = float(np.median([p.step_ns for p in ranks]))
-    nobody = Lateness(excess)
-    if not matches.num or not _enough_given(ranks, matches):
-        return nobody
+    if not matches.num:
+        return Lateness(np.full_like(excess, np.nan))
     begins_late, begins_ns = _begins_late(times, waits, step_ns)
     usual = _median_steps(excess)
     order = [i for i in np.argsort(-np.nan_to_num(usual, nan=-np.inf)).tolist() if not np.isnan(usual[i])]
@@ -72,12 +77,12 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
     equals = [i for i in order if roles[i] == roles[worst] and i not in late]
     sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
-    waited = _others_wait(waits, times, late)
+    waited = _others_wait(waits, matches, late)
     saved = min(_saved(times.own, late, equals), waited)
     least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else MIN_ONE_STEP_SHARE) * step_ns
     is_late = (
         usual[worst] >= least_ns
-        and sigmas >= MIN_SIGMAS
+        and (sigmas >= MIN_SIGMAS or _in_each_step(excess, worst, equals) or _is_slower(ranks, worst, equals))
         and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
         and _in_most_steps(excess[worst], usual[worst])
         and waited >= MIN_WAITED_SHARE * usual[worst]
@@ -104,18 +109,6 @@ def _excess(own: Floats, roles: Sequence[int]) -> Floats:
     return excess
 
 
-def _enough_given(ranks: Sequence[RankProfile], matches: Matches) -> bool:
-    """Return whether most members of the groups are among the given ranks, so that the last one can be."""
-    given = {p.rank for p in ranks}
-    sizes = [(len(given & set(g.members)), max(g.size, len(g.members))) for g in matches.groups]
-    known, size = sum(a for a, _ in sizes), sum(b for _, b in sizes)
-    world = max((p.world_size for p in ranks), default=1)
-    unnamed = all(not g.name for g in matches.groups)
-    if unnamed and len(ranks) < MIN_GIVEN_SHARE * world:
-        return False
-    return known >= MIN_GIVEN_SHARE * size
-
-
 def _median_steps(excess: Floats) -> Floats:
     usual = np.full(len(excess), np.nan)
     known = ~np.isnan(excess).all(axis=1)
@@ -130,6 +123,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     How much varies is uncertain itself where there are few ranks and steps: 5 of its units are then worth fewer.
     """
     spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
+    if len(equals) >= MANY:
+        spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
     if len(equals) == 2:
         spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_TWO / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
@@ -144,17 +139,37 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
+def _in_each_step(excess: Floats, late: int, equals: Sequence[int]) -> bool:
+    """Return whether each step by itself shows that a rank is late, be it by more in one than in another."""
+    own = excess[late][~np.isnan(excess[late])]
+    if len(equals) < MIN_EQUALS or len(own) < MIN_EACH_STEPS:
+        return False
+    spread = SPREAD * float(np.nanmedian(np.abs(excess[list(equals)])))
+    return bool(own.min() >= MIN_EACH_SIGMAS * spread)
+
+
+def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> bool:
+    """Return whether everything takes longer on a rank: hundreds of calls show that, where a few steps vary."""
+    if not equals:
+        return False
+    ratios = (slower(ranks, "kernels", late, equals)[0], slower(ranks, "operators", late, equals)[0])
+    return max(ratios) >= MIN_SURELY_SLOWER
+
+
 def _in_most_steps(excess: Floats, usual: float) -> bool:
     known = excess[~np.isnan(excess)]
     return bool((known >= usual / 2).mean() >= MIN_STEPS_SHARE)
 
 
-def _others_wait(waits: Waits, times: Times, late: Sequence[int]) -> float:
-    """Return the median waiting of the other ranks in a step, hidden or not.
+def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:
+    """Return the median waiting of the ranks that exchange with the late ones in a step, hidden or not.
 
-    Where collectives queue up behind each other, a wait that computation hides delays all that follow.
+    Where collectives queue up behind each other, a wait that computation hides delays all that follow. Ranks of other
+    groups need not wait: those of another stage, or of another replica until the step's end.
     """
-    others = np.array([i for i in range(len(times.own)) if i not in late], np.intp)
+    theirs = np.flatnonzero(np.bincount(matches.match[among(matches.rank, late)], minlength=matches.num))
+    others = distinct(matches.rank[among(matches.match, theirs)])
+    others = others[~among(others, late)]
     return float(np.median(np.median(waits.all_by_step[others], axis=1))) if len(others) else 0.0
 
 

@@ -35,7 +35,7 @@ def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
 
 def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Waits) -> tuple[CollectiveSummary, ...]:
     """Return what each kind of collective costs, the longest waiting and transfer first."""
-    length, alone = matches.column(ranks, "length"), matches.column(ranks, "alone")
+    length, hidden = matches.column(ranks, "length"), matches.column(ranks, "hidden")
     transfer = matches.least(length)
     looks: dict[tuple[str, str, str, int, int, str], list[int]] = defaultdict(list)
     for i in range(matches.num):
@@ -63,7 +63,7 @@ def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Wait
                 waiting_ns=float(waits.of_part[parts].sum()) / max(rank_steps, 1),
                 exposed_waiting_ns=float(waits.exposed[parts].sum()) / max(rank_steps, 1),
                 transfer_ns=took,
-                hidden_share=max(1 - float(alone[parts].sum()) / max(float(length[parts].sum()), 1.0), 0.0),
+                hidden_share=float(hidden[parts].sum()) / max(float(length[parts].sum()), 1.0),
                 algorithm_gbps=algorithm,
                 bus_gbps=algorithm * _factor(name, size),
                 peak_gbps=_peak(ranks, matches, rows),

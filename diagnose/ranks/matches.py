@@ -33,6 +33,7 @@ class Matches:
     residual_ns: float  # median distance of the ends of one collective, clocks laid over each other
     num_unmatched: int  # collectives of ranks that were compared that no other rank has
     num_disagreeing: int  # with the same number in a group, and another name or size
+    num_sampled: int  # of groups of which too few members are among the ranks: not among these collectives
     apart: tuple[int, ...]  # indices of ranks whose ends agree with nobody's
 
     @property

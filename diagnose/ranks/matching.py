@@ -28,6 +28,7 @@ HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other close
 NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
 MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
 MIN_DRIFT_POINTS = 8  # matched collectives from which on the drift of two clocks is taken out
+MIN_GIVEN_SHARE = 0.5  # of the members of a group: who of the others is late, a few of them cannot show
 MAX_APART_SHARE = 0.1  # of the step: ranks whose ends lie further apart do not share what their numbers say they do
 
 _SIZES_DIFFER = frozenset({"all_to_all", "scatter", "gather", "barrier", "send_recv"})  # each rank has its own share
@@ -55,7 +56,9 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
         found, offsets = _by_ends(parts, _tolerance(ranks, parts, step_ns))
         shared += found
         clock = {**offsets, **clock}
-    return _matches(ranks, [m for m in shared if len(m) > 1], num_disagreeing, clock)
+    shared = [m for m in shared if len(m) > 1]
+    kept = [m for m in shared if _is_given(ranks, m)]
+    return _matches(ranks, kept, [m for m in shared if not _is_given(ranks, m)], num_disagreeing, clock)
 
 
 def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, int]]:
@@ -231,8 +234,23 @@ def _at_once(parts: list[_Part], offsets: dict[int, float]) -> list[_Part]:
     return [p for p in parts if p.end + offsets[p.rank] >= came]
 
 
+def _is_given(ranks: Sequence[RankProfile], parts: list[_Part]) -> bool:
+    """Return whether so many members of a collective's group are among the ranks that the last one can be.
+
+    A group of which neither name nor size was recorded is that of all ranks of the job.
+    """
+    group = ranks[parts[0].rank].groups[parts[0].kind.group]
+    world = 0 if group.name else max(ranks[p.rank].world_size for p in parts)
+    size = max(group.size, len(group.members)) or world
+    return len(parts) >= MIN_GIVEN_SHARE * size
+
+
 def _matches(
-    ranks: Sequence[RankProfile], shared: list[list[_Part]], num_disagreeing: int, clock: dict[int, float]
+    ranks: Sequence[RankProfile],
+    shared: list[list[_Part]],
+    sampled: list[list[_Part]],
+    num_disagreeing: int,
+    clock: dict[int, float],
 ) -> Matches:
     shared.sort(key=lambda parts: (min(p.end for p in parts), parts[0].rank))
     parts = [p for group in shared for p in sorted(group)]
@@ -243,9 +261,10 @@ def _matches(
     members = [tuple(ranks[p.rank].rank for p in sorted(group)) for group in shared]
     groups = [_group(ranks[p.rank].groups[p.kind.group], m) for p, m in zip(firsts, members, strict=True)]
     off, residual = _distances(rank, match, first, np.array([p.end for p in parts], np.float64))
-    compared = set(rank.tolist())
+    left_out = [p.rank for parts in sampled for p in parts]
+    compared = {*rank.tolist(), *left_out}
     apart = tuple(i for i, p in enumerate(ranks) if len(p.collectives) and i not in compared)
-    held = sum(len(ranks[i].collectives) for i in compared)
+    held = sum(len(ranks[i].collectives) for i in compared) - len(left_out)
     offsets = np.array([clock.get(i, off.get(i, np.nan)) for i in range(len(ranks))])
     return Matches(
         rank=rank,
@@ -258,6 +277,7 @@ def _matches(
         residual_ns=residual,
         num_unmatched=held - len(parts),
         num_disagreeing=num_disagreeing,
+        num_sampled=len(sampled),
         apart=apart,
     )
 

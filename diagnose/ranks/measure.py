@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +12,24 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, intersect, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import OUTSIDE, WORK
-from diagnose.ranks.collectives import collectives_of
+from diagnose.ranks.collectives import collectives_of, hidden_by
 from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
+from diagnose.ranks.unlaunched import unlaunched
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
+from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["profile_of"]
 
+MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -36,11 +40,13 @@ def profile_of(
 
     ``t`` has to know the rules of idle time (``pipeline.find.build_tables``); the verdict is what they led to.
     """
-    found = collectives_of(t)
+    found, own = collectives_of(t), unlaunched(t, traits.waits)
     bounds = _bounds(t, found.collectives)
     device_work = (*PHASES, traits.copies)  # what the host does meanwhile is not what takes the time
-    parts = _device_parts(t, traits) if t.device_id >= 0 else _host_parts(t, traits.waits)
+    parts = _device_parts(t, traits, own) if t.device_id >= 0 else _host_parts(t, traits.waits)
     causes, spent = _spent(t, bounds, parts)
+    inside = _intervals(t, bounds)
+    beside = np.array([covered(own.get(cause, EMPTY), *inside) for cause in causes]) if own else spent[:0]
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -60,11 +66,13 @@ def profile_of(
         step_begin=np.asarray(t.steps.start, np.int64),
         step_end=np.asarray(t.steps.end, np.int64),
         bounds=bounds,
+        host_time=_host_ahead(t, bounds),
         causes=causes,
         spent=spent,
+        beside=beside,
         groups=found.groups,
         kinds=found.kinds,
-        collectives=found.collectives,
+        collectives=_beside(t, found.collectives, own),
         kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
         operators=_speeds(t, _leaves(t)),
         lines=lines_of(
@@ -93,17 +101,44 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     return clipped
 
 
+def _host_ahead(t: Tables, bounds: Ints) -> Ints:
+    """Return what the host takes for each step that it begins and ends before the device has done what was launched.
+
+    The device does not wait for such a host. Did it not wait for other ranks either, it could not be faster than that.
+    """
+    if t.device_id < 0:
+        return np.zeros(t.steps.num, np.int64)
+    events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
+    calls = t.host_rows(Kind.RUNTIME)
+    waits = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
+    return np.where(is_ahead, end - start - covered(waits, start, end), 0)
+
+
+def _beside(t: Tables, collectives: Collectives, own: Mapping[str, Intervals]) -> Collectives:
+    """Return the collectives with the rank's own time beside them."""
+    if not own:
+        return collectives
+    _, rest = hidden_by(union(t.occupancy.compute, *own.values()), collectives.start, collectives.end)
+    return replace(collectives, unlaunched=collectives.alone - rest)
+
+
 def _spent(t: Tables, bounds: Ints, parts: Mapping[str, Intervals]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     """Return what the rank's time went into, by cause and interval."""
-    first, last = t.steps.window
-    begin, end = np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
+    begin, end = _intervals(t, bounds)
     rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
     rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
     kept = {cause: row for cause, row in rows.items() if row.any()}
     return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
 
 
-def _device_parts(t: Tables, traits: CauseTraits) -> dict[str, Intervals]:
+def _intervals(t: Tables, bounds: Ints) -> tuple[Ints, Ints]:
+    """Return begins and ends of the steps' intervals, and of what follows."""
+    first, last = t.steps.window
+    return np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
+
+
+def _device_parts(t: Tables, traits: CauseTraits, own: Mapping[str, Intervals]) -> dict[str, Intervals]:
     events, tasks = t.trace.events, t.tasks
     works = ~(tasks.is_collective | tasks.is_copy)
     launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
@@ -115,6 +150,7 @@ def _device_parts(t: Tables, traits: CauseTraits) -> dict[str, Intervals]:
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
     parts |= _idle_parts(t, traits.waits)
+    parts |= {rule: union(parts[rule], part) if rule in parts else part for rule, part in own.items()}
     copies = t.occupancy.exposed_copy
     parts[traits.copies] = union(copies, parts[traits.copies]) if traits.copies in parts else copies
     return parts
@@ -145,9 +181,12 @@ def _host_phases(t: Tables) -> dict[str, Intervals]:
 
 
 def _leaves(t: Tables) -> Rows:
-    """Return the operators of the training thread that call no other."""
-    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
+    """Return the operators of the training thread's steps that call no other, nor wait for the device."""
     events = t.trace.events
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    rows = rows[(events.start[rows] >= t.steps.start[0]) & (events.start[rows] < t.steps.end[-1])]
+    if t.device_id >= 0:
+        rows = rows[covered(t.covering(blocking_calls(t)), events.start[rows], events.end[rows]) == 0]
     following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max) if len(rows) else _NONE
     leaves: Rows = rows[events.end[rows] <= following]
     return leaves

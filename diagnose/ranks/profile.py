@@ -35,7 +35,7 @@ __all__ = [
     "Speeds",
 ]
 
-FORMAT: Final = 1  # of the bytes; a reader of another format refuses them
+FORMAT: Final = 2  # of the bytes; a reader of another format refuses them
 MAX_PROFILE_BYTES: Final = 64 << 20  # unpacked; 100,000 collectives take 4 MB
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
@@ -62,7 +62,7 @@ class CollectiveKind:
     num_bytes: int = -1  # that this rank puts in; -1: not recorded
     num_bytes_out: int = -1  # that it gets
     dtype: str = ""  # lower case, as the profiler names it
-    purpose: str = ""  # ddp-bucket, fsdp-gather, fsdp-scatter, buffer-broadcast, all-to-all, pipeline
+    purpose: str = ""  # ddp-bucket, fsdp-gather, fsdp-scatter, tensor-parallel, buffer-broadcast, all-to-all, pipeline
     source: int = -1  # send and recv: the ranks at both ends
     target: int = -1
 
@@ -78,6 +78,9 @@ class Collectives:
     length: Ints  # waiting for the others, and transfer
     covered: Ints  # from its start until nothing else runs: waiting in that time costs nothing
     alone: Ints  # of its length: nothing computes, and no earlier collective runs
+    hidden: Ints  # of its length: computation runs
+    queued: Ints  # before its start, in which it stood behind an earlier collective and nothing else was missing
+    unlaunched: Ints  # of ``alone``: nothing to compute was launched yet, and the rank did not wait for its end
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -114,9 +117,7 @@ def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
 
 
-NO_COLLECTIVES: Final = Collectives(
-    np.zeros(0, np.int32), np.zeros(0, np.int32), _no_ints(), _no_ints(), _no_ints(), _no_ints(), _no_ints()
-)
+NO_COLLECTIVES: Final = Collectives(np.zeros(0, np.int32), np.zeros(0, np.int32), *(_no_ints() for _ in range(8)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,14 @@ class RankProfile:
     step_begin: Ints = field(default_factory=_no_ints)  # host time, ns
     step_end: Ints = field(default_factory=_no_ints)
     bounds: Ints = field(default_factory=_no_ints)  # end of each step's last collective
+    host_time: Ints = field(
+        default_factory=_no_ints
+    )  # what the host took for each step that it ran ahead in; 0: for others
     causes: tuple[str, ...] = ()  # PHASES, COMMUNICATION, exposed-copy, and rules of idle time
     spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
+    beside: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((0, 1), np.int64)
+    )  # of spent: see unlaunched
     groups: tuple[Group, ...] = ()
     kinds: tuple[CollectiveKind, ...] = ()
     collectives: Collectives = NO_COLLECTIVES
@@ -168,8 +175,9 @@ class RankProfile:
     def idle_by_cause(self) -> dict[str, float]:
         """Return the share of the window that each rule of idle time accounts for, the largest first."""
         length = max(self.window[1] - self.window[0], 1)
+        idle = self.spent - self.beside if len(self.beside) else self.spent
         shares = {
-            cause: float(self.spent[i].sum()) / length
+            cause: float(idle[i].sum()) / length
             for i, cause in enumerate(self.causes)
             if cause not in (*PHASES, COMMUNICATION)
         }
@@ -247,7 +255,10 @@ def _array(packed: _Packed, kind: type[np.integer[Any]] = np.int64) -> npt.NDArr
 def _unpacked(packed: _Packed) -> RankProfile:
     c = packed["collectives"]
     known = {f.name for f in fields(RankProfile)}
-    built: _Packed = {k: _array(packed[k]) for k in ("step_number", "step_begin", "step_end", "bounds", "spent")}
+    built: _Packed = {
+        k: _array(packed[k])
+        for k in ("step_number", "step_begin", "step_end", "bounds", "host_time", "spent", "beside")
+    }
     built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
     built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
     built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
@@ -256,7 +267,7 @@ def _unpacked(packed: _Packed) -> RankProfile:
     built["lines"] = tuple(LineTime(**line) for line in packed.get("lines", ()))
     built["collectives"] = Collectives(
         *(_array(c[k], np.int32) for k in ("kind", "step")),
-        *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone")),
+        *(_array(c[k]) for k in ("sequence", "start", "length", "covered", "alone", "hidden", "queued", "unlaunched")),
     )
     return RankProfile(**{k: v for k, v in packed.items() if k in known} | built)
 
@@ -277,6 +288,8 @@ def _checked(p: RankProfile) -> RankProfile:
     fits = (
         all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
         and p.spent.shape == (len(p.causes), num + 1)
+        and len(p.host_time) in (0, num)
+        and (not len(p.beside) or p.beside.shape == p.spent.shape)
         and _below(c.kind, len(p.kinds))
         and _below(c.step, num)
         and all(0 <= kind.group < len(p.groups) for kind in p.kinds)

@@ -12,13 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Floats
+from diagnose.model.arrays import Floats, Ints
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import covered, distinct, union
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.waits import Times
 
-__all__ = ["Replayed", "replay_steps"]
+__all__ = ["Less", "Replayed", "replay_steps"]
+
+MIN_WAIT_SHARE = 0.02  # of a collective: less is pauses between kernels beside it, and no wait for its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +51,71 @@ class _Part(NamedTuple):
     blocks: float | None  # own work done when it begins to wait for the end; None: it never does
 
 
-def replay_steps(
-    ranks: Sequence[RankProfile], matches: Matches, own: Floats, faster: Mapping[int, tuple[Floats, bool]]
-) -> Replayed | None:
-    """Replay every step but the first, as it was and with some ranks ``faster``; None where there is none to replay.
+class Less(NamedTuple):
+    """What goes of a rank's own time."""
 
-    ``own`` is [rank, step]. ``faster`` has for each rank what goes of its own time in each step, and whether all of its
-    work shrinks (a slower device) or what comes first in the step (a batch that is waited for).
+    by_step: Floats  # ns
+    equals: tuple[int, ...]  # the ranks that show where in the step it goes
+
+
+class _Curve(NamedTuple):
+    """What is gone of a rank's own work when so much of it was done, ns; both columns ascend."""
+
+    done: Floats
+    gone: Floats
+
+
+def replay_steps(
+    ranks: Sequence[RankProfile], matches: Matches, times: Times, less: Mapping[int, Less]
+) -> Replayed | None:
+    """Replay every step but the first, as it was and with ``less`` of some ranks; None where there is none to replay.
+
+    What a rank has more of than its equals goes where it has it: before the collective that it
+    comes later to than they do, by their own work up to there.
     """
     steps = distinct(*(p.step_number for p in ranks))
     transfer = matches.least(matches.column(ranks, "length")).astype(np.float64)
-    in_step = _by_step(ranks, matches)
+    lanes = [_lane(p) for p in ranks]
+    in_step = _by_step(ranks, matches, lanes)
     measured, unchanged, after = [], [], []
     for s, number in enumerate(steps.tolist()):
-        if s == 0 or number not in in_step or np.isnan(own[:, s]).any():
+        if s == 0 or number not in in_step or np.isnan(times.own[:, s]).any():
             continue
         collectives = in_step[number]
         lengths = [float(p.bounds[i] - p.bounds[i - 1]) for p in ranks for i in [_place(p, number)] if i > 0]
         if len(lengths) < len(ranks):
             continue
         measured.append(float(np.median(lengths)))
-        work = own[:, s]
+        work = times.own[:, s] - times.ahead[:, s]
+        curves = {}
+        for r, each in less.items():
+            parts = [lanes[i].of(ranks[i], number) for i in (r, *each.equals)]
+            curves[r] = _curve(parts[0], parts[1:], float(work[r]), float(each.by_step[s]))
         unchanged.append(_length(collectives, transfer, work, {}))
-        after.append(
-            _length(collectives, transfer, work, {r: (float(ns[s]), all_) for r, (ns, all_) in faster.items()})
-        )
+        hosts = np.where(times.ahead[:, s] > 0, times.own[:, s], 0.0)  # no step is shorter than their longest
+        for r, each in less.items():
+            hosts[r] = max(hosts[r] - float(each.by_step[s]), 0.0)
+        after.append(max(_length(collectives, transfer, work, curves), min(float(hosts.max()), unchanged[-1])))
     if not measured:
         return None
     return Replayed(float(np.mean(measured)), float(np.mean(unchanged)), float(np.mean(after)))
+
+
+def _curve(own: _Lane, equals: Sequence[_Lane], work: float, less: float) -> _Curve:
+    """Return where in its own work of a step a rank loses how much, so that it loses ``less`` of it in all."""
+    others = [part for part in equals if len(part.arrives) == len(own.arrives)]
+    done, gone = [np.zeros(1)], [np.zeros(1)]
+    if others and len(own.arrives):
+        done.append(own.arrives)
+        gone.append(own.arrives - np.median([part.arrives for part in others], axis=0))
+        blocks = np.array([own.blocks, *(part.blocks for part in others)])
+        wait = ~np.isnan(blocks).any(axis=0)
+        done.append(own.blocks[wait])
+        gone.append(own.blocks[wait] - np.median(blocks[1:, wait], axis=0))
+    at = np.concatenate([*done, [work]])
+    order = np.argsort(at, kind="stable")
+    off = np.concatenate([*gone, [less]])[order]
+    return _Curve(at[order], np.maximum.accumulate(np.clip(off, 0.0, less)))
 
 
 def _place(p: RankProfile, number: int) -> int:
@@ -83,9 +123,22 @@ def _place(p: RankProfile, number: int) -> int:
     return at if at < p.num_steps and p.step_number[at] == number else -1
 
 
-def _by_step(ranks: Sequence[RankProfile], matches: Matches) -> dict[int, list[tuple[int, list[_Part]]]]:
+class _Lane(NamedTuple):
+    """For each collective of a rank the own work of the step done before it comes, and before it is waited for, ns."""
+
+    arrives: Floats
+    blocks: Floats  # NaN: never
+
+    def of(self, p: RankProfile, number: int) -> _Lane:
+        """Return the collectives of one step."""
+        mine = p.collectives.step == _place(p, number)
+        return _Lane(self.arrives[mine], self.blocks[mine])
+
+
+def _by_step(
+    ranks: Sequence[RankProfile], matches: Matches, lanes: Sequence[_Lane]
+) -> dict[int, list[tuple[int, list[_Part]]]]:
     """Return for each step its collectives in the order of their ends, and the ranks' parts of them."""
-    lanes = [_lane(p) for p in ranks]
     found: dict[int, dict[int, list[_Part]]] = {}
     for rank, row, match in zip(matches.rank.tolist(), matches.row.tolist(), matches.match.tolist(), strict=True):
         p = ranks[rank]
@@ -96,39 +149,44 @@ def _by_step(ranks: Sequence[RankProfile], matches: Matches) -> dict[int, list[t
     return {number: sorted(of_match.items()) for number, of_match in found.items()}
 
 
-def _lane(p: RankProfile) -> tuple[Floats, Floats]:
-    """Return for each collective the own work done before it comes, and before it is waited for (NaN: never)."""
+def _lane(p: RankProfile) -> _Lane:
+    """Return the lane of a rank's own work."""
     c = p.collectives
-    begin = np.concatenate([[p.window[0]], p.bounds[:-1]])[c.step] if len(c) else np.zeros(0, np.int64)
-    waited = np.zeros(len(c))
-    for step in range(p.num_steps):
-        mine = np.flatnonzero(c.step == step)
-        waited[mine] = np.concatenate([[0], np.cumsum(c.alone[mine])[:-1]]) if len(mine) else 0
-    arrives = np.maximum(c.start - begin - waited, 0).astype(np.float64)
-    blocks = np.where(c.alone > 0, arrives + c.covered, np.nan)
-    return arrives, blocks
+    if not len(c):
+        return _Lane(np.zeros(0), np.zeros(0))
+    begin = np.concatenate([[p.window[0]], p.bounds[:-1]])[c.step]
+    waits = c.alone - c.unlaunched
+    waiting = union((c.end - waits, c.end))
+
+    def own(until: Ints) -> Floats:
+        done: Floats = np.maximum(until - begin - covered(waiting, begin, np.maximum(until, begin)), 0).astype(
+            np.float64
+        )
+        return done
+
+    arrives = own(c.start - c.queued)
+    blocks = np.maximum(own(c.end), arrives)
+    return _Lane(arrives, np.where(waits > MIN_WAIT_SHARE * c.length, blocks, np.nan))
 
 
 def _length(
-    collectives: list[tuple[int, list[_Part]]], transfer: Floats, own: Floats, faster: Mapping[int, tuple[float, bool]]
+    collectives: list[tuple[int, list[_Part]]], transfer: Floats, own: Floats, curves: Mapping[int, _Curve]
 ) -> float:
     """Return what a step takes: until the slowest rank has done its work and left its last collective."""
     waited = np.zeros(len(own))
     comm = np.zeros(len(own))
     for match, parts in collectives:
-        came = max(max(_done(p.arrives, p.rank, own, faster) + waited[p.rank], comm[p.rank]) for p in parts)
+        came = max(max(_done(p.arrives, p.rank, curves) + waited[p.rank], comm[p.rank]) for p in parts)
         end = came + transfer[match]
         for p in parts:
             comm[p.rank] = end
             if p.blocks is not None:
-                waited[p.rank] += max(end - _done(p.blocks, p.rank, own, faster) - waited[p.rank], 0.0)
-    lengths = [_done(float(own[r]), r, own, faster) + waited[r] for r in range(len(own))]
+                waited[p.rank] += max(end - _done(p.blocks, p.rank, curves) - waited[p.rank], 0.0)
+    lengths = [_done(float(own[r]), r, curves) + waited[r] for r in range(len(own))]
     return float(max(*lengths, *comm.tolist()))
 
 
-def _done(work: float, rank: int, own: Floats, faster: Mapping[int, tuple[float, bool]]) -> float:
-    """Return when own work that takes ``work`` is done if the rank is faster."""
-    less, of_all = faster.get(rank, (0.0, False))
-    if of_all:
-        return work * (1 - min(less / max(float(own[rank]), 1.0), 1.0))
-    return max(work - less, 0.0)
+def _done(work: float, rank: int, curves: Mapping[int, _Curve]) -> float:
+    """Return when own work that takes ``work`` is done."""
+    curve = curves.get(rank)
+    return work if curve is None else max(work - float(np.interp(work, curve.done, curve.gone)), 0.0)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_LISTED", "Usable", "in_order", "listed", "usable"]
 
 MAX_LISTED = 8
+MAX_CLOCKS_APART_NS = 60_000_000_000  # of two hosts without a common time server
 
 
 class Usable(NamedTuple):
@@ -74,9 +75,11 @@ def _one_job(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile
 
 
 def _one_each(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfile]:
-    """Keep the fuller of two files of one rank."""
+    """Keep of two files of one rank the one that agrees with the other ranks, or else the fuller one."""
+    num = Counter(p.rank for p in ranks)
+    others = [p for p in ranks if num[p.rank] == 1]
     kept: dict[int, RankProfile] = {}
-    for p in sorted(ranks, key=lambda p: (-p.num_events, p.path)):
+    for p in sorted(ranks, key=lambda p: (*(-share for share in _agreement(p, others)), -p.num_events, p.path)):
         other = kept.setdefault(p.rank, p)
         if other is not p:
             notes.append(
@@ -84,6 +87,34 @@ def _one_each(ranks: Sequence[RankProfile], notes: list[str]) -> list[RankProfil
                 "their rank, put it into their names (rank0.json, rank1.json)."
             )
     return sorted(kept.values(), key=lambda p: p.rank)
+
+
+def _agreement(p: RankProfile, others: Sequence[RankProfile]) -> tuple[float, float, float]:
+    """Return with what share of the others a file has steps, time and kinds of collectives in common."""
+    steps, looks = set(p.step_number.tolist()), _looks(p)
+    same = [
+        (
+            bool(steps & set(o.step_number.tolist())),
+            not (p.epoch_ns and o.epoch_ns) or _at_once(p, o),
+            looks == _looks(o),
+        )
+        for o in others
+    ]
+    by_step, by_time, by_kind = (sum(column) / len(same) for column in zip(*same, strict=True)) if same else (0, 0, 0)
+    return by_step, by_time, by_kind
+
+
+def _looks(p: RankProfile) -> set[tuple[str, int]]:
+    return {(kind.name, p.groups[kind.group].size) for kind in p.kinds}
+
+
+def _at_once(p: RankProfile, other: RankProfile) -> bool:
+    """Return whether two windows overlap by the wall clock, as far apart as clocks of hosts may be."""
+    (begin, end), (begin_other, end_other) = p.window, other.window
+    return (
+        begin + p.epoch_ns <= end_other + other.epoch_ns + MAX_CLOCKS_APART_NS
+        and begin_other + other.epoch_ns <= end + p.epoch_ns + MAX_CLOCKS_APART_NS
+    )
 
 
 def _same_steps(ranks: list[RankProfile], notes: list[str]) -> list[RankProfile]:

@@ -9,11 +9,12 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import distinct, grouped
+from diagnose.model.intervals import distinct
+from diagnose.ranks.blame import blamed
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
-__all__ = ["Times", "Waits", "median_of_others", "roles_of", "times_of", "waits_of"]
+__all__ = ["Times", "Waits", "equals_of", "median_of_others", "roles_of", "times_of", "waits_of"]
 
 MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
 MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
@@ -26,6 +27,7 @@ class Times:
 
     steps: Ints  # their numbers
     own: Floats  # [rank, step], ns
+    ahead: Floats  # [rank, step], ns of ``own``: what its host takes longer, where that ran ahead while the rank waited
     spent: Floats  # [rank, cause, step], ns
     causes: tuple[str, ...]
     begins: Floats  # by rank, ns: how much later than the others' median it begins the first step
@@ -42,7 +44,6 @@ class Waits:
     first: (
         Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
     )
-    last: Rows  # of each collective: index of the rank that came last
     attributed_ns: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
 
     @property
@@ -61,11 +62,13 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     steps = distinct(*(p.step_number for p in ranks)) if ranks else np.zeros(0, np.int64)
     causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
     spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
+    host = np.zeros((len(ranks), len(steps)))
     first = steps[0] if len(steps) else 0
     lead = np.full(len(ranks), np.nan)
     for i, p in enumerate(ranks):
         at = np.searchsorted(steps, p.step_number)
         spent[i][:, at] = 0.0
+        host[i, at] = p.host_time if len(p.host_time) else 0
         for cause, row in zip(p.causes, p.spent, strict=True):
             if cause != COMMUNICATION:
                 spent[i, causes.index(cause), at] = row[: p.num_steps]
@@ -76,7 +79,9 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
         if p.is_cut and p.num_steps:
             spent[i, :, at[-1]] = np.nan
     begins = median_of_others(lead) - lead
-    return Times(steps, spent.sum(axis=1), spent, causes, np.nan_to_num(begins))
+    own = spent.sum(axis=1)
+    ahead = np.maximum(host - own, 0.0)
+    return Times(steps, own + ahead, ahead, spent, causes, np.nan_to_num(begins))
 
 
 def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:
@@ -95,8 +100,8 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
-    last, attributed_ns = _attribute(matches, of_part, rest, len(ranks))
-    return Waits(of_part, exposed, by_step, all_by_step, first, last, attributed_ns)
+    attributed_ns = blamed(matches, of_part, rest, number, len(ranks))
+    return Waits(of_part, exposed, by_step, all_by_step, first, attributed_ns)
 
 
 def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
@@ -118,19 +123,6 @@ def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tupl
     return first, echo
 
 
-def _attribute(matches: Matches, waits: Ints, exposed: Floats, num_ranks: int) -> tuple[Rows, Floats]:
-    """Return who came last into each collective, and what the others waited for each rank."""
-    if not matches.num:
-        return np.zeros(0, np.intp), np.zeros(num_ranks)
-    is_last = np.flatnonzero(waits == 0)
-    at = grouped(matches.match[is_last]).first
-    last = matches.rank[is_last[at]]
-    attributed_ns: Floats = np.bincount(last, np.add.reduceat(exposed, matches.first), minlength=num_ranks).astype(
-        np.float64
-    )
-    return last, attributed_ns
-
-
 def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
     """Return a number for each rank that those share that do the same: who exchange alike in groups of like sizes.
 
@@ -145,6 +137,12 @@ def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
     numbers: dict[frozenset[tuple[object, ...]], int] = {}
     looks = [a if counts[a] > 1 else b for a, b in zip(exact, rough, strict=True)]
     return [numbers.setdefault(look, len(numbers)) for look in looks]
+
+
+def equals_of(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
+    """Return the ranks of a late one's role that are not late themselves."""
+    roles = roles_of(ranks)
+    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
 
 
 def _size(name: str, num_bytes: int) -> int:

@@ -6,9 +6,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["MS", "REASONS", "US", "Plan", "draw_plan"]
+__all__ = ["CALM", "HOST_BOUND", "MS", "REASONS", "US", "Plan", "draw_plan", "full_at"]
 
-REASONS = ("loader-2", "loader-5", "compute", "slow-link", "wandering", "late-start", "nothing")
+REASONS = (
+    "loader-2",
+    "loader-5",
+    "compute",
+    "slow-link",
+    "wandering",
+    "late-start",
+    "backward-pause",
+    "slow-host",
+    "contention",
+    "nothing",
+    "host-bound",
+)
+CALM = ("nothing", "host-bound")  # nothing is planted: the device takes the step's time, or the host
+HOST_BOUND = (
+    "slow-host",
+    "contention",
+    "host-bound",
+)  # what is planted would cost nothing where the device has work for longer
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 US, MS = 1_000.0, 1_000_000.0
 
@@ -38,6 +56,8 @@ class Plan:
     pauses: tuple[int, ...] = ()  # rank by step
     pause_ns: float = 0.0
     pause_kind: str = "gc"  # or python
+    pause_layer: int = 0  # behind whose backward the culprit pauses in each step
+    host_slow_by: float = 1.4  # everything on the culprit's host
     late_ns: float = 0.0
     records_groups: bool = True
     records_numbers: bool = True
@@ -83,4 +103,18 @@ def draw_plan(seed: int, number: int, reason: str | None = None) -> Plan:
         records_numbers=bool(rng.random() < 0.7),
         clock_apart_ns=float(rng.choice([0.0, 2.0, 400.0])) * MS,
     )
-    return replace(plan, pauses=tuple(p % size for p in plan.pauses))
+    plan = replace(plan, pauses=tuple(p % size for p in plan.pauses))
+    more = np.random.default_rng((seed, number, 1))  # what was added since, so that the rest stays as it was drawn
+    if kind == "backward-pause":
+        layers = full_at(plan) if more.random() < 0.5 else range(1, plan.num_layers)
+        layer = int(more.choice(sorted(layers)))
+        ahead = (1.08 * plan.num_layers + 2 * (plan.num_layers - layer)) * (plan.layer_ns - plan.host_ns)
+        return replace(plan, pause_layer=layer, pause_ns=ahead + float(more.uniform(2, 12)) * MS)
+    if kind in HOST_BOUND:
+        return replace(plan, layer_ns=float(more.uniform(20, 60)) * US, host_ns=float(more.uniform(60, 120)) * US)
+    return plan
+
+
+def full_at(plan: Plan) -> set[int]:
+    """Return the layers behind whose backward a bucket of gradients is full."""
+    return {bucket * plan.num_layers // plan.num_buckets for bucket in range(plan.num_buckets)}

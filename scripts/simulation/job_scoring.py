@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulation.job_files import write_job
-from simulation.job_plans import REASONS, Plan
+from simulation.job_plans import CALM, REASONS, Plan
 from simulation.jobs import run_job
 
 __all__ = ["JobScore", "run_jobs", "score_job", "table_of"]
@@ -26,7 +26,10 @@ _CAUSES = {
     "slow-link": ("slow-link",),
     "wandering": ("gc-pause", "python-stall"),
     "late-start": ("late-start",),
-    "nothing": ("",),
+    "backward-pause": ("gc-pause", "python-stall"),
+    "slow-host": ("slower-host",),
+    "contention": ("slower-host", "off-cpu", "launch-bound", "host-compute"),
+    **dict.fromkeys(CALM, ("",)),
 }
 
 
@@ -46,12 +49,15 @@ class JobScore:
     @property
     def late_right(self) -> bool:
         """Return whether the right ranks were named, or nobody where nobody is late."""
-        return self.who == expected(self.plan) or (self.is_hidden and not self.who)
+        waits_for_any = (
+            self.plan.reason == "host-bound" and self.who == "turns"
+        )  # hosts vary, and devices wait for them
+        return self.who == expected(self.plan) or waits_for_any or (self.is_hidden and not self.who)
 
     @property
     def is_hidden(self) -> bool:
         """Return whether what was planted makes no step longer."""
-        return self.plan.reason not in ("nothing", "late-start") and self.costs_ns < MIN_COST * self.step_ns
+        return self.plan.reason not in (*CALM, "late-start") and self.costs_ns < MIN_COST * self.step_ns
 
     @property
     def reason_right(self) -> bool:
@@ -71,7 +77,7 @@ def expected(plan: Plan) -> str:
         return f"group {plan.members}"
     if plan.reason == "late-start":
         return f"begins {plan.rank}"
-    return {"wandering": "turns", "nothing": ""}.get(plan.reason, f"late ({plan.rank},)")
+    return {"wandering": "turns", **dict.fromkeys(CALM, "")}.get(plan.reason, f"late ({plan.rank},)")
 
 
 def score_job(plan: Plan) -> JobScore:
@@ -129,8 +135,8 @@ def _scored(plans: Sequence[Plan], jobs: int) -> Iterator[JobScore]:
 
 
 def _holds(scores: Sequence[JobScore]) -> bool:
-    planted = [s for s in scores if s.plan.reason != "nothing"]
-    calm = [s for s in scores if s.plan.reason == "nothing"]
+    planted = [s for s in scores if s.plan.reason not in CALM]
+    calm = [s for s in scores if s.plan.reason in CALM]
     return (
         _share([s.late_right for s in planted]) >= BARS["late"]
         and _share([s.reason_right for s in planted]) >= BARS["reason"]
@@ -152,7 +158,7 @@ def table_of(scores: Sequence[JobScore], seed: int) -> list[str]:
         mine = [s for s in scores if s.plan.reason == reason]
         if mine:
             lines.append(f"| {reason} | {_columns(mine)} |")
-    planted = [s for s in scores if s.plan.reason != "nothing"]
+    planted = [s for s in scores if s.plan.reason not in CALM]
     if planted:
         lines.append(f"| all of these but nothing | {_columns(planted)} |")
     return lines
@@ -160,7 +166,7 @@ def table_of(scores: Sequence[JobScore], seed: int) -> list[str]:
 
 def _columns(scores: Sequence[JobScore]) -> str:
     who, why = _share([s.late_right for s in scores]), _share([s.reason_right for s in scores])
-    if scores[0].plan.reason == "nothing":
+    if scores[0].plan.reason in CALM:
         return f"{len(scores)} | {who:.1%} | | | | "
     off = sorted(s.off for s in scores if s.late_right)
     within = _share([o <= MAX_OFF for o in off])

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from simulation.job_plans import MS, US, Plan
+from simulation.job_plans import MS, US, Plan, full_at
 
 __all__ = ["Event", "JobRun", "run_job"]
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+PREEMPTED = 0.1  # of the operators, where other programs share the cores
 Lanes = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -64,9 +65,12 @@ def run_job(plan: Plan) -> JobRun:
     """Return what the ranks of the job recorded, and what the planted reason adds."""
     job = _Job(plan)
     step = job.run()
-    without = _Job(replace(plan, reason="nothing")).run()
+    calm = _Job(replace(plan, reason="nothing"))
+    without = calm.run()
     others = [rank for rank in range(plan.num_ranks) if rank != plan.rank]
     loaded = np.array(job.loaded)
+    starved = float(job.starved[plan.rank] - calm.starved[plan.rank]) / plan.num_steps
+    more = float(job.starved[plan.rank] - np.median(calm.starved[others])) / plan.num_steps
     planted = {
         "loader-2": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
         "loader-5": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
@@ -74,6 +78,9 @@ def run_job(plan: Plan) -> JobRun:
         "slow-link": job.transferred_more / plan.num_steps,
         "wandering": plan.pause_ns,
         "late-start": plan.late_ns,
+        "backward-pause": starved,
+        "slow-host": more,
+        "contention": more,
     }.get(plan.reason, 0.0)
     return JobRun(plan, job.logs, step, planted, step - without)
 
@@ -89,7 +96,12 @@ class _Job:
         self.pace = self.rng.normal(1.0, 0.0015, n)
         if plan.reason == "compute":
             self.pace[plan.rank] *= 1.2
+        self.host_pace = np.ones(n)
+        if plan.reason == "slow-host":
+            self.host_pace[plan.rank] = plan.host_slow_by
+        self.others = np.random.default_rng((plan.seed, 1))  # programs beside it: random numbers of their own
         self.computed = np.zeros(n)
+        self.starved = np.zeros(n)  # operators' kernels that wait for their own launch
         self.loaded: list[Lanes] = []
         self.transferred_more = 0.0
         self.correlation = 0
@@ -113,7 +125,8 @@ class _Job:
     def _step(self, step: int) -> None:
         plan, n = self.plan, self.plan.num_ranks
         begun = self.host.copy()
-        self._pause(step)
+        if plan.reason == "wandering":
+            self._pause(plan.pauses[step])
         load = plan.loader_ns * self.rng.lognormal(0.0, 0.08, n)
         if plan.reason.startswith("loader"):
             load[plan.rank] += (2 if plan.reason == "loader-2" else 5) * MS
@@ -126,15 +139,7 @@ class _Job:
             if plan.split > 1:
                 self._collective("tp", 2 << 20, self.split_of, waits=True)
         self._operator("aten::nll_loss", "nll_loss_forward", 0.05 * MS, 0)
-        full_at = {bucket * plan.num_layers // plan.num_buckets for bucket in range(plan.num_buckets)}
-        for layer in reversed(range(plan.num_layers)):
-            node = "autograd::engine::evaluate_function: "
-            self._operator("aten::mm", "sgemm_128x64_nt", plan.layer_ns, layer, around=f"{node}AddmmBackward0")
-            self._operator("aten::mul", "sgemm_128x64_tn", plan.layer_ns, layer, around=f"{node}MulBackward0")
-            if plan.split > 1:
-                self._collective("tp", 2 << 20, self.split_of, waits=True)
-            if layer in full_at:
-                self._collective("dp", plan.bucket_bytes + (layer << 16), self.across_of, waits=False)
+        self._backward()
         for work in self.works:
             self.compute = np.maximum(self.compute, work)
         self.works = []
@@ -146,6 +151,20 @@ class _Job:
             self._read_loss()
         self._host("user_annotation", "log", self.rng.uniform(5, 20, n) * US)
         self._host_from("user_annotation", f"ProfilerStep#{10 + step}", begun)
+
+    def _backward(self) -> None:
+        plan = self.plan
+        full = full_at(plan)
+        for layer in reversed(range(plan.num_layers)):
+            node = "autograd::engine::evaluate_function: "
+            self._operator("aten::mm", "sgemm_128x64_nt", plan.layer_ns, layer, around=f"{node}AddmmBackward0")
+            self._operator("aten::mul", "sgemm_128x64_tn", plan.layer_ns, layer, around=f"{node}MulBackward0")
+            if plan.split > 1:
+                self._collective("tp", 2 << 20, self.split_of, waits=True)
+            if layer in full:
+                self._collective("dp", plan.bucket_bytes + (layer << 16), self.across_of, waits=False)
+            if plan.reason == "backward-pause" and layer == plan.pause_layer:
+                self._pause(plan.rank)
 
     def _host(self, category: str, name: str, length: Lanes) -> None:
         begun = self.host
@@ -159,13 +178,16 @@ class _Job:
 
     def _operator(self, name: str, kernel: str, length: float, index: int, around: str = "") -> None:
         plan, n = self.plan, self.plan.num_ranks
-        cost = plan.host_ns * self.rng.gamma(12.0, 1 / 12.0, n)
+        cost = plan.host_ns * self.rng.gamma(12.0, 1 / 12.0, n) * self.host_pace
         hiccup = (self.rng.random(n) < 0.0005) * self.rng.uniform(0.2, 1.0, n) * MS
+        if plan.reason == "contention" and self.others.random() < PREEMPTED:
+            hiccup[plan.rank] += self.others.uniform(0.2, 1.0) * MS
         begun = self.host.copy()
         launch = begun + cost * 0.5 + hiccup
         self.host = launch + cost * 0.5
         task = length * (1 + 0.2 * np.sin(index)) * self.pace * self.rng.lognormal(0.0, plan.noise, n)
         start = np.maximum(self.compute, launch + 8 * US)
+        self.starved += start - self.compute
         self.compute = start + task
         self.computed += task
         self._launch(Launch(name, kernel, begun, launch, start, self.compute, around=around))
@@ -173,8 +195,8 @@ class _Job:
     def _copy(self, name: str, length: float) -> None:
         n = self.plan.num_ranks
         begun = self.host.copy()
-        launch = begun + 10 * US
-        self.host = launch + 10 * US
+        launch = begun + 10 * US * self.host_pace
+        self.host = launch + 10 * US * self.host_pace
         start = np.maximum(self.compute, launch + 8 * US)
         self.compute = start + length * self.rng.lognormal(0.0, 0.05, n)
         self._launch(Launch("aten::copy_", name, begun, launch, start, self.compute))
@@ -197,8 +219,8 @@ class _Job:
         plan, n = self.plan, self.plan.num_ranks
         num_groups = int(group_of.max()) + 1
         begun = self.host.copy()
-        launch = begun + 20 * US
-        self.host = launch + 15 * US
+        launch = begun + 20 * US * self.host_pace
+        self.host = launch + 15 * US * self.host_pace
         start = np.maximum(np.maximum(self.comm, launch + 8 * US), self.compute)
         size = n // num_groups
         carried = num_bytes * 2 * (size - 1) / max(size, 1)
@@ -243,11 +265,8 @@ class _Job:
             args["Seq"] = number
         return args
 
-    def _pause(self, step: int) -> None:
+    def _pause(self, rank: int) -> None:
         plan = self.plan
-        if plan.reason != "wandering":
-            return
-        rank = plan.pauses[step]
         begun = float(self.host[rank])
         self.host[rank] += plan.pause_ns
         name = (

@@ -88,4 +88,8 @@ def test_a_recorded_run_of_eight_ranks(recorded):
 def test_of_two_ranks_of_a_large_job_nobody_is_called_late(recorded):
     found = analyze_captures([recorded.captures[f"hta_dlrm_sampled_r{i}"] for i in range(2)], draw=False)
     assert "straggler" not in {f.rule for f in found.findings}
-    assert "Of 128 ranks 2 were given: ranks 2 to 127 are missing." in [note.text for note in found.trust]
+    notes = [note.text for note in found.trust]
+    assert "Of 128 ranks 2 were given: ranks 2 to 127 are missing." in notes
+    assert any("less than half of the ranks were given: nothing is claimed of who waits" in text for text in notes)
+    assert [r.waits_ns for r in found.ranks] == [None, None]
+    assert (found.job.collectives, [row.late_ns for row in found.job.rows]) == ((), [None, None])

@@ -6,7 +6,7 @@ import pytest
 from diagnose.analyzers import TRAITS
 from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks, job_of
-from diagnose.ranks.profile import JobProfile, Speeds
+from diagnose.ranks.profile import Group, JobProfile, Speeds
 from diagnose.ranks.waits import median_of_others
 
 NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
@@ -32,6 +32,22 @@ def test_the_reason_is_what_the_others_have_less_of_and_not_the_largest_cost(com
     assert (found.late_ranks, found.cause) == ((2,), "data-stall")
     assert found.cause_ns == pytest.approx(2e6)
     assert dict(found.differences)["compute-forward"] == pytest.approx(0, abs=2e4)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("of_late", "of_others"), [((0, 7), (1, 7)), ((0, 7), (0, 6)), ((1, 7), (0, 7))])
+def test_steps_that_only_the_late_rank_recorded_are_not_compared(make_profile, of_late, of_others):
+    ends = np.cumsum([25.5] * 7)
+    ranks = []
+    for n in range(4):
+        first, last = of_late if n == 2 else of_others
+        spent = steps(20, loading=5.0 if n == 2 else 0.0, num=7, shift=n)[first:last]
+        begins = float(ends[first - 1]) if first else 0.0
+        number = np.arange(first, last)
+        ranks.append(make_profile(n, spent, ends[first:last].tolist(), begins=begins, step_number=number))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.more_ns) == ("data-stall", pytest.approx(5e6))
+    assert find_in_all(found)[0].facts["cause_ms"] == pytest.approx(5.0)
 
 
 def test_nobody_is_late_where_ranks_differ_by_noise(compared):
@@ -109,3 +125,82 @@ def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
     c = compare_ranks(JobProfile.of([rank(n, 1.5 if n == 2 else 1.0) for n in range(4)]), TRAITS)
     assert (c.reason.cause, c.reason.ratio) == ("slower-device", pytest.approx(1.5))
     assert c.reason.differences == {"compute-forward": pytest.approx(10e6, rel=0.01)}
+
+
+def slowed(make_profile, num, *, by, of_steps, more_steps=0):
+    """Return ranks of which the last one's operators take ``by`` times as long; its steps take ``of_steps`` longer."""
+    names = np.array([1, 2, 3])
+    ends = np.cumsum([30.5] * (len(of_steps) + more_steps)).tolist()
+    ranks = []
+    for n in range(num):
+        is_late = n == num - 1
+        first = 0 if is_late else more_steps
+        more = of_steps if is_late else [0.0] * len(of_steps)
+        spent = [{"launch-bound": 20.0}] * (more_steps - first) + [
+            {"launch-bound": 20.0 + NOISE[(i + n) % 6] + ms} for i, ms in enumerate(more)
+        ]
+        count = np.full(3, 10 * len(spent))
+        speeds = Speeds(names, count, (count * np.array([4, 3, 2]) * (by if is_late else 1.0) * 1e5).astype(np.int64))
+        begins = ends[first - 1] if first else 0.0
+        known = {"operators": speeds, "begins": begins, "step_number": np.arange(first, len(ends))}
+        ranks.append(make_profile(n, spent, ends[first:], **known))
+    return ranks
+
+
+@pytest.mark.parametrize(("by", "late"), [(1.4, (1,)), (1.1, ())])
+def test_of_two_ranks_whose_steps_vary_operators_show_which_is_slower(make_profile, by, late):
+    ranks = slowed(make_profile, 2, by=by, of_steps=[1.3, 2.8, 1.5, 0.8])
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late == late
+    assert found.reason.cause == ("slower-host" if late else "")
+
+
+def test_a_step_that_only_the_slower_rank_recorded_is_no_more_work(make_profile):
+    ranks = slowed(make_profile, 4, by=1.4, of_steps=[3.0, 3.1, 3.0, 2.9, 3.1, 3.0], more_steps=1)
+    reason = compare_ranks(JobProfile.of(ranks), TRAITS).reason
+    assert (reason.cause, reason.ratio) == ("slower-host", pytest.approx(1.4))
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "late"), [([5.4, 1.4, 2.9, 0.8, 6.1, 2.7], (4,)), ([5.4, 0.02, 2.9, 0, 9, 2], ())]
+)
+def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(make_profile, of_steps, late):
+    ranks = slowed(make_profile, 5, by=1.0, of_steps=of_steps)
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+
+
+def test_what_the_other_hosts_take_ahead_of_their_devices_is_no_lateness(make_profile):
+    """The others' devices work for 5 ms and wait for 4; their hosts need 8 ms for a step, as they would without."""
+    ends = np.cumsum([9.5] * 6).tolist()
+    host = np.full(6, 8_000_000)
+    ranks = [make_profile(n, steps(5, shift=n), ends, host_time=host) for n in range(4)]
+    ranks[2] = make_profile(2, [{"compute-forward": 5 + NOISE[n], "launch-bound": 4.0} for n in range(6)], ends)
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
+    assert found.without_late.saved_ns == pytest.approx(1e6, rel=0.6)
+    assert (found.reason.cause, found.reason.more_ns) == ("launch-bound", pytest.approx(1e6, rel=0.05))
+
+
+def test_a_rank_is_late_for_which_a_small_group_waits(make_profile):
+    """Four pairs that exchange among themselves: of seven other ranks one waits for rank 2."""
+    ranks = []
+    for n in range(8):
+        pair = (n // 2 * 2, n // 2 * 2 + 1)
+        ends = np.cumsum([25.5 if pair == (2, 3) else 20.5] * 6).tolist()
+        own = steps(20, loading=5.0 if n == 2 else 0.0, shift=n)
+        ranks.append(make_profile(n, own, ends, group=Group(f"ep{n // 2}", "mesh_ep", 2, pair), world_size=8))
+    found = job_of(compare_ranks(JobProfile.of(ranks), TRAITS))
+    assert (found.late_ranks, found.cause) == ((2,), "data-stall")
+    assert found.saved_ns == pytest.approx(5e6, rel=0.02)
+
+
+def test_what_the_late_host_takes_ahead_of_its_device_is_part_of_the_difference(make_profile):
+    """It pauses for 3 ms: for 1 ms of them its device works or waits, and for 2 ms nothing was launched."""
+    ends = np.cumsum([12.0] * 6).tolist()
+    ranks = [make_profile(n, steps(8, shift=n), ends) for n in range(4)]
+    own = [{"compute-forward": 8 + NOISE[n], "python-stall": 2.0} for n in range(6)]
+    host = np.array([round((11 + NOISE[n]) * 1e6) for n in range(6)])
+    ranks[2] = make_profile(2, own, ends, host_time=host)
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late_ns == pytest.approx(3e6, rel=0.05)
+    assert (found.reason.cause, found.reason.more_ns) == ("python-stall", pytest.approx(3e6, rel=0.05))

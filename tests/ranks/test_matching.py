@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from diagnose.analyzers import TRAITS
-from diagnose.ranks.comparison import compare_ranks
+from diagnose.ranks.comparison import compare_ranks, job_of
 from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import Collectives, Group, JobProfile
+from diagnose.ranks.profile import CollectiveKind, Collectives, Group, JobProfile
 
 OWN = [{"compute-forward": 8.0} for _ in range(12)]
 ENDS = [10.0 * (n + 1) + 0.3 * (n % 5) for n in range(12)]
@@ -37,6 +37,13 @@ def test_ends_lay_clocks_over_each_other(make_profile, apart_ms):
     assert sizes(found) == [2] * 12
     assert found.clock.tolist() == pytest.approx([0.0, -apart_ms * 1e6])
     assert found.residual_ns == 0
+
+
+def test_the_residual_is_of_the_ranks_that_share_collectives(make_profile):
+    ranks = [make_profile(n, OWN, ENDS) for n in range(4)]
+    ranks[1] = without(ranks[1], *range(12))
+    notes = compare_ranks(JobProfile.of(ranks), TRAITS).notes
+    assert "12 collectives were matched across ranks 0, 2 and 3; the ends of one lie 0 µs apart (median)." in notes
 
 
 def test_one_missing_collective_costs_that_one_only(make_profile):
@@ -104,6 +111,54 @@ def test_ends_on_busy_cores_lie_apart_by_a_tenth_of_the_step(make_profile, has_d
     own = [{"compute-forward": 8.0} for _ in range(6)]
     ranks = [make_profile(n, own, ends, begins=90.0, has_device=has_device) for n, ends in enumerate(ON_BUSY_CORES)]
     assert sizes(match_collectives(ranks)).count(4) == num_of_four
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"step_number": np.arange(50, 62)},
+        {"epoch_ns": 3_600 * 10**9},
+        {"kinds": (CollectiveKind(0, "all_gather", 1 << 20, 1 << 20, "float"),)},
+        {"world_size": 64},
+        {"run_id": "other"},
+    ],
+)
+def test_of_two_files_of_a_rank_the_one_is_kept_that_agrees_with_the_other_ranks(make_profile, foreign):
+    known = {"epoch_ns": 10**9, "run_id": "this"}
+    ranks = [make_profile(n, OWN, ENDS, **known) for n in range(3)]
+    other = make_profile(0, OWN, ENDS, **{**known, **foreign, "path": "foreign.json", "num_events": 5000})
+    found = compare_ranks(JobProfile.of([*ranks, other]), TRAITS)
+    assert [p.path for p in found.ranks] == ["rank0.json", "rank1.json", "rank2.json"]
+    assert any("foreign.json" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("group", [Group(), Group("0", "default_pg", 16, tuple(range(16))), Group(size=16)])
+def test_of_a_group_of_which_few_members_are_given_nothing_is_claimed(make_profile, group):
+    late = [{"compute-forward": 8.0 + 0.5 * n} for n in range(2)]
+    ranks = [make_profile(n, [late[n]] * 12, ENDS, group=group, world_size=16) for n in range(2)]
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.matches.num, found.matches.num_sampled) == (0, 12)
+    assert (found.collectives, found.waits_ns, found.lateness.late) == ((), {}, ())
+    assert [(row.late_ns, row.blame_share, row.begins_ns) for row in job_of(found).rows] == [(None, 0.0, 0.0)] * 2
+    assert (
+        "12 collectives are of groups of which less than half of the ranks were given: nothing is claimed"
+        in "".join(found.notes)
+    )
+
+
+def test_groups_that_are_complete_among_few_ranks_count(make_profile):
+    ranks = []
+    for n in range(2):
+        p = make_profile(n, OWN, ENDS, group=Group("0", "default_pg", 16, tuple(range(16))), world_size=16)
+        pair = Group("tp0", "mesh_tp", 2, (0, 1))
+        kinds = (*p.kinds, replace(p.kinds[0], group=1))
+        held = replace(p.collectives, kind=np.arange(12, dtype=np.int32) % 2)
+        ranks.append(numbered(replace(p, groups=(*p.groups, pair), kinds=kinds, collectives=held), 0))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.matches.num, found.matches.num_sampled) == (6, 6)
+    assert {g.name for g in found.matches.groups} == {"tp0"}
+    assert [c.group_size for c in found.collectives] == [2]
+    assert not any("on one rank only" in note or "lie apart" in note for note in found.notes)
 
 
 def test_ranks_that_recorded_other_steps_another_job_or_twice_are_named(make_profile):

@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.pipeline.rank import profile_rank
+from diagnose.ranks.comparison import compare_ranks
 from diagnose.ranks.profile import COMMUNICATION, JobProfile, LineTime, RankProfile
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -52,6 +54,77 @@ def test_a_collective_that_computation_covers_at_its_begin(recording):
     assert (c.covered.tolist(), c.alone.tolist()) == ([200_000], [400_000])
 
 
+def beside_a_collective(recording, blocks=None, launched=800):
+    """Return the profile of a rank whose collective runs from 300 to 700 µs, and whose next kernel is launched late."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(0, 5))
+    r.kernel(NCCL, 300, 700, launched=(10, 15), stream=9)
+    r.kernel("adam", launched + 10, 1000, launched=(launched, launched + 5))
+    if blocks is None:
+        r.gc(20, launched)
+    elif blocks:
+        r.runtime(blocks, 20, 700)
+    return profile_rank(Capture(r.trace))
+
+
+def test_what_is_launched_late_beside_a_collective_is_the_ranks_own_time(recording):
+    p = beside_a_collective(recording)
+    spent = {cause: ns for cause, ns in zip(p.causes, p.spent[:, 0].tolist(), strict=True) if ns}
+    assert spent == {"compute-forward": 300_000, "gc-pause": 400_000}
+    assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [400_000])
+    assert p.idle_by_cause["gc-pause"] == pytest.approx(0.1)  # of 1000 µs those in which the device was idle
+
+
+@pytest.mark.parametrize(("blocks", "launched"), [("cudaStreamSynchronize", 800), ("", 720)])
+def test_a_host_that_waits_for_the_collective_waits_also_without_a_call(recording, blocks, launched):
+    p = beside_a_collective(recording, blocks, launched)
+    spent = {cause: ns for cause, ns in zip(p.causes, p.spent[:, 0].tolist(), strict=True) if ns}
+    assert spent == {"compute-forward": 300_000, COMMUNICATION: 400_000}
+    assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [0])
+
+
+def test_a_collective_beside_another_one_is_not_hidden_by_computation(recording):
+    ranks = []
+    for number in range(2):
+        r = recording()
+        for n in range(2):
+            r.step(n, 1000 * n, 1000 * (n + 1))
+            r.kernel("gemm", 1000 * n, 1000 * n + 400, launched=(1000 * n, 1000 * n + 5))
+            r.kernel(NCCL, 1000 * n + 300, 1000 * n + 900, launched=(1000 * n + 10, 1000 * n + 15), stream=9)
+            other = NCCL.replace("AllReduce", "AllGather")
+            r.kernel(other, 1000 * n + 300, 1000 * n + 900, launched=(1000 * n + 20, 1000 * n + 25), stream=10)
+        ranks.append(profile_rank(Capture(replace(r.trace, rank=number, world_size=2))))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS).collectives
+    assert [(kind.name, kind.hidden_share) for kind in found] == [
+        ("all_reduce", pytest.approx(1 / 6)),
+        ("all_gather", pytest.approx(1 / 6)),
+    ]
+
+
+@pytest.mark.parametrize(("call_us", "host_us"), [(80, 400), (300, 100)])
+def test_the_time_of_a_host_that_is_ahead_of_its_device_does_not_hold_calls_that_block(recording, call_us, host_us):
+    r = recording()
+    for n in range(3):
+        r.step(n, 400 * n, 400 * (n + 1))
+        r.kernel("gemm", 1000 * n, 1000 * n + 600, launched=(400 * n + 10, 400 * n + 15))
+        r.kernel(NCCL, 1000 * n + 600, 1000 * (n + 1), launched=(400 * n + 20, 400 * n + 25), stream=9)
+        r.runtime("cudaMemcpyAsync", 400 * n + 50, 400 * n + 50 + call_us)
+    p = profile_rank(Capture(r.trace))
+    assert p.host_time.tolist()[-2:] == [host_us * 1000] * 2
+
+
+def test_operators_that_wait_for_the_device_do_not_show_how_fast_the_host_is(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 100)
+    r.kernel("gemm", 100, 700, launched=(50, 55))
+    r.op("aten::item", 200, 720)
+    r.runtime("cudaStreamSynchronize", 210, 710)
+    p = profile_rank(Capture(r.trace))
+    assert p.operators.name.tolist() == [zlib.crc32(b"aten::mm")]
+
+
 def test_it_survives_being_sent(profile):
     profile = replace(profile, lines=(LineTime("compute-forward", "train.py", 7, "main", "y = model(x)", 2.5e6),))
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
@@ -88,7 +161,7 @@ def test_a_small_summary_that_expands_to_gigabytes_is_refused(profile, monkeypat
 
 
 def test_a_summary_of_another_version_is_named_as_that():
-    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 1\)"):
+    with pytest.raises(InputError, match=r"another version of diagnose \(format 9, not 2\)"):
         RankProfile.from_bytes(zlib.compress(msgspec.msgpack.encode((9, {}))))
 
 
@@ -128,6 +201,9 @@ def test_hundreds_of_collectives_take_a_few_kilobytes(profile):
         "length": length,
         "covered": length // 2,
         "alone": length // 2,
+        "hidden": length // 2,
+        "queued": np.zeros(many, np.int64),
+        "unlaunched": np.zeros(many, np.int64),
     }
     packed = replace(profile, collectives=replace(c, **columns)).to_bytes()
     assert len(packed) < 10_000
