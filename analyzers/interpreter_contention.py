@@ -1,10 +1,10 @@
 """Another thread of the script computes in Python, which only one thread does at a time.
 
 What it looks for
-    Threads beside the training thread that the sampler sees in functions of the script while they take CPU time, at
-    jumps and beginnings of functions, where Python takes turns: computing in C a thread would be seen at its call. What
-    they compute in Python at most, and the training thread's time outside of operators: the smaller of both, from 5 %
-    of the step on.
+    Threads beside the training thread that the sampler sees in functions of the script while they take CPU time, with
+    the interpreter's lock, or at jumps and beginnings of functions, where Python takes turns: computing in C without
+    the lock a thread would be seen at its call. What they compute in Python at most, and the training thread's time
+    outside of operators: the smaller of both, from 5 % of the step on.
 
 Why it costs
     The training thread needs the interpreter to call each operator. A thread that computes in Python gives it up every
@@ -16,8 +16,8 @@ What to do
 
 How sure
     Medium: the thread's CPU time and its line are measured; how much of it delays the training thread is not. What
-    waits for a queue, a socket or a file takes no CPU time and is left out. While the sampler runs, threads take turns
-    more often than they do without it.
+    waits for a queue, a socket or a file takes no CPU time and is left out. Where the sampler could not read frames
+    from outside, threads took turns more often while it ran than they do without it.
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     num_samples: Count | None = None
     cost_share: Share | None = None
     ready_share: Share | None = None
+    method: str | None = None  # how frames were read: memory, from outside; interpreter, with its lock
+    fallback: str | None = None  # why not from memory
 
 
 class AllocatorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

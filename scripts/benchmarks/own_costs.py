@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 
-from diagnose.capture.record.sampler import Sampler
+from diagnose.capture.record.exact_sampler import ExactSampler
+from diagnose.capture.record.sampler_process import SamplerProcess
+from diagnose.capture.record.taken import Taken
 from diagnose.pipeline.find import build_tables
 from diagnose.replay import build, scale_kernels, simulate
 from diagnose.trace_reader.folders import open_captures
@@ -28,22 +30,23 @@ def step() -> None:
 
 
 def sampler_costs() -> tuple[float, float]:
-    """Return (how much longer the step gets while it is sampled, CPU time of the sampling thread over time)."""
-    longer, shares = [], []
+    """Return (how much longer the step gets while it is sampled, CPU time of the sampling process over time)."""
+    longer, shares, process = [], [], SamplerProcess()
     for _ in range(ROUNDS):
-        sampler = Sampler(threading.get_ident(), threading.get_native_id(), PERIOD_MS)
-        plain, sampled = [], []
+        rows = Taken(threading.get_ident(), threading.get_native_id(), PERIOD_MS)
+        sampler, plain, sampled = ExactSampler(process, rows), [], []
         for number in range(STRETCHES):
             taken = plain if number % 2 else sampled
-            if taken is sampled:
-                sampler.start()
+            if taken is sampled and not sampler.start():
+                sys.exit(process.failure)
             began = time.perf_counter()
             for _ in range(STEPS):
                 step()
             taken.append(time.perf_counter() - began)
             sampler.stop()
         longer.append(statistics.median(sampled) / statistics.median(plain) - 1)
-        shares.append(float(str(sampler.summary()["cost_share"])))
+        shares.append(float(str(rows.summary()["cost_share"])))
+    process.close()
     return statistics.median(longer), statistics.median(shares)
 
 

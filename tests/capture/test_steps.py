@@ -126,6 +126,7 @@ def test_short_steps_get_a_longer_window(captured):
     run = captured["auto"]
     assert len(run.info.light_ms) > 10 or max(run.info.unprofiled_ms) >= 50  # half a second, and at least ten steps
     assert run.info.sampler.num_samples > 0
+    assert (run.info.sampler.method, run.info.sampler.fallback) == ("memory", None)
     assert run.info.sampler.cost_share > 0  # the bar is tested in test_sampler, over more than a few samples
 
 

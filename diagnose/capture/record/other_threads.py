@@ -10,18 +10,18 @@ from __future__ import annotations
 import dis
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
-__all__ = ["OWN_THREADS", "OtherThreads", "cpu_ns"]
+__all__ = ["OWN_THREADS", "WAITING", "OtherThreads", "cpu_ns"]
 
 OWN_THREADS = "diagnose-"
 LOOK_EVERY = 2  # samples of the training thread
 MAX_PLACES = 8  # of a thread, those that it was seen at most
 MAX_THREADS = 64
-_WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "subprocess.py", "ssl.py")
+WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "subprocess.py", "ssl.py")
 
 _Place: TypeAlias = tuple[str, int, str]
 
@@ -68,12 +68,23 @@ class OtherThreads:
             if thread is None:
                 continue
             thread.num += 1
-            if frame.f_code.co_filename.endswith(_WAITING):
+            if frame.f_code.co_filename.endswith(WAITING):
                 continue
             place = place_of(frame)
             seen = thread.places.setdefault(place, [0, 0])
             seen[0] += 1
             seen[1] += self._computes_in_python(frame)
+
+    def add(self, ident: int, num: int, lines: Iterable[tuple[_Place, int, int]]) -> None:
+        """Add what was seen of a thread: samples, and lines with how often it was there and computed in Python."""
+        thread = self._known(ident)
+        if thread is None:
+            return
+        thread.num += num
+        for place, seen, in_python in lines:
+            counts = thread.places.setdefault(place, [0, 0])
+            counts[0] += seen
+            counts[1] += in_python
 
     @property
     def places(self) -> list[_Place]:

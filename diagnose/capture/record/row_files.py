@@ -29,10 +29,11 @@ def write_rows(
     notes: list[str] = []
     names = dict.fromkeys(("samples", "lines", "steps"), "")
     try:
-        if samplers.in_windows is not None:
-            seen = [*samplers.in_windows.lines, *(samplers.of_run.lines if samplers.of_run is not None else ())]
+        in_windows, of_run = samplers.in_windows, samplers.of_run
+        if in_windows is not None:
+            seen = [*in_windows.lines, *(of_run.lines if of_run is not None else ())]
             file = f"rank{rank}.samples.json.gz"
-            folder.write_rows(file, {**samplers.in_windows.rows(), "gc": samplers.gc_runs})
+            folder.write_rows(file, {**in_windows.rows(), "gc": samplers.gc_runs})
             names["samples"] = file
             file = f"rank{rank}.lines.json.gz"
             folder.write_rows(file, lines.stored(dict.fromkeys(seen)))

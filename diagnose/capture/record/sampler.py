@@ -1,7 +1,7 @@
-"""Samples where a thread is: the innermost line of the user's code, and whether the thread ran or waited.
+"""Samples where a thread is, from a thread beside it: the innermost line of the user's code, and whether it ran.
 
-The profiler gives a function's first line only; this gives the line that was executing. Each row costs the
-observed thread one short hold of the interpreter's lock; the CPU time of sampling is measured, bounded and reported.
+It stands in for ExactSampler. Each row costs the observed thread one short hold of the interpreter's lock; the CPU time
+of sampling is measured, bounded and reported.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TypeAlias
 
-from diagnose.capture.record.other_threads import OWN_THREADS, OtherThreads, cpu_ns
+from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN
+from diagnose.capture.record.other_threads import OWN_THREADS
+from diagnose.capture.record.taken import Taken
 
-__all__ = ["Sampler", "is_users"]
+__all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users"]
 
-_Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
-
+METHOD = "interpreter"
 # Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
 # could be, but reading it would hold up a thread that computes in Python once more.
 RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
-UNKNOWN = -1
 # A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
 # 5 ms the sampler would hardly ever look into short runs of Python, but into the call of torch or NumPy that comes
 # after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
@@ -42,33 +41,25 @@ MAX_CPU_SHARE, MAX_WINDOW_CPU_SHARE = 0.0125, 0.03
 
 
 class Sampler:
-    """A thread that samples another one; ``rows`` has the file's layout of diagnose.model.capture.Samples."""
+    """A thread of this process that samples another one into ``taken``; it has to hold the interpreter's lock to look.
 
-    def __init__(self, thread_id: int, native_id: int, period_ms: float, *, depth: int = 1) -> None:
-        """``depth`` is how many lines of user code a row holds; with one, it is a window that is sampled."""
-        self._thread_id = thread_id
-        self._period = period_ms / 1e3
-        self._native_id = native_id
+    So it looks where the lock is given up: the time of a call that keeps it is seen at a later line. It stands in for
+    ExactSampler where that cannot be had.
+    """
+
+    def __init__(self, taken: Taken) -> None:
+        self.taken = taken
         self._user_code: dict[CodeType, bool] = {}
-        self._depth = depth
-        self._places: dict[_Lines, int] = {}
-        self._time_ns: list[int] = []
-        self._place: list[int] = []
-        self._running: list[int] = []
-        self._cost_ns = 0
-        self._watched_ns = 0
-        self._own_cpu_ns = 0  # of the sampled thread
-        self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
         self._enough = False
         self._switch_s = sys.getswitchinterval()
         self._thread: threading.Thread | None = None
-        self._others = OtherThreads(thread_id) if depth == 1 else None
 
     def start(self) -> None:
         """Begin an interval of sampling."""
         if self._thread is None:
             self._enough = False
-            if self._depth == 1:
+            self.taken.method = METHOD
+            if self.taken.depth == 1:
                 self._switch_s = sys.getswitchinterval()
                 _OF_FORKED.append(self._switch_s)
                 sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
@@ -81,104 +72,51 @@ class Sampler:
             self._enough = True
             self._thread.join()
             self._thread = None
-            if self._depth == 1:
+            if self.taken.depth == 1:
                 sys.setswitchinterval(self._switch_s)
                 _OF_FORKED.clear()
 
     def _is_alone(self) -> bool:
         """Return whether the sampled thread is the only one, ours left out."""
-        others = (thread for thread in threading.enumerate() if thread.ident != self._thread_id)
+        others = (thread for thread in threading.enumerate() if thread.ident != self.taken.thread_id)
         return all(thread.name.startswith(OWN_THREADS) for thread in others)
 
-    def rows(self) -> dict[str, object]:
-        """Return the samples so far."""
-        return {
-            "places": [list(path[0]) for path in self._places],
-            "time_ns": self._time_ns,
-            "place": self._place,
-            "running": self._running,
-            "others": self._others.rows() if self._others is not None else [],
-            "watched_ns": self._watched_ns,
-            "own_cpu_ns": self._own_cpu_ns,
-        }
-
-    def paths(self) -> dict[str, object]:
-        """Return the samples so far with the callers of each line, as the file of the steps has them."""
-        num = len(self._place)  # the thread may be about to add one
-        return {
-            "paths": [[list(place) for place in path] for path in list(self._places)],
-            "sampled_ns": self._time_ns[:num],
-            "path": self._place[:num],
-        }
-
-    @property
-    def lines(self) -> list[tuple[str, int]]:
-        """Return the file and line of every place seen so far."""
-        seen = [place for path in list(self._places) for place in path]
-        seen += self._others.places if self._others is not None else []
-        return list(dict.fromkeys((file, line) for file, line, _ in seen))
-
-    def summary(self) -> Mapping[str, object]:
-        """Return the period, the number of samples and what they cost: CPU time of sampling over time watched.
-
-        ``ready_share`` is the part of that time in which the thread could have run but had no core.
-        """
-        cost = self._cost_ns / self._watched_ns if self._watched_ns else 0.0
-        period = self._watched_ns / 1e6 / len(self._time_ns) if self._time_ns else self._period * 1e3
-        return {
-            "period_ms": self._period * 1e3,
-            "mean_period_ms": round(period, 3),
-            "num_samples": len(self._time_ns),
-            "cost_share": round(cost, 5),
-            "ready_share": None
-            if self._ready_ns is None or not self._watched_ns
-            else round(self._ready_ns / self._watched_ns, 5),
-        }
-
     def _run(self) -> None:
+        taken, period = self.taken, self.taken.period_ms / 1e3
         _wake_on_time()
-        began, used = time.perf_counter_ns(), time.thread_time_ns()
-        ready_ns = _ready_ns(self._native_id)
-        pause, num = self._period, 0
-        most = MAX_WINDOW_CPU_SHARE if self._depth == 1 else MAX_CPU_SHARE
-        if self._others is not None:
-            self._others.begin()
-        own_ns = cpu_ns(self._native_id)
-        with _states(self._thread_id, self._native_id) as state:
-            while not self._enough and len(self._time_ns) < MAX_SAMPLES:
+        used = time.thread_time_ns()
+        pause, num = period, 0
+        most = MAX_WINDOW_CPU_SHARE if taken.depth == 1 else MAX_CPU_SHARE
+        taken.begin()
+        with _states(taken.thread_id, taken.native_id) as state:
+            while not self._enough and len(taken.time_ns) < MAX_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
                 frames = sys._current_frames()
-                frame = frames.get(self._thread_id)
+                frame = frames.get(taken.thread_id)
                 if frame is None:
                     break
-                self._time_ns.append(time.time_ns())
-                self._place.append(self._row_of(frame))
-                if self._others is not None:
-                    self._others.look(frames, self._line_of)
+                taken.time_ns.append(time.time_ns())
+                taken.place.append(self._row_of(frame))
+                if taken.others is not None:
+                    taken.others.look(frames, self._line_of)
                 del frame, frames
-                self._running.append(state())
+                taken.running.append(state())
                 num += 1
-                pause = max(self._period, (time.thread_time_ns() - used) / (1e9 * num * most))
-        if self._others is not None:
-            self._others.end()
-        self._own_cpu_ns += max(cpu_ns(self._native_id) - own_ns, 0)
-        self._cost_ns += time.thread_time_ns() - used
-        self._watched_ns += time.perf_counter_ns() - began
-        now_ns = _ready_ns(self._native_id)
-        known = None not in (self._ready_ns, ready_ns, now_ns)
-        self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
+                pause = max(period, (time.thread_time_ns() - used) / (1e9 * num * most))
+        taken.cost_ns += time.thread_time_ns() - used
+        taken.end()
 
     def _row_of(self, frame: FrameType) -> int:
         """Return the row of the innermost user lines; of the innermost line at all where there is none."""
         found: list[tuple[str, int, str]] = []
         each: FrameType | None = frame
-        while each is not None and len(found) < self._depth:
+        while each is not None and len(found) < self.taken.depth:
             if self._is_user_code(each.f_code):
                 found.append(_place(each))
             each = each.f_back
-        if len(found) > 1 and found[-1][0] == _BOOTSTRAP:
+        if len(found) > 1 and found[-1][0] == BOOTSTRAP:
             found.pop()
-        return self._places.setdefault(tuple(found or [_place(frame)]), len(self._places))
+        return self.taken.row_of(tuple(found or [_place(frame)]))
 
     def _line_of(self, frame: FrameType) -> tuple[str, int, str]:
         """Return the innermost user line of a frame; of the frame itself where there is none."""
@@ -211,7 +149,7 @@ if hasattr(os, "register_at_fork"):
 
 def is_users(code: CodeType) -> bool:
     """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
-    return not code.co_filename.startswith(_LIBRARIES)
+    return not code.co_filename.startswith(LIBRARIES)
 
 
 def _place(frame: FrameType) -> tuple[str, int, str]:
@@ -224,17 +162,7 @@ def _libraries() -> tuple[str, ...]:
     return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parents[2]) + "/", "<frozen ", "<__array")
 
 
-_LIBRARIES = _libraries()
-_BOOTSTRAP = "<string>"  # the outermost frame of the process that runs the script: python -c
-
-
-def _ready_ns(native_id: int) -> int | None:
-    """Return how long the thread was runnable but not scheduled since it began; None where that is not counted."""
-    try:
-        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
-    except OSError:  # no such file, or the thread has ended
-        return None
-    return int(fields[1]) if len(fields) > 1 else None
+LIBRARIES = _libraries()
 
 
 def _wake_on_time() -> None:

@@ -82,6 +82,7 @@ class Session:
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
+        self._samplers.prepare()
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
         self._patience = Patience()

@@ -1,0 +1,260 @@
+"""Where the interpreter keeps what a sample needs, found in this process, which runs the same interpreter.
+
+The structures of a thread, a frame and a code object differ between versions and builds of Python. Here all that they
+hold is known, so that each field is found by its value, in the memory of this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from .memory import WORD, Memory, UnreadableError, words
+
+__all__ = ["BYTES_DATA", "OBJECT_TYPE", "VAR_SIZE", "Addresses", "Layout", "addresses", "find_layout"]
+
+OBJECT_TYPE = WORD  # of an object its type, behind the count of references
+VAR_SIZE = 2 * WORD  # of a bytes object its length
+FRAME_BYTES, THREAD_BYTES, CODE_BYTES = 128, 512, 256  # more than any of the fields needs
+RUNTIME_BYTES = 1 << 14  # of the interpreter's and the process's state, what comes before the tables of objects
+BYTES_DATA = bytes.__basicsize__ - 1
+MARK_US = 7531  # a switch interval that nobody else sets: it stands in front of the lock's holder
+MARK_LINE = 76_543_210
+TEXTS = ("plain text", "d\xe9j\xe0", "\u6f22\u5b57", "\U0001f40d!")  # one of each width that text is stored in
+
+
+class Texts(NamedTuple):
+    """How text is stored: by the state's bits, where it begins and how many bytes a character has."""
+
+    state: int
+    mask: int
+    forms: dict[int, tuple[int, int, str]]
+
+
+class Lock(NamedTuple):
+    """Where the holder of the interpreter's lock stands, and behind it whether the lock is held."""
+
+    of_process: bool  # in the process's state, as before 3.12; else in what the interpreter's state points to
+    pointer: int
+    holder: int
+
+
+class Layout(NamedTuple):
+    """Offsets in bytes."""
+
+    thread_ident: int
+    thread_next: int
+    thread_previous: int
+    thread_frame: int
+    link_frame: int  # -1: the thread points at the frame itself; else at what does
+    frame_code: int
+    frame_previous: int
+    frame_at: int  # the instruction: a pointer, or before 3.11 an index
+    code_bytes: int  # where instructions begin; before 3.11 they are an object of their own
+    code_line: int
+    code_file: int
+    code_name: int
+    code_table: int
+    texts: Texts
+    lock: Lock | None
+
+
+class Addresses(NamedTuple):
+    """Where a process's own objects lie."""
+
+    thread: int
+    interpreter: int
+    runtime: int
+    of_none: int
+    of_code: int
+    of_text: int
+    of_bytes: int
+
+
+def addresses() -> Addresses:
+    """Return those of this process and thread."""
+    api = ctypes.pythonapi
+    api.PyThreadState_Get.restype = api.PyInterpreterState_Get.restype = ctypes.c_void_p
+    runtime = ctypes.addressof(ctypes.c_char.in_dll(api, "_PyRuntime"))
+    thread, interpreter = api.PyThreadState_Get(), api.PyInterpreterState_Get()
+    return Addresses(thread, interpreter, runtime, id(None), id(CodeType), id(str), id(bytes))
+
+
+def find_layout(memory: Memory) -> Layout:
+    """Return the layout of this interpreter; ``memory`` is that of this process.
+
+    Raises:
+        UnreadableError: a field was not found.
+    """
+    own = addresses()
+    code = _offsets_of_code(memory)
+    return Layout(
+        **_neighbours(memory, own.thread),
+        **_outer(memory, own.thread),
+        **code,
+        texts=_texts(memory),
+        lock=_lock(memory, own),
+    )
+
+
+def _find(data: bytes, value: int, what: str) -> int:
+    try:
+        return words(data).index(value) * WORD
+    except ValueError:
+        raise UnreadableError(f"This interpreter keeps its {what} in an unknown place.") from None
+
+
+def _offsets_of_code(memory: Memory) -> dict[str, int]:
+    file, name = "a file's \xe9 name", "a function's \xe9 name"
+    code = _outer.__code__.replace(co_filename=file, co_name=name, co_firstlineno=MARK_LINE)
+    data = memory.read(id(code), CODE_BYTES)
+    line = data.find(MARK_LINE.to_bytes(4, sys.byteorder))
+    if line < 0:
+        raise UnreadableError("This interpreter keeps its lines in an unknown place.")
+    table = code.co_linetable
+    return {
+        "code_bytes": CodeType.__basicsize__ if CodeType.__itemsize__ else _find(data, id(code.co_code), "code"),
+        "code_line": line,
+        "code_file": _find(data, id(code.co_filename), "files"),
+        "code_name": _find(data, id(code.co_name), "names"),
+        "code_table": _find(data, id(table), "tables of lines"),
+    }
+
+
+def _outer(memory: Memory, thread: int) -> dict[str, int]:
+    """Return the offsets that lead from a thread to its frames, by two frames that are known."""
+    return _inner(memory, thread)
+
+
+def _inner(memory: Memory, thread: int) -> dict[str, int]:
+    inner = sys._getframe()
+    outer = inner.f_back
+    if outer is None:
+        raise UnreadableError("There is no frame.")
+    here, there = _internal(memory, inner), _internal(memory, outer)
+    data = memory.read(here, FRAME_BYTES)
+    offsets = {
+        "frame_code": _find(data, id(inner.f_code), "frames' code"),
+        "frame_previous": _find(data, there, "callers"),
+        "frame_at": _offset_of_instruction(memory, outer),
+    }
+    arguments = memory.arguments([(thread, THREAD_BYTES)], THREAD_BYTES)
+    num = memory.call(*arguments)  # no function of Python's, which would be the thread's frame meanwhile
+    pointers = words(memory.taken(num))
+    if here in pointers:
+        return offsets | {"thread_frame": pointers.index(here) * WORD, "link_frame": -1}
+    for i, address in enumerate(pointers):
+        if not 0 < address < 1 << 63:
+            continue
+        arguments = memory.arguments([(address, 2 * WORD)], 2 * WORD)
+        num = memory.call(*arguments)
+        if num > 0 and here in (linked := words(memory.taken(num))):
+            return offsets | {"thread_frame": i * WORD, "link_frame": linked.index(here) * WORD}
+    raise UnreadableError("This interpreter keeps a thread's frame in an unknown place.")
+
+
+def _internal(memory: Memory, frame: FrameType) -> int:
+    """Return the address of what the interpreter runs: the frame object, or since 3.11 what that one points to."""
+    data = memory.read(id(frame), FRAME_BYTES)
+    if id(frame.f_code) in words(data):
+        return id(frame)
+    for address in words(data)[2:6]:
+        try:
+            if id(frame.f_code) in words(memory.read(address, FRAME_BYTES)):
+                return address
+        except UnreadableError:
+            continue
+    raise UnreadableError("This interpreter keeps its frames in an unknown place.")
+
+
+def _offset_of_instruction(memory: Memory, frame: FrameType) -> int:
+    """Return where frames have their instruction, by those of callers, which stay where they are."""
+    found: set[int] = set(range(0, FRAME_BYTES, 4))
+    each: FrameType | None = frame
+    while each is not None:
+        data = memory.read(_internal(memory, each), FRAME_BYTES)
+        if CodeType.__itemsize__:
+            wanted = (id(each.f_code) + CodeType.__basicsize__ + each.f_lasti).to_bytes(WORD, sys.byteorder)
+        else:
+            wanted = (each.f_lasti // 2).to_bytes(4, sys.byteorder, signed=True)
+        found &= {at for at in range(0, FRAME_BYTES, 4) if data[at : at + len(wanted)] == wanted}
+        each = each.f_back
+    if len(found) != 1:
+        raise UnreadableError("This interpreter keeps a frame's instruction in an unknown place.")
+    return found.pop()
+
+
+def _texts(memory: Memory) -> Texts:
+    """Return how text is stored, by one text of each width."""
+    states, forms = [], {}
+    at = 4 * WORD  # behind the references, the type, the length and the hash
+    for text in TEXTS:
+        data = memory.read(id(text), sys.getsizeof(text))
+        states.append(int.from_bytes(data[at : at + 4], sys.byteorder))
+        for coding, width in (("latin-1", 1), ("utf-16-le", 2), ("utf-32-le", 4)):
+            stored = text.encode(coding, "replace")
+            if stored.decode(coding) == text and (begin := data.find(stored, at + 4)) >= 0:
+                forms[states[-1]] = (begin, width, coding)
+                break
+    for shift in (0, 16):  # the bits that tell them apart lie in one byte, others are never set
+        mask = 0
+        for state in states:
+            mask |= (state ^ states[0]) & 0xFF << shift
+        if len({state & mask for state in states}) == len(TEXTS) == len(forms):
+            return Texts(at, mask, {state & mask: form for state, form in forms.items()})
+    raise UnreadableError("This interpreter stores text in an unknown way.")
+
+
+def _neighbours(memory: Memory, own: int) -> dict[str, int]:
+    """Return the offsets of a thread's number and of its neighbours, by a second thread."""
+    found: list[dict[str, int]] = []
+
+    def look() -> None:
+        here, there = addresses().thread, own
+        mine, others = memory.read(here, THREAD_BYTES), memory.read(there, THREAD_BYTES)
+        found.append(
+            {
+                "thread_ident": _find(mine, threading.get_ident(), "threads' numbers"),
+                "thread_next": _find(mine, there, "threads"),
+                "thread_previous": _find(others, here, "threads"),
+            }
+        )
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    if not found:
+        raise UnreadableError("This interpreter keeps its threads in an unknown place.")
+    return found[0]
+
+
+def _lock(memory: Memory, own: Addresses) -> Lock | None:
+    """Return where the lock's holder stands, None where that is not found: behind the switch interval."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(MARK_US / 1e6)
+    try:
+        data = memory.read(own.runtime, RUNTIME_BYTES)
+        if (at := _holder(data, own.thread)) is not None:
+            return Lock(True, 0, at)
+        for i, address in enumerate(words(memory.read(own.interpreter, RUNTIME_BYTES))):
+            try:
+                at = _holder(memory.read(address, 8 * WORD), own.thread)
+            except UnreadableError:
+                continue
+            if at is not None:
+                return Lock(False, i * WORD, at)
+    except UnreadableError:
+        return None
+    finally:
+        sys.setswitchinterval(before)
+    return None
+
+
+def _holder(data: bytes, thread: int) -> int | None:
+    """Return where the interval is followed by a thread and by the mark that the lock is held."""
+    wanted = MARK_US.to_bytes(WORD, sys.byteorder) + thread.to_bytes(WORD, sys.byteorder) + (1).to_bytes(4, "little")
+    at = data.find(wanted)
+    return at + WORD if at >= 0 else None

@@ -1,0 +1,137 @@
+"""The process that samples: it does what it is asked over a socket, and ends with the process that asks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .layout import Addresses, Layout, find_layout
+from .memory import WORD, Memory, UnreadableError, word_at
+from .messages import Message, receive, send
+from .reader import FrameReader, Place
+from .stretch import Order, Stretch
+
+__all__ = ["main"]
+
+PR_SET_NAME, PR_SET_TIMERSLACK = 15, 29  # linux/prctl.h; the slack in ns
+NAME = b"diagnose-frames"
+WAITING_S = 2.0  # until the thread that asks waits for the answer: microseconds, where it has a core
+ALIVE_S = 1.0  # between two looks whether the process is still there, where the system does not report it
+
+
+class Service:
+    """Answers one process."""
+
+    def __init__(self, pid: int, layout: Layout) -> None:
+        self._layout, self._memory = layout, Memory(pid)
+        self._reader: FrameReader | None = None
+        self._lock = 0
+        self.stretch: Stretch | None = None
+
+    def answer(self, message: Message) -> Message:
+        """Do what a message asks for."""
+        asked: dict[str, Callable[..., Message]] = {
+            "attach": self._attach,
+            "begin": self._begin,
+            "take": self._take,
+            "end": self._end,
+        }
+        try:
+            return asked[message[0]](*message[1:])
+        except (UnreadableError, OSError) as error:
+            return ("failed", str(error))
+
+    def _attach(self, process: tuple[int, ...], libraries: tuple[str, ...], ident: int, known: Place) -> Message:
+        """Begin to serve, if the thread that asks is seen at the line at which it waits for the answer."""
+        at, lock = Addresses(*process), self._layout.lock
+        self._reader = FrameReader(self._memory, self._layout, at, libraries)
+        if lock is not None and lock.of_process:
+            self._lock = at.runtime + lock.holder
+        elif lock is not None:
+            self._lock = word_at(self._memory.read(at.interpreter + lock.pointer, WORD), 0) + lock.holder
+        end = time.monotonic() + WAITING_S
+        while (seen := self._reader.innermost(at.thread, ident)[0].place) != known:  # not yet
+            if time.monotonic() > end:
+                self._reader = None
+                return ("failed", f"It saw line {seen[1]} of {seen[2]} where line {known[1]} of {known[2]} ran.")
+            time.sleep(0.001)
+        return ("attached",)
+
+    def _begin(self, *order: Any) -> Message:
+        self._stop()
+        if self._reader is None:
+            return ("failed", "Nothing is attached.")
+        self.stretch = Stretch(Order(*order), self._reader, self._memory, self._lock)
+        return ("begun",)
+
+    def _take(self) -> Message:
+        """Return what was sampled since the last time."""
+        return ("rows", *self.stretch.take()) if self.stretch is not None else ("failed", "Nothing is sampled.")
+
+    def _end(self) -> Message:
+        """Return what was sampled since the last time, and sample no more."""
+        rows = self._take()
+        self._stop()
+        return rows
+
+    def _stop(self) -> None:
+        if self.stretch is not None:
+            self.stretch.close()
+        self.stretch = None
+
+
+def main(descriptor: int, pid: int) -> None:
+    """Serve a process over an open socket until it ends or closes its end."""
+    _prepare()
+    watch = _watch(pid)
+    with socket.socket(fileno=os.dup(descriptor)) as channel:  # a low number, which select needs
+        os.close(descriptor)
+        try:
+            service = Service(pid, find_layout(Memory(os.getpid())))
+        except UnreadableError as error:
+            send(channel, ("failed", str(error)))
+            return
+        send(channel, ("ready", os.getpid()))
+        sources: list[Any] = [channel, *watch]
+        while watch or _is_alive(pid):
+            due = service.stretch.due_s if service.stretch is not None else None
+            limits = [each for each in (due, None if watch else ALIVE_S) if each is not None]
+            ready, _, _ = select.select(sources, [], [], min(limits) if limits else None)
+            if any(each in ready for each in watch):
+                return
+            if channel in ready:
+                message = receive(channel)
+                if message is None:
+                    return
+                send(channel, service.answer(message))
+            if service.stretch is not None:
+                service.stretch.look()
+
+
+def _prepare() -> None:
+    """Stand apart from the process that is sampled: in no folder of its, and with timed waits that end on time."""
+    os.chdir("/")
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
+    libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0)
+
+
+def _watch(pid: int) -> list[int]:
+    """Return a descriptor that becomes readable when the process ends; none where the system has no such."""
+    with contextlib.suppress(AttributeError, OSError):
+        return [os.pidfd_open(pid)]
+    return []
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""One stretch of sampling: when to look, what was seen, and what looking costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from typing import NamedTuple
+
+from .memory import WORD, Memory, UnreadableError, word_at
+from .reader import EndedError, FrameReader, Place
+
+__all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch"]
+
+MAX_DEBT = 8  # periods to the next sample at most, where one was dear because all of its code was new
+GOLDEN = 0.618034  # a step through [0, 1) that comes near every point soonest
+MAX_UNREADABLE = 50  # samples in a row, after which no more are tried
+LOOK_EVERY = 2  # samples of the sampled thread for one of the others
+UNKNOWN = -1  # whether the thread ran
+BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
+
+
+class Order(NamedTuple):
+    """What to sample."""
+
+    ident: int
+    native_id: int
+    period_ns: int
+    depth: int  # lines of user code in a row
+    max_share: float  # of a core
+    max_samples: int
+    others: bool  # whether other threads are looked at,
+    left_out: tuple[int, ...]  # which of them are not,
+    waiting: tuple[str, ...]  # and what the files end with in which they wait for each other
+    turns: tuple[int, ...]  # instructions at which threads take turns
+
+
+class Rows(NamedTuple):
+    """What was seen since the last time."""
+
+    places: tuple[tuple[Place, ...], ...]  # new ones, the innermost line first
+    time_ns: bytes  # int64
+    place: bytes  # int32: row of all places of the stretch
+    running: bytes  # int8
+    others: tuple[tuple[int, int, tuple[tuple[Place, int, int], ...]], ...]  # number, samples, lines and their counts
+    cost_ns: int
+    dropped: int
+    over: str  # why there will be no more, "" where there will
+
+
+class Stretch:
+    """Samples one thread, and now and then the others."""
+
+    def __init__(self, order: Order, reader: FrameReader, memory: Memory, lock: int) -> None:
+        """``lock`` is the address of the lock's holder; 0 where it is not known."""
+        self._order, self._reader, self._memory, self._lock = order, reader, memory, lock
+        self._thread = reader.thread(order.ident)
+        self._left_out = {order.ident, *order.left_out}
+        self._state = os.open(f"/proc/{memory.pid}/task/{order.native_id}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._rows: dict[tuple[Place, ...], int] = {}
+        self._num_sent = 0
+        self._time, self._place, self._running = array("q"), array("i"), array("b")
+        self._others: dict[int, tuple[list[int], dict[Place, list[int]]]] = {}
+        self._cost_from, self._began_ns = time.process_time_ns(), time.process_time_ns()
+        self._num, self._dropped, self._in_a_row, self._spread = 0, 0, 0, 0.0
+        self._over = ""
+        self._due_ns = time.monotonic_ns() + order.period_ns
+
+    def close(self) -> None:
+        """Close what it reads from."""
+        os.close(self._state)
+
+    @property
+    def due_s(self) -> float | None:
+        """Return in how many seconds to look; None for never."""
+        return None if self._over else max(self._due_ns - time.monotonic_ns(), 0) / 1e9
+
+    def look(self) -> None:
+        """Take a sample, if it is time.
+
+        Pauses vary around the period, so that what recurs at the same pace is seen at all of its parts.
+        """
+        if self._over or time.monotonic_ns() < self._due_ns:
+            return
+        self._sample()
+        if self._order.others and self._num % LOOK_EVERY == 0:
+            self._look_at_others()
+        self._num += 1
+        if self._num >= self._order.max_samples:
+            self._over = "There are enough samples."
+        period = self._order.period_ns
+        earned = (time.process_time_ns() - self._began_ns) / (self._num * self._order.max_share)
+        self._spread = (self._spread + GOLDEN) % 1.0
+        self._due_ns = time.monotonic_ns() + int(max(period, min(earned, MAX_DEBT * period)) * (0.5 + self._spread))
+
+    def take(self) -> Rows:
+        """Return what was seen since the last time."""
+        now, places = time.process_time_ns(), tuple(self._rows)
+        found = Rows(
+            places[self._num_sent :],
+            self._time.tobytes(),
+            self._place.tobytes(),
+            self._running.tobytes(),
+            tuple(
+                (ident, num[0], tuple((place, counts[0], counts[1]) for place, counts in lines.items()))
+                for ident, (num, lines) in self._others.items()
+            ),
+            now - self._cost_from,
+            self._dropped,
+            self._over,
+        )
+        self._num_sent, self._cost_from, self._dropped = len(places), now, 0
+        self._time, self._place, self._running = array("q"), array("i"), array("b")
+        self._others.clear()
+        return found
+
+    def _sample(self) -> None:
+        order, now_ns = self._order, time.time_ns()
+        try:
+            seen = self._reader.users(self._thread, order.ident, order.depth)
+        except EndedError as error:
+            self._over = str(error)
+            return
+        except UnreadableError as error:
+            self._dropped += 1
+            self._in_a_row += 1
+            if self._in_a_row >= MAX_UNREADABLE:
+                self._over = str(error)
+            return
+        self._in_a_row = 0
+        path = tuple(each.place for each in seen)
+        if len(path) > 1 and path[-1][0] == BOOTSTRAP:
+            path = path[:-1]
+        self._time.append(now_ns)
+        self._place.append(self._rows.setdefault(path, len(self._rows)))
+        self._running.append(self._runs())
+
+    def _runs(self) -> int:
+        """Return whether the thread runs or is ready to, by the letter behind its name, which may hold any."""
+        try:
+            letter = os.pread(self._state, 256, 0).rpartition(b") ")[2][:1]
+        except OSError:  # the thread has ended
+            return UNKNOWN
+        return int(letter == b"R") if letter else UNKNOWN
+
+    def _look_at_others(self) -> None:
+        try:
+            threads = [each for each in self._reader.threads() if each[1] not in self._left_out]
+            holder = self._holder() if threads else 0
+        except UnreadableError:  # one began or ended at this moment
+            return
+        for thread, ident in threads:
+            try:
+                innermost, users = self._reader.innermost(thread, ident)
+                turn = self._memory.read(innermost.address, 1)[0] in self._order.turns
+            except UnreadableError:
+                continue
+            num, lines = self._others.setdefault(ident, ([0], {}))
+            num[0] += 1
+            if not innermost.code.file.endswith(self._order.waiting):
+                counts = lines.setdefault(users.place, [0, 0])
+                counts[0] += 1
+                counts[1] += turn or thread == holder
+
+    def _holder(self) -> int:
+        """Return the thread that holds the interpreter's lock, 0 where none does."""
+        if not self._lock:
+            return 0
+        data = self._memory.read(self._lock, WORD + 4)
+        return word_at(data, 0) if any(data[WORD:]) else 0
