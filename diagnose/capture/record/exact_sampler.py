@@ -18,8 +18,8 @@ from diagnose.capture.record.taken import Taken
 __all__ = ["ExactSampler"]
 
 METHOD = "memory"
-# Of a core, while a window is sampled: it holds nothing up, and takes 1 % where samples find the caches warm (0.05 ms
-# each), 5 % on a machine with six times as much to do as it has cores (0.3 ms).
+# Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
+# once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
 MAX_WINDOW_CPU_SHARE = 0.05
 SHIM = "<shim>"  # the file of frames in which C calls into Python
 # Instructions at which threads take turns: of loops and at the beginnings of functions.
