@@ -31,7 +31,7 @@ def left_out(d: Diagnosis, shown: Sequence[RankSummary]) -> str:
         return ""
     words = "The {num} slowest of {ranks}; the JSON holds all of them."
     if d.job is not None and (d.job.late_ranks or d.job.rows):
-        words = "{num} of {ranks}: late ones first, then those later than their equals; the JSON holds all of them."
+        words = "{num} of {ranks}: late ones first, then by how late they are; the JSON holds all of them."
     return tr(words, num=len(shown), ranks=plural(len(d.ranks), "rank"))
 
 

@@ -61,7 +61,7 @@ def test_tables_of_ranks_begin_with_the_worst_and_hold_the_late_ones(forms):
     assert listed(text) == [17, 3, 20, *range(35, 22, -1)]
     rows = [int(n) for n in re.findall(r'<th scope="row" class="number">(\d+)</th>', page)]
     assert rows == [17, 3, 20, *(r for r in range(35, 4, -1) if r not in (17, 20))]
-    first = "late ones first, then those later than their equals; the JSON holds all of them."
+    first = "late ones first, then by how late they are; the JSON holds all of them."
     assert f"16 of 36 ranks: {first}" in " ".join(text.split())
     assert f"32 of 36 ranks: {first}" in page
 
