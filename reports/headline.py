@@ -11,6 +11,7 @@ from diagnose.model.job import LATE_RANKS
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.reports.format import duration, growth, percent, plural, recording_cost
+from diagnose.reports.job_words import names_late
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
@@ -78,6 +79,8 @@ def headline(d: Diagnosis, why: str) -> str:
         late = duration(j.begins_late_ns)
         return tr("The ranks wait for rank {num}, which begins its step {time} late", num=j.begins_late, time=late)
     title, share = _sentence(finding.title).rstrip(".。"), _share(d, finding)
+    if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
+        return _fitted(lower_first(title), share, names_late(j))
     if LARGEST_AVOIDABLE not in d.headline and tr(LARGEST_AVOIDABLE) not in d.headline:  # which may be translated
         return _fitted(title, share)
     return _fitted(lower_first(title), share, tr("Largest avoidable cost: {title}", title=""))

@@ -20,13 +20,14 @@ from diagnose.reports.flame_data import flame_data
 from diagnose.reports.format import confidence, line_of
 from diagnose.reports.glossary import glossary
 from diagnose.reports.headline import shown_rank
+from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.json import to_dict
 from diagnose.reports.language import tr
 from diagnose.reports.localized import localized
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.measured import certainty, measured_words, took_longer, trial_of, verdict
 from diagnose.reports.pages import render_page
-from diagnose.reports.rank_charts import arrival_chart, job_sentences, rank_chart
+from diagnose.reports.rank_charts import arrival_chart, lateness_chart, rank_chart
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
@@ -36,7 +37,7 @@ from diagnose.reports.trial_charts import loss_chart, tones, trial_chart, trial_
 __all__ = ["render"]
 
 MAX_GAP_WORK = 40  # rows of what filled the gaps
-MAX_RANKS = 32  # rows of the table; the heat map shows every rank
+MAX_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the device's own work
 
 
@@ -84,7 +85,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         arrival_chart=arrival_chart(d.job) if d.job is not None else None,
         job_sentences=list(job_sentences(d.job)) if d.job is not None else [],
         shown_rank=shown_rank(d) if len(d.ranks) > 1 else None,
-        ranks=sorted(sorted(d.ranks, key=lambda r: -r.step_ns)[:MAX_RANKS], key=lambda r: r.rank),
+        lateness_chart=lateness_chart(d.job, d.step_ns) if d.job is not None else None,
+        ranks=(ranks := worst_first(d, MAX_RANKS)),
+        ranks_left_out=left_out(d, ranks),
         trial_chart=trial_chart(d),
         loss_chart=loss_chart(d),
         tones=tones(d),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from diagnose.model.diagnosis import RankSummary
-from diagnose.model.job import Job
+from diagnose.model.job import Job, RankRow
 from diagnose.model.rules import Legend
 from diagnose.reports.charts import colour_of, in_order
 from diagnose.reports.colours import legible
@@ -16,12 +16,14 @@ from diagnose.reports.language import tr, translated
 from diagnose.reports.svg import Axis, Svg, ticks
 from diagnose.text.plain_text import middle
 
-__all__ = ["arrival_chart", "job_sentences", "rank_chart"]
+__all__ = ["arrival_chart", "lateness_chart", "rank_chart"]
 
 LINE, LATE = "#5b7fa6", "#d0454c"
 RIGHT = 1046.0
 MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
 MIN_ROW_SHARE = 0.01  # of the step, on one rank at least: less is no row of the heat map
+MAX_LATE_ROWS = 24  # of the heat map of lateness, the worst: each row has its rank's number beside it
+MAX_COLUMNS = 200  # of it: of more steps several share one, as narrower cells cannot be told apart
 LEVELS = 5  # of the heat map's shades
 
 
@@ -52,7 +54,7 @@ def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> M
         top = 24 + bars + 16 + row * cell
         most = percent(max(s.get(name, 0.0) for s in shares))
         svg.text(left - 8, top + 14, f"{middle(translated(name), 24)} {most}", "end")
-        _heat(svg, [s.get(name, 0.0) for s in shares], (left, top), (each, cell), colour_of(name, legends))
+        _heat(svg, [s.get(name, 0.0) for s in shares], (left, top, each, cell), colour_of(name, legends))
     if len(ranks) <= MAX_NAMED_RANKS:
         for i, rank in enumerate(ranks):
             title = tr("rank {num}, step {time}: ", num=rank.rank, time=duration(rank.step_ns)) + ", ".join(
@@ -75,11 +77,18 @@ def _rank_shares(rank: RankSummary) -> dict[str, float]:
 
 
 def _heat(
-    svg: Svg, values: Sequence[float], corner: tuple[float, float], cell: tuple[float, float], colour: str
+    svg: Svg,
+    values: Sequence[float],
+    box: tuple[float, float, float, float],  # left and top of the row, width and height of a cell
+    colour: str,
+    highest: float = 0.0,
 ) -> None:
-    """Add one row of cells, of each shade one path, so that a thousand ranks stay small."""
-    (left, top), (width, height) = corner, cell
-    highest = max([*values, 0.01])
+    """Add one row of cells, of each shade one path, so that a thousand ranks stay small.
+
+    The strongest shade is of the row's own highest value, or of ``highest``, where rows are to be compared.
+    """
+    left, top, width, height = box
+    highest = highest or max([*values, 0.01])
     svg.rect((left, top, width * len(values), height - 2), "currentColor", more=' fill-opacity="0.06"')
     for level in range(1, LEVELS + 1):
         mine = [i for i, v in enumerate(values) if v > 0 and min(int(v / highest * LEVELS) + 1, LEVELS) == level]
@@ -90,40 +99,48 @@ def _heat(
             svg.parts.append(f'<path d="{path}" fill="{colour}" fill-opacity="{level / LEVELS:.1f}"/>')
 
 
-def job_sentences(j: Job) -> Iterator[str]:
-    """Yield what the comparison of the ranks found, one sentence each."""
-    if j.late_ranks:
-        who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
-        several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
-        why = tr("; no recorded cause explains it")
-        if j.cause:
-            why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
-        if several:
-            yield tr("Ranks {who} are late in most steps, by {late}{why}.", who=who, late=late, why=why)
-            yield tr("A step would be {saved} shorter with them no later.", saved=saved)
-        else:
-            yield tr("Rank {who} is late in most steps, by {late}{why}.", who=who, late=late, why=why)
-            yield tr("A step would be {saved} shorter with it no later.", saved=saved)
-    elif j.taking_turns:
-        who = ", ".join(map(str, j.taking_turns[:8]))
-        yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
-    else:
-        yield tr("No rank is late in most steps.")
-    if j.begins_late is not None:
-        yield tr(
-            "Rank {num} begins its first step {time} late; the first collective takes {share} of all waiting for it.",
-            num=j.begins_late,
-            time=duration(j.begins_late_ns),
-            share=percent(j.first_share),
-        )
-    if j.slow_group is not None:
-        g = j.slow_group
-        yield tr(
-            "The group of ranks {members} transfers {factor} × as long as the {others} that do the same.",
-            members=", ".join(map(str, g.members[:8])),
-            factor=f"{g.ratio:.1f}",
-            others=plural(g.num_others, "other group"),
-        )
+def lateness_chart(j: Job, step_ns: float) -> Markup | None:
+    """Return how late each of the worst ranks was in each step: one row a rank, the worst first.
+
+    None where there is one step, or where nobody was later than 1 % of the step.
+    """
+    rows = [r for r in j.rows if any(ns is not None for ns in r.by_step_ns)][:MAX_LATE_ROWS]
+    num = min((len(r.by_step_ns) for r in rows), default=0)
+    each = -(-num // MAX_COLUMNS) or 1  # steps of one column
+    values = [_latest(r, num, each) for r in rows]
+    highest = max((ns for row in values for ns in row), default=0.0)
+    if num < 2 or highest < MIN_ROW_SHARE * step_ns:
+        return None
+    late = [r.rank for r in rows if r.rank in j.late_ranks]
+    svg = Svg(
+        tr(
+            "Lateness of {ranks} in each of {steps}, the worst first; late in most: {late}.",
+            ranks=plural(len(rows), "rank"),
+            steps=plural(num, "step"),
+            late=", ".join(map(str, late)) or tr("none"),
+        ),
+        18.0 * len(rows) + 48,
+    )
+    left = 90.0
+    width = (RIGHT - left) / len(values[0])
+    for i, (row, shown) in enumerate(zip(rows, values, strict=True)):
+        is_late = row.rank in j.late_ranks
+        svg.text(left - 8, i * 18 + 14, tr("rank {num}", num=row.rank), "end", "strong" if is_late else "")
+        _heat(svg, shown, (left, i * 18, width, 18), legible(LATE), highest)
+    bottom = 18 * len(rows) + 14
+    for column in range(0, len(values[0]), max(1, round(len(values[0]) / 16))):
+        number = j.steps[column * each] if column * each < len(j.steps) else column * each
+        svg.text(left + (column + 0.48) * width, bottom, str(number), "middle")
+    svg.text(left - 8, bottom, tr("step"), "end")
+    words = "the stronger the red the later than its equals, up to {time}; empty: no later, or not compared"
+    svg.text(left, bottom + 24, tr(words, time=duration(highest)))
+    return svg.render()
+
+
+def _latest(row: RankRow, num: int, each: int) -> list[float]:
+    """Return a rank's lateness by column, of several steps the most; 0 where it was no later or not compared."""
+    late = [max(ns or 0.0, 0.0) for ns in row.by_step_ns[:num]]
+    return [max(late[i : i + each]) for i in range(0, num, each)]
 
 
 def arrival_chart(j: Job) -> Markup | None:

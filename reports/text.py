@@ -19,6 +19,7 @@ from diagnose.reports import text_code, text_findings, text_forecast, text_kerne
 from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
 from diagnose.reports.headline import passes_words, recording_words
+from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
 from diagnose.reports.rule_labels import shown_phases
@@ -32,7 +33,7 @@ WIDTH = MAX_WIDTH  # columns that the report is laid out for
 _AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
 _MAX_NOTES = 8
 MIN_REPLAY_ERROR = 0.01  # of the step: less says nothing about how far a prediction may be off
-_MAX_RANKS = 16
+_MAX_RANKS = 16  # more only where more are late
 
 
 def render(
@@ -109,7 +110,8 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
             yield from text_trials.after(d)
     if len(d.ranks) > 1:
         yield _title(tr("Ranks"))
-        yield _ranks(d.ranks)
+        yield from (_bullet(sentence) for sentence in (job_sentences(d.job) if d.job is not None else ()))
+        yield from _ranks(d)
     if d.trust:
         yield _title(tr("Limitations of this recording"))
         yield from _notes(d)
@@ -192,20 +194,20 @@ def _context(d: Diagnosis) -> Iterator[str]:
     yield one_line(path_tail(d.source.command or d.source.path, 60))
 
 
-def _ranks(ranks: tuple[RankSummary, ...]) -> Table:
-    """One line a rank; of more ranks than fit, the slowest are shown."""
-    slowest = sorted(ranks, key=lambda r: -r.step_ns)[:_MAX_RANKS]
+def _ranks(d: Diagnosis) -> Iterator[RenderableType]:
+    """Yield one line a rank, the worst first, and below which of them these are where there are more."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(justify="right")
     grid.add_column(justify="right", no_wrap=True)
-    for rank in sorted(slowest, key=lambda r: r.rank):
+    shown = worst_first(d, _MAX_RANKS)
+    for rank in shown:
         shares = _rank_shares(rank)
         grid.add_row(
             f"  {rank.rank}", duration(rank.step_ns), translated(rank.verdict), one_line(rank.dominant or "–"), *shares
         )
-    if len(ranks) > len(slowest):
-        grid.add_row("  …", "", tr("{num} faster", num=len(ranks) - len(slowest)))
-    return grid
+    yield grid
+    if rest := left_out(d, shown):
+        yield Padding(Text(rest, style="dim"), (0, 0, 0, 2))
 
 
 def _rank_shares(rank: RankSummary) -> tuple[str, str]:

@@ -3,11 +3,15 @@
 import re
 from dataclasses import replace
 
+from diagnose.model.diagnosis import RankSummary
 from diagnose.model.job import Job, RankRow
 from diagnose.reports.answer import answer
 from diagnose.reports.headline import shown_rank
 from diagnose.reports.html import render
-from diagnose.reports.rank_charts import arrival_chart, job_sentences
+from diagnose.reports.job_words import job_sentences, worst_first
+from diagnose.reports.language import language
+from diagnose.reports.rank_charts import arrival_chart, lateness_chart
+from diagnose.reports.text import render as text_report
 
 MS = 1_000_000
 ROWS = (
@@ -27,6 +31,108 @@ def test_the_late_rank_is_named_with_its_cause():
     ]
     turns = replace(LATE, late_ranks=(), taking_turns=(1, 2))
     assert list(job_sentences(turns)) == ["Ranks 1, 2 are late in turns: a step waits 3.00 ms."]
+
+
+def test_nothing_is_said_of_who_is_late_where_nothing_was_compared():
+    nobody = replace(LATE, late_ranks=(), rows=(replace(ROWS[1], late_ns=0.0),))
+    assert list(job_sentences(nobody)) == ["No rank is late in most steps."]
+    assert list(job_sentences(replace(nobody, num_collectives=0))) == []
+    assert list(job_sentences(replace(nobody, rows=(replace(ROWS[0], late_ns=None),)))) == []
+
+
+def job_of_36(forms, **fields):
+    """Ranks 3 and 17 are late, and their own steps the shortest; rank 20 is next, then 35 of the longest step."""
+    ranks = tuple(
+        RankSummary(r, "gaps", None, (10 if r in (3, 17) else 20 + r / 10) * MS, None, {}, 1.0 * MS) for r in range(36)
+    )
+    rows = tuple(RankRow(r, late * MS, (late * MS, 0.0), 0.0, 0.0) for r, late in ((17, 5.0), (3, 4.0), (20, 0.1)))
+    job = Job(36, 12, 0.0, (7, 8), rows, late_ranks=(3, 17), late_ns=4.0 * MS, saved_ns=3.0 * MS)
+    return replace(forms["ranks"], ranks=ranks, job=replace(job, **fields))
+
+
+def listed(text):
+    """Return the ranks of the text report's table."""
+    return [int(n) for n in re.findall(r"^ +(\d+)  +[\d.]+ ms  gaps ", text, re.MULTILINE)]
+
+
+def test_tables_of_ranks_begin_with_the_worst_and_hold_the_late_ones(forms):
+    d = job_of_36(forms)
+    text, page = text_report(d), render(d)
+    assert listed(text) == [17, 3, 20, *range(35, 22, -1)]
+    rows = [int(n) for n in re.findall(r'<th scope="row" class="number">(\d+)</th>', page)]
+    assert rows == [17, 3, 20, *(r for r in range(35, 4, -1) if r not in (17, 20))]
+    first = "late ones first, then by how late they are; the JSON holds all of them."
+    assert f"16 of 36 ranks: {first}" in " ".join(text.split())
+    assert f"32 of 36 ranks: {first}" in page
+
+
+def test_without_a_comparison_the_slowest_are_listed_and_the_report_says_so(forms):
+    d = replace(job_of_36(forms), job=None)
+    assert listed(text_report(d)) == list(range(35, 19, -1))
+    assert "The 16 slowest of 36 ranks; the JSON holds all of them." in text_report(d)
+    assert "The 32 slowest of 36 ranks; the JSON holds all of them." in render(d)
+
+
+def test_no_late_rank_is_left_out_however_many_they_are(forms):
+    d = job_of_36(forms, rows=(), late_ranks=(1, 2, 5, 6))
+    assert [r.rank for r in worst_first(d, 2)] == [6, 5, 2, 1]
+    assert "slowest of" not in text_report(replace(d, ranks=d.ranks[:16]))
+
+
+def test_the_text_report_says_what_the_comparison_found_above_its_table(forms):
+    text = " ".join(text_report(job_of_36(forms)).split())
+    said = "Ranks 3, 17 are late in most steps, by 4.00 ms; no recorded cause explains it."
+    assert text.index(said) < text.index("17 10.0 ms gaps")
+    nobody = " ".join(text_report(job_of_36(forms, late_ranks=())).split())
+    assert nobody.index("No rank is late in most steps.") < nobody.index("17 10.0 ms gaps")
+
+
+def test_the_headline_names_the_late_rank_where_the_finding_is_its_own(forms):
+    d = replace(job_of_36(forms, late_ranks=(3,), cause="data-stall"), dominant="data-stall")
+    title = "The step waits for the DataLoader's workers"
+    d = replace(d, findings=(replace(d.findings[0], rule="data-stall", title=title), *d.findings[1:]))
+    assert answer(d).headline == "Rank 3 is late: the step waits for the DataLoader's workers (30.0 % of the step)"
+    assert len(answer(d).headline.split()) == 16
+    two = replace(d, job=replace(d.job, late_ranks=(3, 17)))
+    assert answer(two).headline == "Ranks 3 and 17 are late: the step waits for the DataLoader's workers (30.0 %)"
+    five = replace(d, job=replace(d.job, late_ranks=(3, 5, 8, 9, 17)))
+    assert answer(five).headline.startswith("5 ranks are late: the step waits")
+    assert answer(replace(d, job=replace(d.job, cause="host-sync"))).headline.startswith("The step waits for")
+    assert answer(replace(d, job=replace(d.job, late_ranks=()))).headline.startswith("The step waits for")
+    for shown in (text_report(d), render(d)):
+        assert "Rank 3 is late: the step waits for the" in " ".join(shown.split()).replace("&#39;", "'")
+    with language("zh"):
+        assert answer(d).headline.startswith("rank 3 迟到：")
+        assert answer(two).headline.startswith("rank 3 和 17 迟到：")
+
+
+def test_lateness_has_a_row_of_steps_for_each_rank_the_worst_first(forms):
+    late = RankRow(3, 4.0 * MS, (4.0 * MS, 0.5 * MS, None), 0.9, 0.0)
+    early = RankRow(0, 0.0, (-1.0 * MS, 2.0 * MS, 0.0), 0.0, 0.0)
+    job = replace(LATE, rows=(late, early), steps=(7, 8, 9))
+    chart = str(lateness_chart(job, 20.0 * MS))
+    assert "Lateness of 2 ranks in each of 3 steps, the worst first; late in most: 3." in chart
+    assert re.findall(r">rank (\d)</text>", chart) == ["3", "0"]
+    assert re.findall(r'text-anchor="middle">(\d)</text>', chart) == ["7", "8", "9"]
+    cells = re.findall(r'<path d="M([\d.]+),([\d.]+)h[^"]*" fill="#[0-9a-f]+" fill-opacity="([\d.]+)"', chart)
+    assert cells == [("408.67", "0.0", "0.2"), ("90.00", "0.0", "1.0"), ("408.67", "18.0", "0.6")]  # of one scale
+    assert "up to 4.00 ms" in chart
+    assert 'id="lateness"' in render(replace(forms["ranks"], job=job))
+
+
+def test_lateness_of_one_step_or_within_the_noise_is_not_drawn(forms):
+    assert lateness_chart(LATE, 20.0 * MS) is None
+    assert 'id="lateness"' not in render(replace(forms["ranks"], job=LATE))
+    rows = (RankRow(3, 0.0, (0.1 * MS, 0.0), 0.0, 0.0),)
+    assert lateness_chart(replace(LATE, rows=rows, steps=(7, 8)), 20.0 * MS) is None
+
+
+def test_lateness_of_many_ranks_and_steps_stays_small():
+    rows = tuple(RankRow(r, 1.0 * MS, (1.0 * MS,) * 999 + (5.0 * MS,), 0.0, 0.0) for r in range(64))
+    chart = str(lateness_chart(replace(LATE, rows=rows, steps=tuple(range(1000))), 20.0 * MS))
+    assert len(re.findall(r">rank \d+</text>", chart)) == 24
+    assert len(chart) < 300_000
+    assert chart.count('fill-opacity="1.0"') == 24  # of the five steps in the last column the latest counts
 
 
 def test_the_last_to_arrive_is_marked():

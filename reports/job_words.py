@@ -1,0 +1,87 @@
+"""What reports say of a job of several ranks, and the order that their tables list its ranks in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.job import Job
+from diagnose.reports.format import duration, percent, plural
+from diagnose.reports.language import tr
+
+__all__ = ["job_sentences", "left_out", "names_late", "worst_first"]
+
+MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
+
+
+def worst_first(d: Diagnosis, limit: int) -> list[RankSummary]:
+    """Return the rows of a table of ranks: late ones, then as the comparison orders them, then the slowest.
+
+    At most ``limit``, but late ranks in any case.
+    """
+    late = d.job.late_ranks if d.job is not None else ()
+    place = {row.rank: i for i, row in enumerate(d.job.rows)} if d.job is not None else {}
+    ordered = sorted(d.ranks, key=lambda r: (r.rank not in late, place.get(r.rank, len(place)), -r.step_ns, r.rank))
+    return ordered[: max(limit, sum(r.rank in late for r in ordered))]
+
+
+def left_out(d: Diagnosis, shown: Sequence[RankSummary]) -> str:
+    """Return which of the ranks a table holds, "" where it holds all of them."""
+    if len(shown) >= len(d.ranks):
+        return ""
+    words = "The {num} slowest of {ranks}; the JSON holds all of them."
+    if d.job is not None and (d.job.late_ranks or d.job.rows):
+        words = "{num} of {ranks}: late ones first, then by how late they are; the JSON holds all of them."
+    return tr(words, num=len(shown), ranks=plural(len(d.ranks), "rank"))
+
+
+def names_late(j: Job) -> str:
+    """Return "Rank 3 is late: " of the ranks that are late in most steps, as a headline begins."""
+    num = len(j.late_ranks)
+    if num > MAX_NAMED:
+        return tr("{ranks} are late: {what}", ranks=plural(num, "rank"), what="")
+    *others, last = map(str, j.late_ranks)
+    if not others:
+        return tr("Rank {num} is late: {what}", num=last, what="")
+    return tr("Ranks {others} and {num} are late: {what}", others=", ".join(others), num=last, what="")
+
+
+def job_sentences(j: Job) -> Iterator[str]:
+    """Yield what the comparison of the ranks found, one sentence each."""
+    if j.late_ranks:
+        who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
+        several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
+        why = tr("; no recorded cause explains it")
+        if j.cause:
+            why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
+        if several:
+            yield tr("Ranks {who} are late in most steps, by {late}{why}.", who=who, late=late, why=why)
+            yield tr("A step would be {saved} shorter with them no later.", saved=saved)
+        else:
+            yield tr("Rank {who} is late in most steps, by {late}{why}.", who=who, late=late, why=why)
+            yield tr("A step would be {saved} shorter with it no later.", saved=saved)
+    elif j.taking_turns:
+        who = ", ".join(map(str, j.taking_turns[:8]))
+        yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
+    elif _are_compared(j):
+        yield tr("No rank is late in most steps.")
+    if j.begins_late is not None:
+        yield tr(
+            "Rank {num} begins its first step {time} late; the first collective takes {share} of all waiting for it.",
+            num=j.begins_late,
+            time=duration(j.begins_late_ns),
+            share=percent(j.first_share),
+        )
+    if j.slow_group is not None:
+        g = j.slow_group
+        yield tr(
+            "The group of ranks {members} transfers {factor} × as long as the {others} that do the same.",
+            members=", ".join(map(str, g.members[:8])),
+            factor=f"{g.ratio:.1f}",
+            others=plural(g.num_others, "other group"),
+        )
+
+
+def _are_compared(j: Job) -> bool:
+    """Return whether lateness of any rank is known; without it nothing is said of who is late."""
+    return j.num_collectives > 0 and (not j.rows or any(r.late_ns is not None for r in j.rows))
