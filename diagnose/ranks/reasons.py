@@ -55,6 +55,9 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
         return Reason()
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
+    if known[0] and not any(ranks[i].is_cut for i in (late, *equals)):
+        # The first interval begins with the window, and lacks what lies behind the last collective of the step before.
+        more += (times.tail[late] - np.median(times.tail[equals], axis=0)) / known.sum()
     ahead = np.nanmedian(times.ahead[equals][:, known], axis=0) - times.ahead[late][known]
     more = _without_lead(times.causes, more, float(ahead.mean()))
     differences = _sorted(times.causes, more)

@@ -29,6 +29,7 @@ class Times:
     own: Floats  # [rank, step], ns
     ahead: Floats  # [rank, step], ns of ``own``: what its host takes longer, where that ran ahead while the rank waited
     spent: Floats  # [rank, cause, step], ns
+    tail: Floats  # [rank, cause], ns: behind the last collective of all, as no step's interval holds it
     causes: tuple[str, ...]
     begins: Floats  # by rank, ns: how much later than the others' median it begins the first step
 
@@ -62,6 +63,7 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     steps = distinct(*(p.step_number for p in ranks)) if ranks else np.zeros(0, np.int64)
     causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
     spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
+    tail = np.zeros((len(ranks), len(causes)))
     host = np.zeros((len(ranks), len(steps)))
     first = steps[0] if len(steps) else 0
     lead = np.full(len(ranks), np.nan)
@@ -72,6 +74,7 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
         for cause, row in zip(p.causes, p.spent, strict=True):
             if cause != COMMUNICATION:
                 spent[i, causes.index(cause), at] = row[: p.num_steps]
+                tail[i, causes.index(cause)] = row[-1]
         if p.num_steps and p.step_number[0] != first:
             spent[i, :, at[0]] = np.nan  # begins in the middle of the others' interval
         elif p.num_steps and len(p.collectives):
@@ -81,7 +84,7 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     begins = median_of_others(lead) - lead
     own = spent.sum(axis=1)
     ahead = np.maximum(host - own, 0.0)
-    return Times(steps, own + ahead, ahead, spent, causes, np.nan_to_num(begins))
+    return Times(steps, own + ahead, ahead, spent, tail, causes, np.nan_to_num(begins))
 
 
 def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:

@@ -1,5 +1,7 @@
 """Who is late, and why: ranks given by what they spend in each step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -204,3 +206,19 @@ def test_what_the_late_host_takes_ahead_of_its_device_is_part_of_the_difference(
     found = compare_ranks(JobProfile.of(ranks), TRAITS)
     assert found.lateness.late_ns == pytest.approx(3e6, rel=0.05)
     assert (found.reason.cause, found.reason.more_ns) == ("python-stall", pytest.approx(3e6, rel=0.05))
+
+
+def test_a_pause_behind_the_last_collective_counts_in_as_many_steps_as_there_are(make_profile):
+    """The first step's interval begins behind no pause, and one pause follows the last collective."""
+    ends = [20.5, *(20.5 + np.cumsum([25.5] * 4))]
+    ranks = []
+    for n in range(4):
+        own = [
+            {"compute-forward": 20.0 + NOISE[(i + n) % 6], "gc-pause": 5.0 if n == 2 and i else 0.0} for i in range(5)
+        ]
+        p = make_profile(n, own, ends)
+        behind = p.spent.copy()
+        behind[p.causes.index("gc-pause"), -1] = 5e6 if n == 2 else 0
+        ranks.append(replace(p, spent=behind))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.more_ns) == ("gc-pause", pytest.approx(5e6))
