@@ -67,13 +67,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
 
 
 def _without_lead(causes: Sequence[str], more: Floats, ahead_ns: float) -> Floats:
-    """Return the differences without what the equals' hosts take as well, only ahead of their devices, which wait.
-
-    Where it is the late rank whose host takes more ahead of its device, the differences hold that too.
-    """
+    """Return the differences without what the equals' hosts take as well, only ahead of their devices, which wait."""
     of_host = np.array([cause not in PHASES for cause in causes], bool) & (more > 0)
     hosting = float(more[of_host].sum())
-    share = float(np.clip(ahead_ns / hosting, -1.0, 1.0)) if hosting else 0.0
+    share = float(np.clip(ahead_ns / hosting, 0.0, 1.0)) if hosting else 0.0
     left: Floats = np.where(of_host, more * (1 - share), more)
     return left
 
