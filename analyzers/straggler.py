@@ -3,7 +3,8 @@
 What it looks for
     The collectives that the ranks share, and each rank's own time: what of a step, up to its last collective, it does
     not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
-    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway. Ranks
+    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway, or
+    where each step or the time of hundreds of operators shows it. Ranks
     that are late in turns, for one step each, a group whose links are slow, and a rank that begins the recorded window
     late are named as what they are, and so are bubbles of a pipeline and an all-to-all that is uneven.
 
@@ -19,7 +20,7 @@ What to do
 How sure
     High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
     late rank had no core for half of that time more than the others. Nothing is found where ranks share no
-    collectives, or less than half of a job's ranks is given.
+    collectives, or less than half of a group's ranks is given.
 """
 
 from __future__ import annotations

@@ -55,6 +55,9 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
         return Reason()
     others = np.nanmedian(times.spent[equals][:, :, known], axis=0)
     more = (times.spent[late][:, known] - others).mean(axis=1)
+    if known[0] and not any(ranks[i].is_cut for i in (late, *equals)):
+        # The first interval begins with the window, and lacks what lies behind the last collective of the step before.
+        more += (times.tail[late] - np.median(times.tail[equals], axis=0)) / known.sum()
     ahead = np.nanmedian(times.ahead[equals][:, known], axis=0) - times.ahead[late][known]
     more = _without_lead(times.causes, more, float(ahead.mean()))
     differences = _sorted(times.causes, more)
@@ -64,13 +67,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
 
 
 def _without_lead(causes: Sequence[str], more: Floats, ahead_ns: float) -> Floats:
-    """Return the differences without what the equals' hosts take as well, only ahead of their devices, which wait.
-
-    Where it is the late rank whose host takes more ahead of its device, the differences hold that too.
-    """
+    """Return the differences without what the equals' hosts take as well, only ahead of their devices, which wait."""
     of_host = np.array([cause not in PHASES for cause in causes], bool) & (more > 0)
     hosting = float(more[of_host].sum())
-    share = float(np.clip(ahead_ns / hosting, -1.0, 1.0)) if hosting else 0.0
+    share = float(np.clip(ahead_ns / hosting, 0.0, 1.0)) if hosting else 0.0
     left: Floats = np.where(of_host, more * (1 - share), more)
     return left
 

@@ -92,7 +92,7 @@ def replay_steps(
             parts = [lanes[i].of(ranks[i], number) for i in (r, *each.equals)]
             curves[r] = _curve(parts[0], parts[1:], float(work[r]), float(each.by_step[s]))
         unchanged.append(_length(collectives, transfer, work, {}))
-        hosts = np.where(times.ahead[:, s] > 0, times.own[:, s], 0.0)  # no step is shorter than their longest
+        hosts = np.where(times.ahead[:, s] > 0, times.host[:, s], 0.0)  # no step is shorter than their longest
         for r, each in less.items():
             hosts[r] = max(hosts[r] - float(each.by_step[s]), 0.0)
         after.append(max(_length(collectives, transfer, work, curves), min(float(hosts.max()), unchanged[-1])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from diagnose.ranks.blame import blamed
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
-__all__ = ["Times", "Waits", "equals_of", "median_of_others", "roles_of", "times_of", "waits_of"]
+__all__ = ["Times", "Waits", "equals_of", "median_of_others", "roles_of", "times_of", "waits_of", "with_hosts"]
 
 MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
 MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
@@ -27,8 +28,10 @@ class Times:
 
     steps: Ints  # their numbers
     own: Floats  # [rank, step], ns
-    ahead: Floats  # [rank, step], ns of ``own``: what its host takes longer, where that ran ahead while the rank waited
+    host: Floats  # [rank, step], ns: what its host takes, where that ran ahead of the device; 0 elsewhere
+    ahead: Floats  # [rank, step], ns of ``own``: what the host takes longer than the device, but for waiting
     spent: Floats  # [rank, cause, step], ns
+    tail: Floats  # [rank, cause], ns: behind the last collective of all, as no step's interval holds it
     causes: tuple[str, ...]
     begins: Floats  # by rank, ns: how much later than the others' median it begins the first step
 
@@ -41,6 +44,7 @@ class Waits:
     exposed: Ints  # of it what nothing hides
     by_step: Floats  # [rank, step], exposed ns
     all_by_step: Floats  # [rank, step], hidden or not
+    transfer: Floats  # [rank, step], what is no waiting of the time in collectives that nothing hides, ns
     first: (
         Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
     )
@@ -62,6 +66,7 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     steps = distinct(*(p.step_number for p in ranks)) if ranks else np.zeros(0, np.int64)
     causes = tuple(dict.fromkeys(c for p in ranks for c in p.causes if c != COMMUNICATION))
     spent = np.full((len(ranks), len(causes), len(steps)), np.nan)
+    tail = np.zeros((len(ranks), len(causes)))
     host = np.zeros((len(ranks), len(steps)))
     first = steps[0] if len(steps) else 0
     lead = np.full(len(ranks), np.nan)
@@ -72,6 +77,7 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
         for cause, row in zip(p.causes, p.spent, strict=True):
             if cause != COMMUNICATION:
                 spent[i, causes.index(cause), at] = row[: p.num_steps]
+                tail[i, causes.index(cause)] = row[-1]
         if p.num_steps and p.step_number[0] != first:
             spent[i, :, at[0]] = np.nan  # begins in the middle of the others' interval
         elif p.num_steps and len(p.collectives):
@@ -80,8 +86,13 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
             spent[i, :, at[-1]] = np.nan
     begins = median_of_others(lead) - lead
     own = spent.sum(axis=1)
-    ahead = np.maximum(host - own, 0.0)
-    return Times(steps, own + ahead, ahead, spent, causes, np.nan_to_num(begins))
+    return Times(steps, own, host, np.zeros_like(own), spent, tail, causes, np.nan_to_num(begins))
+
+
+def with_hosts(times: Times, waits: Waits) -> Times:
+    """Return the own times where no step counts as shorter than its host takes, which did not wait for the device."""
+    ahead = np.maximum(times.host - times.own - waits.transfer, 0.0)
+    return replace(times, own=times.own + ahead, ahead=ahead)
 
 
 def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Waits:
@@ -96,12 +107,15 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
     all_by_step = np.zeros_like(by_step)
     np.add.at(all_by_step, (matches.rank, np.searchsorted(steps, number)), of_part)
+    transfer = np.zeros_like(by_step)
+    moves = np.maximum(alone - matches.column(ranks, "unlaunched") - exposed, 0)
+    np.add.at(transfer, (matches.rank, np.searchsorted(steps, number)), moves)
     in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
     attributed_ns = blamed(matches, of_part, rest, number, len(ranks))
-    return Waits(of_part, exposed, by_step, all_by_step, first, attributed_ns)
+    return Waits(of_part, exposed, by_step, all_by_step, transfer, first, attributed_ns)
 
 
 def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:

@@ -18,6 +18,7 @@ __all__ = ["JobScore", "run_jobs", "score_job", "table_of"]
 BARS = {"late": 0.98, "reason": 0.95, "within": 0.95}
 MIN_COST = 0.01  # of the step: what costs less, because communication hides it, makes nobody late
 MAX_OFF = 0.05  # of the planted milliseconds
+OF_HOST = ("backward-pause", "slow-host", "contention")
 MARKS = ("<!-- jobs -->", "<!-- /jobs -->")
 _CAUSES = {
     "loader-2": ("data-stall",),
@@ -161,6 +162,10 @@ def table_of(scores: Sequence[JobScore], seed: int) -> list[str]:
     planted = [s for s in scores if s.plan.reason not in CALM]
     if planted:
         lines.append(f"| all of these but nothing | {_columns(planted)} |")
+    for name, is_of in (("of them within the backward or on the host", True), ("of them the others", False)):
+        mine = [s for s in planted if (s.plan.reason in OF_HOST) == is_of]
+        if 0 < len(mine) < len(planted):
+            lines.append(f"| {name} | {_columns(mine)} |")
     return lines
 
 

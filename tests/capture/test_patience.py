@@ -17,7 +17,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def session(clock, tmp_path):
-    made = Session(CaptureOptions(output=tmp_path / "c", quick=True), (), say=lambda _text: None, stop=None)
+    made = Session(CaptureOptions(output=tmp_path / "c", quick=True), (), report=lambda _text: None, stop=None)
     yield made
     made.close()
     made.folder.discard()

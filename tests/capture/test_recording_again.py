@@ -81,22 +81,22 @@ def record(windows, clock, tmp_path, sizes, cut_in):
 
 def test_a_small_trace_that_was_cut_is_recorded_again(windows, clock, tmp_path):
     measured, num = record(windows, clock, tmp_path, (1.0, 1.0), cut_in={1})
-    assert (num, len(measured.light), measured.mb["light"]) == (2, 3, 1.0)
+    assert (num, len(measured.timing), measured.mb["light"]) == (2, 3, 1.0)
     assert not measured.notes  # the second is whole
 
 
 def test_a_trace_that_was_cut_and_is_as_large_as_allowed_is_kept(windows, clock, tmp_path):
     measured, num = record(windows, clock, tmp_path, (8.0, 1.0), cut_in={1})
-    assert (num, len(measured.light)) == (1, 1)
+    assert (num, len(measured.timing)) == (1, 1)
     assert measured.notes == ["The light window was stopped by --max-mb 10; it holds 1 whole steps."]
 
 
 def test_it_is_not_recorded_again_for_ever(windows, clock, tmp_path):
     measured, num = record(windows, clock, tmp_path, (1.0,) * 10, cut_in=range(1, 11))
-    assert (num, len(measured.light)) == (MAX_ATTEMPTS, 1)
+    assert (num, len(measured.timing)) == (MAX_ATTEMPTS, 1)
     assert measured.notes == ["The light window was stopped by --max-mb 10; it holds 1 whole steps."]
 
 
 def test_a_whole_window_is_recorded_once(windows, clock, tmp_path):
     measured, num = record(windows, clock, tmp_path, (1.0,), cut_in=())
-    assert (num, len(measured.light)) == (1, 3)
+    assert (num, len(measured.timing)) == (1, 3)

@@ -46,7 +46,7 @@ def test_of_workers_that_a_trace_does_not_show_as_many_times_as_keep_up(recordin
     # Steps of 1000 us, 800 of them a wait for workers: five times as many deliver a batch every 200.
     r = recording()
     if cores:
-        r.told(flags={"cores": cores})
+        r.with_info(flags={"cores": cores})
     for step in (0, 1):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)

@@ -1,5 +1,7 @@
 """Who is late, and why: ranks given by what they spend in each step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -170,15 +172,15 @@ def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(ma
 
 
 def test_what_the_other_hosts_take_ahead_of_their_devices_is_no_lateness(make_profile):
-    """The others' devices work for 5 ms and wait for 4; their hosts need 8 ms for a step, as they would without."""
+    """The others' devices work for 5 ms, move data for 0.5 and wait for 4; their hosts take 8 ms for a step anyway."""
     ends = np.cumsum([9.5] * 6).tolist()
     host = np.full(6, 8_000_000)
     ranks = [make_profile(n, steps(5, shift=n), ends, host_time=host) for n in range(4)]
     ranks[2] = make_profile(2, [{"compute-forward": 5 + NOISE[n], "launch-bound": 4.0} for n in range(6)], ends)
     found = compare_ranks(JobProfile.of(ranks), TRAITS)
-    assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
-    assert found.without_late.saved_ns == pytest.approx(1e6, rel=0.6)
-    assert (found.reason.cause, found.reason.more_ns) == ("launch-bound", pytest.approx(1e6, rel=0.05))
+    assert found.lateness.late_ns == pytest.approx(1.5e6, rel=0.05)
+    assert found.without_late.saved_ns == pytest.approx(1.5e6, rel=0.05)
+    assert (found.reason.cause, found.reason.more_ns) == ("launch-bound", pytest.approx(1.5e6, rel=0.05))
 
 
 def test_a_rank_is_late_for_which_a_small_group_waits(make_profile):
@@ -194,13 +196,17 @@ def test_a_rank_is_late_for_which_a_small_group_waits(make_profile):
     assert found.saved_ns == pytest.approx(5e6, rel=0.02)
 
 
-def test_what_the_late_host_takes_ahead_of_its_device_is_part_of_the_difference(make_profile):
-    """It pauses for 3 ms: for 1 ms of them its device works or waits, and for 2 ms nothing was launched."""
-    ends = np.cumsum([12.0] * 6).tolist()
-    ranks = [make_profile(n, steps(8, shift=n), ends) for n in range(4)]
-    own = [{"compute-forward": 8 + NOISE[n], "python-stall": 2.0} for n in range(6)]
-    host = np.array([round((11 + NOISE[n]) * 1e6) for n in range(6)])
-    ranks[2] = make_profile(2, own, ends, host_time=host)
+def test_a_pause_behind_the_last_collective_counts_in_as_many_steps_as_there_are(make_profile):
+    """The first step's interval begins behind no pause, and one pause follows the last collective."""
+    ends = [20.5, *(20.5 + np.cumsum([25.5] * 4))]
+    ranks = []
+    for n in range(4):
+        own = [
+            {"compute-forward": 20.0 + NOISE[(i + n) % 6], "gc-pause": 5.0 if n == 2 and i else 0.0} for i in range(5)
+        ]
+        p = make_profile(n, own, ends)
+        behind = p.spent.copy()
+        behind[p.causes.index("gc-pause"), -1] = 5e6 if n == 2 else 0
+        ranks.append(replace(p, spent=behind))
     found = compare_ranks(JobProfile.of(ranks), TRAITS)
-    assert found.lateness.late_ns == pytest.approx(3e6, rel=0.05)
-    assert (found.reason.cause, found.reason.more_ns) == ("python-stall", pytest.approx(3e6, rel=0.05))
+    assert (found.reason.cause, found.reason.more_ns) == ("gc-pause", pytest.approx(5e6))

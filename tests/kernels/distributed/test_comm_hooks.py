@@ -25,7 +25,7 @@ def test_hooks_have_names():
 @pytest.mark.parametrize(
     ("name", "options", "error", "text"),
     [
-        ("bfp16", {}, ValueError, "there are bf16, fp16"),
+        ("bfp16", {}, ValueError, "use one of bf16, fp16"),
         ("fp16", {"rank": 2}, TypeError, "takes no options"),
         ("power_sgd", {"ranks": 2}, TypeError, "takes rank, warm_up"),
         ("power_sgd", {"rank": 0}, ValueError, "rank >= 1"),
