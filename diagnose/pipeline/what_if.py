@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from diagnose.analyzers import META, OUTSIDE, WORK
+from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.changes.common.buckets import with_buckets
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
@@ -179,8 +179,8 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if are_late:
         gone = (
             *request.without,
-            *(["data-stall"] if request.workers else []),
-            *(["host-sync"] if request.no_sync else []),
+            *([data_stall.META.id] if request.workers else []),
+            *([host_sync.META.id] if request.no_sync else []),
         )
         forecasts.append(without_late_ranks(captures, forecasts, gone, request.apply))
     if mean_ns is not None:

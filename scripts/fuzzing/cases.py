@@ -189,7 +189,7 @@ def _questions(rng: random.Random) -> list[str]:
     if rng.random() < 0.15:
         asked += ["--no-sync", rng.choice(("train.py:12", "x:0", "train.py:" + "9" * 30))]
     if rng.random() < 0.15:
-        asked += ["--workers", "4"]
+        asked += ["--loader-workers", "4"]
     if rng.random() < 0.15:
         asked += ["--bucket-mb", rng.choice(("25", "0.001", "1e9"))]
     return asked + (["--json"] if rng.random() < 0.5 else [])

@@ -34,7 +34,7 @@ def test_what_others_hold_is_not_offered(recording, used, title):
     finding = r.find("memory-headroom")  # of 8 GB that the others leave nine tenths are usable: 5.2 more
     assert (finding.title if finding else None) == title
     if finding:
-        assert finding.evidence[1].startswith("NVML shows 4.00 GB in use on the device, 2.00 GB beside")
+        assert finding.evidence[1].startswith("NVML shows 4.00 GB in use on the device, 2.00 GB in addition")
 
 
 @pytest.mark.parametrize("change", [{"reserved": 5.1}, {"late": False}, {"capacity": 0}])

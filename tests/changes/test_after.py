@@ -197,7 +197,9 @@ def script(monkeypatch):
         "head": nn.Linear(4, 2), "hidden": torch.randn(2, 4),
         "num_rows": 5, "heads": 1, "max_length": 4, "length": 1, "dtype": torch.float32,
         "new_keys": torch.ones(2, 1, 1, 4), "distance": torch.rand(4, 4), "num_neighbours": 2,
-        "os": SimpleNamespace(sched_getaffinity=lambda _pid: {0, 1}, sched_setaffinity=lambda *_: None),
+        "os": SimpleNamespace(
+            sched_getaffinity=lambda _pid: {0, 1}, sched_setaffinity=lambda *_: None, cpu_count=lambda: 2
+        ),
         "local_world_size": 1, "num_workers": 1, "time": time, "rank": 0, "executor": SimpleNamespace(submit=len_of),
         "generator": model, "discriminator": model, "noise": x, "zeros": torch.zeros(2, 4), "average": Model(),
         "decay": 0.9, "max_norm": 1.0, "n": 2, "tensor": SimpleNamespace(pin_memory=lambda: x),
@@ -254,7 +256,8 @@ def test_what_is_pasted_runs(prescription, script, tmp_path):
         script |= {"path": tmp_path / "model.pt", "state": script["model"].state_dict(), "build_model": Model}
         script |= {"folder": tmp_path / "weights"}
     try:
-        exec(compile(prescription.after, prescription.id, "exec"), script)  # that is what users do with it
+        code = prescription.after.replace("(..., ", "(model.parameters(), ")  # the other arguments, which stay
+        exec(compile(code, prescription.id, "exec"), script)  # that is what users do with it
     finally:
         gc.enable()
         gc.unfreeze()

@@ -61,7 +61,8 @@ def test_of_a_pair_the_slower_one_is_told_what_the_faster_one_has(before, after)
 def test_a_few_steps_say_what_all_steps_say(name):
     """Savings replayed on a subset of the steps against the same on the whole window, in shares of the step."""
     (capture,) = open_captures([found(name)])
-    t, findings, *_ = find_in_rank(capture)
+    rank = find_in_rank(capture)
+    t, findings = rank.tables, rank.findings
     part = step_subset(t)
     graphs = [(graph, owners(of, graph)) for of, graph in ((t, build(t)), (part, build(part)))]
     for finding in findings:
