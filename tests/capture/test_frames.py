@@ -2,10 +2,12 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -95,15 +97,26 @@ def test_the_lines_of_a_process_that_waits(python, tmp_path):
     assert knows_lock
 
 
+@cache
+def layout_of_this_python():
+    """Return it as a new process finds it, which is what the sampler is: this one may have threads of the runner's."""
+    find = (
+        "import os, pickle, sys; from diagnose.capture.frames.layout import find_layout; "
+        "from diagnose.capture.frames.memory import Memory; "
+        "sys.stdout.buffer.write(pickle.dumps(find_layout(Memory(os.getpid()))))"
+    )
+    return pickle.loads(subprocess.run([sys.executable, "-c", find], capture_output=True, check=True).stdout)
+
+
 @pytest.fixture
 def own():
     """Return a reader of this process."""
-    return FrameReader(Memory(os.getpid()), find_layout(Memory(os.getpid())), addresses(), ())
+    return FrameReader(Memory(os.getpid()), layout_of_this_python(), addresses(), ())
 
 
 def test_every_line_of_a_function_has_its_own_instructions(own):
     code = test_the_lines_of_a_process_that_waits.__code__
-    layout = find_layout(Memory(os.getpid()))
+    layout = layout_of_this_python()
     codes = own._codes
     read = codes.of(id(code), Memory(os.getpid()).read(id(code), codes.num_bytes))
     assert (read.file, read.name, read.size) == (code.co_filename, code.co_name, len(code.co_code))
@@ -151,7 +164,7 @@ def test_memory_that_is_not_there(address):
 def test_a_wrong_address_ends_no_reader():
     """Any number may be read where a pointer was: nothing but UnreadableError comes of it."""
     memory = Memory(os.getpid())
-    layout = find_layout(memory)
+    layout = layout_of_this_python()
     blocks = [bytes([fill]) * 4096 for fill in (0, 1, 255)] + [id(CodeType).to_bytes(8, "little") * 512]
     for block in blocks:
         wrong = FrameReader(memory, layout, addresses()._replace(thread=id(block) + 64), ())
