@@ -29,17 +29,18 @@ class Cost:
 
 
 def run(command: Sequence[str | Path]) -> Cost:
-    """Run a command, its output thrown away, and not from the root of this tree, which Python would import from.
+    """Run a command, its output thrown away, in an empty folder: of the folder that it runs in Python imports first.
 
     Raises:
         RuntimeError: it failed; the message holds the end of what it wrote to standard error.
     """
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tempfile.gettempdir())
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as empty:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=empty)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{errors.decode(errors='replace')[-2000:]}")
