@@ -220,6 +220,7 @@ class Capture:
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded
     run: RunSteps | None = None
     event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace
+    event_cost_error_ns: float = 0.0  # by which it may be less: the steps without it would be hardly longer
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random

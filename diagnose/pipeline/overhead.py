@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import hypot
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import quantiles
+from diagnose.model.statistics import mean_error
 from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
@@ -105,7 +107,8 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
     assert info is not None
     if t.device_id < 0:
         return unrecorded_host(t, times[1], _undisturbed_ns(info))
-    return unrecorded(t, times[1], _undisturbed_ns(info)) if replay_base(t).is_reliable else None
+    certain_ns = _certain_ns(times, info)
+    return unrecorded(t, times[1], _undisturbed_ns(info), certain_ns) if replay_base(t).is_reliable else None
 
 
 def removed_note(recorded: Tables, found: Unrecorded, t: Tables) -> Note:
@@ -121,6 +124,13 @@ def removed_note(recorded: Tables, found: Unrecorded, t: Tables) -> Note:
     if found.recorded_ns - found.step_ns < MIN_REMOVED * (times[0] - times[1]):
         text += " The rest is not the profiler's: something else slowed recorded steps down. Record on an idle machine."
     return Note(text, PROFILER)
+
+
+def _certain_ns(times: tuple[float, float], info: CaptureInfo) -> float:
+    """Return how much longer steps are at least while they are recorded, 95 %: both sides are of few steps."""
+    recorded, plain = times
+    error_ns = hypot(recorded * mean_error(info.light_ms), plain * mean_error(info.unprofiled_ms))
+    return max(recorded - plain - error_ns, 0.0)
 
 
 def _undisturbed_ns(info: CaptureInfo) -> float:

@@ -86,18 +86,26 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
     if effect.limit_ns < float("inf"):
         most = max(most, _behind_recording(t, before.most, graphs[0]) * scale)
+        least = min(least, _with_recording_left(t, before.least, graphs[1]))
         least, most = _limited(least, most, effect.limit_ns)
         missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
-        apart = (hypot(missed, effect.error.less * least), hypot(missed, effect.error.more * most))
-        # Neither end is widened far beyond what the device itself takes then.
+        # Neither end is widened far beyond what the device itself takes then, but for a loss that may be smaller.
         floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
         left_ns = max(before.low_ns - most, 0.0)
         room_ns = max(left_ns - floor_ns, REPLAY_ERROR * left_ns)
         limit_ns = max(effect.limit_ns, min(effect.limit_ns * (1 + effect.error.more), t.steps.step_ns))
-        least = max(least - min(apart[0], room_ns), 0.0)
-        most = max(most, min(most + min(apart[1], room_ns), limit_ns))
+        less_ns = hypot(min(missed, room_ns), _smaller_by(least, effect.error.less, t.steps.step_ns))
+        more_ns = min(hypot(missed, effect.error.more * most), room_ns)
+        least = max(least - less_ns, 0.0)
+        most = max(most, min(most + more_ns, limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
+
+
+def _smaller_by(saved_ns: float, less: float, step_ns: float) -> float:
+    """Return by how much less of a step a change saves where its cause takes a share less: so does the whole step."""
+    fewer_ns = less * saved_ns
+    return fewer_ns * (step_ns - saved_ns) / (step_ns - fewer_ns) if fewer_ns < step_ns else saved_ns
 
 
 def _device_ns(base: ReplayBase, graph: Graph) -> float:
@@ -126,6 +134,24 @@ def _behind_recording(t: Tables, before: Graph, after: Graph) -> float:
         return base.period_of(cheaper, simulate(cheaper))
 
     return step(before) - step(after)
+
+
+def _with_recording_left(t: Tables, before: Graph, after: Graph) -> float:
+    """Return what a change saves where less was to be taken out for recording, ns; infinity where that is known.
+
+    A host that waits for the device hides how long its own work takes: it only waits less. A change that takes the
+    wait away then uncovers that work, and saves less than a replay with the quickest host shows.
+    """
+    base, error_ns = replay_base(t), t.capture.event_cost_error_ns
+    if t.device_id < 0 or error_ns <= 0:
+        return float("inf")
+
+    def step(graph: Graph) -> float:
+        slower = without_events(base.t, graph, -error_ns)
+        return base.period_of(slower, simulate(slower))
+
+    whole = t.cached("step with recording left", lambda: step(base.graph))
+    return (step(before) - step(after)) / whole * t.steps.step_ns if whole > 0 else float("inf")
 
 
 def replayed_ns(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> float:

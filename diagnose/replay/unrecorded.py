@@ -45,13 +45,17 @@ class Unrecorded(NamedTuple):
     step_ns: float  # and without it
 
 
-def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> Unrecorded | None:
+def unrecorded(
+    t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0, certain_ns: float = float("inf")
+) -> Unrecorded | None:
     """Return the capture without the cost of recording it, None where the replay takes no such cost for a step's.
 
     ``unprofiled_ns`` is what a step takes without the profiler. Where even the highest plausible cost of an event does
     not explain most of the difference, something else made recorded steps slow too, and ``undisturbed_ns`` is taken
     out: how much longer the least disturbed steps were while they were recorded. Where little of that is explained, the
-    steps stay.
+    steps stay. ``certain_ns`` is how much longer recorded steps are at least. Where the host waits for the device, what
+    it no longer does for the profiler it waits, so a much lower cost of an event explains nearly as much: the lowest
+    that does is kept beside it.
     """
     graph = graph_of(t)
     if len(graph) < 2:
@@ -65,6 +69,7 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
     high = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
     if high is None:
         return None
+    lowest = _cost_ns(step, recorded_ns, max(recorded_ns - certain_ns, unprofiled_ns), 0.0)
     changed = _cheaper(graph, number, high)
     times = simulate(changed)
     moved = _Moved(t, changed, times)
@@ -74,6 +79,7 @@ def unrecorded(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0) -> 
         trace=moved.trace(),
         samples=moved.samples(samples),
         event_cost_ns=high,
+        event_cost_error_ns=max(high - lowest, 0.0) if lowest is not None else 0.0,
         unmoved_samples=samples,
     )
     return Unrecorded(capture, high, recorded_ns, period_ns(changed, times, owner))
