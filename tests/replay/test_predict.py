@@ -175,3 +175,11 @@ def test_a_device_that_hid_what_recording_costs_leaves_more_to_save(recording):
     hidden = {"light_ms": [1.0] * 4, "unprofiled_ms": [1.0] * 4}
     assert most(steps()) == pytest.approx(600_000, rel=0.1)
     assert most(steps(**hidden)) < 0.9 * most(steps())
+
+
+def test_where_a_cause_takes_less_the_step_is_shorter_too():
+    from diagnose.replay.predict import _smaller_by
+
+    saved, step, less = 80.0, 100.0, 0.2
+    rest, smaller = step - saved, saved * (1 - less)
+    assert saved - _smaller_by(saved, less, step) == pytest.approx(step * smaller / (smaller + rest))

@@ -134,3 +134,11 @@ def test_several_ranks_stay_as_recorded(recording):
     ms = per_step_ms(r.tables())
     r.with_info(light_ms=(ms,) * 4, unprofiled_ms=(ms / 2,) * 4, world_size=2)
     assert r.diagnosis().step_ns / 1e6 == pytest.approx(ms)
+
+
+def test_how_much_less_an_event_may_cost_follows_what_recording_certainly_added(recording):
+    bare, made = steps(recording, 0.0).tables().steps.step_ns, steps(recording, 2.0).tables()
+    added = made.steps.step_ns - bare
+    known, open_ = (unrecorded(made, bare, 0.0, share * added).capture for share in (1.0, 0.5))
+    assert known.event_cost_error_ns < 0.2 * known.event_cost_ns
+    assert open_.event_cost_error_ns == pytest.approx(0.5 * open_.event_cost_ns, rel=0.3)
