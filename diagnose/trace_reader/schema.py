@@ -54,6 +54,7 @@ CATEGORIES = {
     "xpu_runtime": Kind.RUNTIME,
     "xpu_driver": Kind.RUNTIME,
     "mtia_runtime": Kind.RUNTIME,
+    "mlu_runtime": Kind.RUNTIME,
     "privateuse1_runtime": Kind.RUNTIME,
     "privateuse1_driver": Kind.RUNTIME,
     "kernel": Kind.KERNEL,
@@ -62,6 +63,8 @@ CATEGORIES = {
     "Memcpy": Kind.MEMCPY,
     "gpu_memset": Kind.MEMSET,
     "Memset": Kind.MEMSET,
+    "mlu_memcpy": Kind.MEMCPY,
+    "mlu_memset": Kind.MEMSET,
     "cuda_sync": Kind.SYNC,
     "overhead": Kind.OVERHEAD,
 }
@@ -70,7 +73,9 @@ CATEGORIES = {
 INSTANTS = frozenset({"", "cpu_instant_event"})
 
 # Known and not wanted: copies of annotations on the device's rows, spans over everything, arrows.
-LEFT_OUT = INSTANTS | frozenset({"gpu_user_annotation", "Trace", "ac2g", "async_cpu_to_gpu", "async", "fwdbwd"})
+LEFT_OUT = INSTANTS | frozenset(
+    {"gpu_user_annotation", "mlu_user_annotation", "Trace", "ac2g", "async_cpu_to_gpu", "async", "fwdbwd"}
+)
 
 # Before `user_annotation` existed, record_function wrote these as operators.
 _ANNOTATIONS = (
@@ -86,7 +91,7 @@ _ANNOTATIONS = (
     "ucc:",
 )
 
-_LAUNCH_NAMES = ("launch", "memcpy", "memset")
+_LAUNCH_NAMES = ("launch", "memcpy", "memset", "invokekernel")  # the last in Cambricon's driver
 
 
 def is_annotation(name: str) -> bool:
