@@ -6,10 +6,13 @@ placeholders. What the catalogue does not have is shown in English.
 
 A placeholder whose name begins with ``num`` stands for a number, ``{s}`` for the ending of a plural, any other for any
 text. ``{cause!t}`` in a translation is what stood at ``{cause}``, translated as well.
+
+A catalogue is a file as gettext's tools write it, ``msgid "English"`` and ``msgstr`` below.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +21,12 @@ from functools import cache
 from typing import Final
 
 from diagnose.model.choices import ENGLISH, LANGUAGES
-from diagnose.reports.catalogue import read_catalogue
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "tr", "translated"]
+__all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "read_catalogue", "tr", "translated"]
 
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
+_ENTRY = lazy_pattern(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
 _PLACEHOLDER: Final = lazy_pattern(r"\{(\w+)(!t)?\}")
 _ENDS: Final = lazy_pattern(r"(?<=[.;]) (?=\S)")
 _HEAD: Final = 4  # characters that sentences are looked up by
@@ -151,3 +154,14 @@ def _matched(text: str, name: str) -> str | None:
     # Of a recording without steps evidence counts in all; the catalogue has what it is of each step.
     each = _matched(text.replace(" in all", " a step"), name) if " in all" in text else None
     return each.replace(texts["a step"], texts["in all"]) if each is not None else None
+
+
+def read_catalogue(text: str) -> Mapping[str, str]:
+    """Return the translations by their English text; the file's own header and what is not translated are left out."""
+    found = {_string(entry["id"]): _string(entry["text"]) for entry in _ENTRY.finditer(text)}
+    return {english: shown for english, shown in found.items() if english and shown}
+
+
+def _string(quoted: str) -> str:
+    """Return a string in double quotes, that may go on in the next lines; its escapes are those of JSON."""
+    return "".join(json.loads(line) for line in quoted.split("\n"))

@@ -49,8 +49,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import Intervals
     from diagnose.replay.effects import Effect
     from diagnose.replay.graph import Graph
-    from diagnose.replay.remove_cause import syncs_before
-    from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls
+    from diagnose.replay.transforms import drop_waits, scale_host, shorten_calls, syncs_before
     from diagnose.tables.syncs import operators_around
 
     rows = t.causes.of(finding.rule)

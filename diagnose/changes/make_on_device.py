@@ -55,8 +55,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.analyzers import host_compute
     from diagnose.model.intervals import Intervals
     from diagnose.replay.effects import Effect
-    from diagnose.replay.remove_cause import remove_cause
-    from diagnose.replay.transforms import scale_host
+    from diagnose.replay.transforms import remove_cause, scale_host
 
     least = remove_cause(t, finding, "copy", 0.5)
     copies = remove_cause(t, finding, "copy", 1.0)

@@ -48,7 +48,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import among
     from diagnose.replay.effects import Effect, limit_of
     from diagnose.replay.graph import Graph
-    from diagnose.replay.remove_cause import remove_cause
+    from diagnose.replay.transforms import remove_cause
 
     whole = remove_cause(t, finding, "compilation", 1.0)
     if whole is None:

@@ -1,7 +1,8 @@
 """Accelerators other than those of CUDA and ROCm: by which names traces and torch show them, and what is known of them.
 
 Names follow the exporters' own sources: torch_npu's runtime calls ("AscendCL@aclrtLaunchKernel"), the operators of
-habana_frameworks ("hpu::"), of torch's MPS backend, and the runtimes of Intel's and Meta's devices in Kineto.
+habana_frameworks ("hpu::"), of torch's MPS backend, torch_mlu's calls ("cnInvokeKernel"), and the runtimes of
+Intel's and Meta's devices in Kineto.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["accelerator_of", "unrecorded_note"]
 
-NAMES = {"xpu": "Intel XPU", "mps": "Apple MPS", "hpu": "Gaudi HPU", "npu": "Ascend NPU", "mtia": "MTIA", "xla": "XLA"}
+NAMES = {
+    "xpu": "Intel XPU",
+    "mps": "Apple MPS",
+    "hpu": "Gaudi HPU",
+    "npu": "Ascend NPU",
+    "mlu": "Cambricon MLU",
+    "mtia": "MTIA",
+    "xla": "XLA",
+}
 _SHOWN = {
     "npu": lazy_pattern(r"^(npu::|torch_npu|AscendCL@|aclnn|aclrt)"),
     "hpu": lazy_pattern(r"^(hpu::|habana|synLaunch)"),
     "mps": lazy_pattern(r"^aten::_?mps_|MPSGraph"),
     "xpu": lazy_pattern(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
+    "mlu": lazy_pattern(r"^(cnInvokeKernel|cnnl[A-Z]|cnrt[A-Z])"),
     "mtia": lazy_pattern(r"^(mtia::|mtia_)"),
     "xla": lazy_pattern(r"^(xla::|XLA)"),
 }

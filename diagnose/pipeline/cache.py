@@ -23,8 +23,7 @@ from diagnose.model.files import replace_private
 from diagnose.model.frozen import dataclass
 from diagnose.model.plugins import installed
 from diagnose.trace_reader.inputs import RankFiles, files_of
-from diagnose.trace_reader.remote import is_url, version_of
-from diagnose.trace_reader.stored import Piped, Stored, open_bytes
+from diagnose.trace_reader.stored import Piped, Stored, is_url, open_bytes, version_of
 
 if TYPE_CHECKING:
     from hashlib import blake2b

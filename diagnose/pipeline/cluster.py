@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import RankFiles
-from diagnose.trace_reader.remote import is_url
-from diagnose.trace_reader.stored import Stored
+from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = ["Cluster", "check_cluster", "connected", "for_others"]
 

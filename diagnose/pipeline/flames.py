@@ -209,8 +209,9 @@ def _names(t: Tables) -> _Names:
     alike = np.arange(len(texts))
     first: dict[str, int] = {}
     rows = np.concatenate([host_rows(t.trace, thread, *_KINDS) for thread in t.threads] or [np.zeros(0, np.intp)])
-    pairs = np.unique(np.stack([t.trace.events.name[rows], t.trace.events.kind[rows]], axis=1), axis=0)
-    for name, kind in pairs.tolist():
+    pairs = np.zeros((len(t.trace.names), len(Kind)), np.bool_)
+    pairs[t.trace.events.name[rows], t.trace.events.kind[rows]] = True
+    for name, kind in np.argwhere(pairs).tolist():
         texts[name] = _ADDRESS.sub("", texts[name])
         kinds[name] = _KIND_NAMES.get(Kind(kind)) or _frame_kind(texts[name])
         alike[name] = first.setdefault(texts[name], name)

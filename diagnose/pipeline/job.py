@@ -37,8 +37,7 @@ from diagnose.pipeline.rank_results import (
 from diagnose.pipeline.workers import RankRunner, Results, Workers, processes_of_one_file, started_workers
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
-from diagnose.trace_reader.remote import is_url
-from diagnose.trace_reader.stored import Stored
+from diagnose.trace_reader.stored import Stored, is_url
 
 if TYPE_CHECKING:
     from diagnose.ranks.profile import JobProfile, RankProfile

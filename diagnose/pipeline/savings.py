@@ -15,7 +15,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline.overhead import recording_ns
-from diagnose.replay.effects import Effect
+from diagnose.replay.effects import Effect, cost_error
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
     Predicted,
@@ -26,8 +26,7 @@ from diagnose.replay.predict import (
     replayed_ns,
     unchanged,
 )
-from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.sampling import cost_error
+from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers

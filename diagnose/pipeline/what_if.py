@@ -28,8 +28,7 @@ from diagnose.pipeline.what_if_changes import with_workers, without_late_ranks, 
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.remove_cause import remove_cause
-from diagnose.replay.transforms import scale_host, scale_kernels
+from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
 from diagnose.text.numbers import percent
 from diagnose.text.plain_text import one_line

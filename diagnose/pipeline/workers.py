@@ -14,8 +14,7 @@ from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.rank_results import Outcome, Work
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import Inputs, RankFiles
-from diagnose.trace_reader.remote import is_url
-from diagnose.trace_reader.stored import Stored
+from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = ["RankRunner", "Results", "Workers", "processes_of_one_file", "started_workers"]
 

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import among, distinct
-from diagnose.replay.full_queue import CALL_NS, full_queue
 from diagnose.replay.graph import Edge, Graph, usual_delay
-from diagnose.replay.host_events import AWAITED, MARK, Points, find_points, handoffs
+from diagnose.replay.host_events import AWAITED, CALL_NS, MARK, Points, find_points, full_queue, handoffs
 from diagnose.replay.waits import (
     LATE_NS,
     MARGIN_NS,

@@ -12,8 +12,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.replay.full_queue import full_queue
-from diagnose.replay.host_events import AWAITED, Points
+from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import rows_of

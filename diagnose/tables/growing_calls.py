@@ -17,7 +17,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import matched_steps, outermost_by_step
 from diagnose.tables.names import JOINS
 from diagnose.tables.program import program_of
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import Shape, shapes_of_each
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 
@@ -113,7 +113,7 @@ def _spared(t: Tables) -> tuple[dict[int, float], list[_Chain]]:
     spared: dict[int, float] = {}
     kept = []
     for rows in steps:
-        shapes = [shapes_of(t.trace, row) for row in rows.tolist()]
+        shapes = shapes_of_each(t.trace, rows)
         chains = list(_chains(t, rows, shapes))
         if not trains:
             chains = [chain for chain in chains if _is_joined(t, rows, shapes, chain)]

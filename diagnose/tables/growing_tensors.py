@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import distinct
 from diagnose.tables import Tables
 from diagnose.tables.names import JOINS
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import Shape, shapes_in
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ATTENTION", "grows"]
@@ -29,8 +30,8 @@ def grows(t: Tables, trace: Trace) -> bool:
 def _grows_by_cat(trace: Trace) -> bool:
     """Return whether the result of joining two tensors is joined with a piece of the same size, several times over."""
     sizes: dict[tuple[Shape, int, Shape], set[int]] = {}
-    for _, shapes in _inputs(trace, JOINS):
-        given = shapes[:2]
+    for text in distinct(trace.events.shapes[_rows(trace, JOINS)]).tolist():
+        given = shapes_in(trace.names[text])[:2]
         if len(given) < 2 or len(given[0]) != len(given[1]):
             continue
         grown, piece = given
@@ -49,19 +50,22 @@ def _grows_with_steps(t: Tables, trace: Trace) -> bool:
     if steps.num < MIN_GROWING:
         return False
     for pattern in (JOINS, ATTENTION):
+        rows = _rows(trace, pattern)
+        step = np.searchsorted(steps.start, trace.events.start[rows], side="right") - 1
+        rows, step = rows[step >= 0], step[step >= 0]
+        elements = np.zeros(len(trace.names), np.int64)
+        for text in distinct(trace.events.shapes[rows]).tolist():
+            elements[text] = max(map(prod, shapes_in(trace.names[text])), default=0)
         largest = np.zeros(steps.num, np.int64)
-        for row, shapes in _inputs(trace, pattern):
-            step = int(np.searchsorted(steps.start, trace.events.start[row], side="right")) - 1
-            if 0 <= step < steps.num:
-                largest[step] = max([largest[step], *map(prod, shapes)])
+        np.maximum.at(largest, step, elements[trace.events.shapes[rows]])
         rises = np.diff(largest)
         if largest[0] and rises[0] > 0 and (rises == rises[0]).all():
             return True
     return False
 
 
-def _inputs(trace: Trace, pattern: re.Pattern[str]) -> Iterator[tuple[int, tuple[Shape, ...]]]:
+def _rows(trace: Trace, pattern: re.Pattern[str]) -> Rows:
+    """Return the operators of a name whose inputs' shapes are recorded."""
     events = trace.events
     wanted = np.array([pattern.match(name) is not None for name in trace.names], bool)
-    for row in np.flatnonzero((events.kind == Kind.OP) & (events.shapes >= 0) & wanted[events.name]).tolist():
-        yield row, shapes_of(trace, row)
+    return np.flatnonzero((events.kind == Kind.OP) & (events.shapes >= 0) & wanted[events.name])

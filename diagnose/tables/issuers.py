@@ -157,11 +157,13 @@ def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
     """Return for each operator the names of the frames around it, outermost first, -1 where there are no more."""
     events, frames = t.trace.events, t.frame_layers.get(t.main, NO_LAYERS)
     found = np.full((len(rows), max(len(frames.rows), 1)), -1, np.int32)
-    is_open = np.ones(len(rows), bool)
+    start, pending = events.start[rows], np.arange(len(rows))
     for depth in range(len(frames.rows)):
-        row = frames.open_in(depth, events.start[rows])
-        is_open &= row >= 0
-        found[is_open, depth] = events.name[row[is_open]]
+        row = frames.open_in(depth, start[pending])
+        pending, row = pending[row >= 0], row[row >= 0]
+        if not len(pending):
+            break
+        found[pending, depth] = events.name[row]
     return found
 
 

@@ -6,9 +6,10 @@ import json
 from functools import lru_cache
 from typing import TypeAlias
 
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Trace
 
-__all__ = ["Shape", "shapes_of"]
+__all__ = ["Shape", "shapes_in", "shapes_of", "shapes_of_each"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -16,11 +17,18 @@ Shape: TypeAlias = tuple[int, ...]
 def shapes_of(trace: Trace, row: int) -> tuple[Shape, ...]:
     """Return the shapes of an operator's arguments, () for one that is no tensor; those of a list one by one."""
     text = int(trace.events.shapes[row])
-    return _parsed(trace.names[text]) if text >= 0 else ()
+    return shapes_in(trace.names[text]) if text >= 0 else ()
+
+
+def shapes_of_each(trace: Trace, rows: Rows) -> list[tuple[Shape, ...]]:
+    """Return for each operator what ``shapes_of`` does."""
+    names = trace.names
+    return [shapes_in(names[text]) if text >= 0 else () for text in trace.events.shapes[rows].tolist()]
 
 
 @lru_cache(maxsize=16_384)  # the operators of all steps have few different ones
-def _parsed(text: str) -> tuple[Shape, ...]:
+def shapes_in(text: str) -> tuple[Shape, ...]:
+    """Return the shapes in a text as a trace has it, "[[8, 3], []]"; () for what is no tensor."""
     try:
         given = json.loads(text)
     except ValueError:

@@ -21,7 +21,7 @@ from diagnose.model.records import SubnormalRecord
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import Shape, shapes_of_each
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["SubnormalNumbers", "subnormal_numbers"]
@@ -88,7 +88,7 @@ def _operators(t: Tables, pattern: re.Pattern[str]) -> list[tuple[int, tuple[Sha
     wanted = np.array([pattern.match(name) is not None for name in t.trace.names], bool)
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
     rows = rows[wanted[t.trace.events.name[rows]]]
-    return [(row, shapes_of(t.trace, row)) for row in rows.tolist()]
+    return list(zip(rows.tolist(), shapes_of_each(t.trace, rows), strict=True))
 
 
 def _of(shapes: tuple[Shape, ...], tensors: tuple[SubnormalRecord, ...]) -> int:

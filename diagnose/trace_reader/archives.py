@@ -17,9 +17,8 @@ from typing import IO, TYPE_CHECKING, TypeAlias, cast
 
 from diagnose.errors import InputError
 from diagnose.model.files import cannot_write
-from diagnose.trace_reader.remote import RemoteFile, is_url, open_url
 from diagnose.trace_reader.source import Source, open_decoded, open_source
-from diagnose.trace_reader.stored import DEFLATED, Piped, Stored, open_file
+from diagnose.trace_reader.stored import DEFLATED, Piped, RemoteFile, Stored, is_url, open_file, open_url
 
 if TYPE_CHECKING:
     import tarfile

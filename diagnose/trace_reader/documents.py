@@ -46,7 +46,7 @@ class _OtherRow(msgspec.Struct, gc=False):
 
 
 class _SampleRows(msgspec.Struct, gc=False):
-    places: Annotated[list[tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]], Meta(max_length=MAX_PLACES)]
+    places: Annotated[list[_Place], Meta(max_length=MAX_PLACES)]
     time_ns: list[Time]
     place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
     running: list[Annotated[int, Meta(ge=-1, le=1)]]

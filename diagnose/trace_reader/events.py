@@ -13,9 +13,9 @@ import msgspec
 
 from diagnose.model.frozen import dataclass
 from diagnose.text.patterns import lazy_pattern
-from diagnose.trace_reader.known_events import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
+from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.source import Source
 
 __all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Ending", "Window", "read_events"]

@@ -21,9 +21,8 @@ from diagnose.model.frozen import dataclass
 from diagnose.text.masking import mask_text
 from diagnose.trace_reader.archives import ARCHIVES, FIRST_BYTES, is_archive, keep_stream, list_archive
 from diagnose.trace_reader.documents import read_info
-from diagnose.trace_reader.remote import is_folder, is_url, list_folder, matching_urls
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe
-from diagnose.trace_reader.stored import Piped, Stored
+from diagnose.trace_reader.stored import Piped, Stored, is_folder, is_url, list_folder, matching_urls
 
 __all__ = ["AnyPath", "Folder", "Inputs", "RankFiles", "files_of", "list_inputs"]
 

@@ -24,9 +24,8 @@ import numpy.typing as npt
 
 from diagnose.trace_reader.envelope import MAX_TAIL_BYTES, read_head
 from diagnose.trace_reader.events import BLOCK_BYTES, Ending, Window, read_events
-from diagnose.trace_reader.remote import is_url
 from diagnose.trace_reader.rows import EventRows
-from diagnose.trace_reader.stored import Stored
+from diagnose.trace_reader.stored import Stored, is_url
 
 __all__ = ["PART_BYTES", "ReadParts", "read_parts"]
 

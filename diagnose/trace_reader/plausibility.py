@@ -13,7 +13,7 @@ After it, and ``check_trace`` verifies it:
 - rank, number of ranks and epoch are not negative, and epoch and times add up within int64.
 
 What does not fit is left out or replaced, and is a note of ``Trace.trust``. Durations that are negative or no number
-have become zero before, and starts that are none UNKNOWN_NS (``diagnose.trace_reader.times``).
+have become zero before, and starts that are none UNKNOWN_NS (``diagnose.trace_reader.rows``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, distinct
 from diagnose.trace_reader.fields import num_events, printable, shortened
+from diagnose.trace_reader.rows import UNKNOWN_NS
 from diagnose.trace_reader.schema import DEVICE_KINDS
-from diagnose.trace_reader.times import UNKNOWN_NS
 
 __all__ = [
     "MAX_BYTES",

@@ -2,14 +2,20 @@
 
 Only fields are listed here that end up in a column. Types are decoded leniently, so that numbers written as
 text ("616", as ROCm exporters do) are numbers. What fits no type sends its block to ``diagnose.trace_reader.lenient``.
+
+A block of text in which every event is of a known category is decoded into types that have the fields of their category
+alone. It takes a fifth less time than by ``Event``: fields that the category has no use for are not made, and flows are
+not looked into. All other blocks are left to that type.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias, Union
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, defstruct, field, json, structs
 
 from diagnose.model.events import Kind
 
@@ -25,6 +31,8 @@ __all__ = [
     "Args",
     "Event",
     "ExactEvent",
+    "decoder_of_any",
+    "decoder_of_known",
     "is_annotation",
     "is_launch",
     "texts_of",
@@ -46,6 +54,7 @@ CATEGORIES = {
     "xpu_runtime": Kind.RUNTIME,
     "xpu_driver": Kind.RUNTIME,
     "mtia_runtime": Kind.RUNTIME,
+    "mlu_runtime": Kind.RUNTIME,
     "privateuse1_runtime": Kind.RUNTIME,
     "privateuse1_driver": Kind.RUNTIME,
     "kernel": Kind.KERNEL,
@@ -54,6 +63,8 @@ CATEGORIES = {
     "Memcpy": Kind.MEMCPY,
     "gpu_memset": Kind.MEMSET,
     "Memset": Kind.MEMSET,
+    "mlu_memcpy": Kind.MEMCPY,
+    "mlu_memset": Kind.MEMSET,
     "cuda_sync": Kind.SYNC,
     "overhead": Kind.OVERHEAD,
 }
@@ -62,7 +73,9 @@ CATEGORIES = {
 INSTANTS = frozenset({"", "cpu_instant_event"})
 
 # Known and not wanted: copies of annotations on the device's rows, spans over everything, arrows.
-LEFT_OUT = INSTANTS | frozenset({"gpu_user_annotation", "Trace", "ac2g", "async_cpu_to_gpu", "async", "fwdbwd"})
+LEFT_OUT = INSTANTS | frozenset(
+    {"gpu_user_annotation", "mlu_user_annotation", "Trace", "ac2g", "async_cpu_to_gpu", "async", "fwdbwd"}
+)
 
 # Before `user_annotation` existed, record_function wrote these as operators.
 _ANNOTATIONS = (
@@ -78,7 +91,7 @@ _ANNOTATIONS = (
     "ucc:",
 )
 
-_LAUNCH_NAMES = ("launch", "memcpy", "memset")
+_LAUNCH_NAMES = ("launch", "memcpy", "memset", "invokekernel")  # the last in Cambricon's driver
 
 
 def is_annotation(name: str) -> bool:
@@ -194,3 +207,84 @@ class ExactEvent(Struct, gc=False):
     ts: Raw = NO_TEXT
     dur: float = 0.0
     args: Args = _NO_ARGS
+
+
+_Decoder: TypeAlias = "json.Decoder[list[Any]]"
+_Field: TypeAlias = "tuple[str, Any, Any]"
+
+_TASK = frozenset({"external", "device", "stream", "correlation"})
+_COLLECTIVE = frozenset(
+    {
+        "sequence",
+        "stack",
+        "collective",
+        "dtype",
+        "group_size",
+        "num_elements",
+        "num_out",
+        "group",
+        "group_use",
+        "members",
+        "sequence_in_group",
+        "source",
+        "target",
+    }
+)
+_ARGUMENTS: Final[dict[Kind, frozenset[str]]] = {  # what ``fields.Fields`` reads of the arguments of each kind
+    Kind.OP: _COLLECTIVE | {"input_values", "input_dims", "input_types"},
+    Kind.ANNOTATION: frozenset({"input_dims", "input_types"}),
+    Kind.PYTHON: frozenset(),
+    Kind.RUNTIME: frozenset({"external", "correlation", "bytes"}),
+    Kind.KERNEL: _TASK | _COLLECTIVE | {"grid"},
+    Kind.MEMCPY: _TASK | {"bytes"},
+    Kind.MEMSET: _TASK | {"bytes"},
+    Kind.SYNC: _TASK | {"awaits"},
+    Kind.OVERHEAD: frozenset(),
+    Kind.MEMORY: frozenset(
+        {"allocated", "total_allocated", "total_reserved", "address", "device_type", "device_id", "name"}
+    ),
+}
+
+
+@cache
+def decoder_of_any(*, exact: bool) -> _Decoder:
+    """Return the decoder of a list of events of whatever categories; ``exact`` keeps the digits of their times."""
+    return json.Decoder(list[_event(exact=exact)], strict=False)  # type: ignore[misc]  # one of two types
+
+
+@cache
+def decoder_of_known(*, exact: bool) -> _Decoder:
+    """Return the decoder of a list in which every event is of a known category; any other makes it raise."""
+    own = _fields_of(_event(exact=exact))
+    arguments = {kind: _arguments(kind, names) for kind, names in _ARGUMENTS.items()}
+    kinds = CATEGORIES | dict.fromkeys(INSTANTS - {""}, Kind.MEMORY)
+    types = [_type_of(category, [*own, *arguments[kind]]) for category, kind in kinds.items()]
+    types += [_type_of(category, []) for category in sorted(LEFT_OUT - INSTANTS)]
+    return json.Decoder(list[Union[tuple(types)]], strict=False)  # type: ignore[misc]  # noqa: UP007  # made here
+
+
+def _event(*, exact: bool) -> type[Struct]:
+    return ExactEvent if exact else Event
+
+
+def _type_of(category: str, fields: list[_Field]) -> type[Struct]:
+    """Return the type of a category's events, which has the category as an attribute of its own."""
+    return defstruct("KnownEvent", fields, gc=False, tag_field="cat", tag=category, namespace={"cat": category})
+
+
+def _arguments(kind: Kind, names: Container[str]) -> list[_Field]:
+    """Return the field for the arguments of a kind, none where nothing is read of them."""
+    fields = [f for f in _fields_of(Args) if f[0] in names]
+    if not fields:
+        return []
+    made = defstruct(f"{kind.name}Args", fields, frozen=True, gc=False)
+    return [("args", made, made())]
+
+
+def _fields_of(struct: type[Struct]) -> list[_Field]:
+    """Return name, type and default of each field of an event or of its arguments, as far as they are known later."""
+    return [
+        (f.name, f.type, field(default=f.default, name=f.encode_name))
+        for f in structs.fields(struct)
+        if f.name not in ("cat", "args")
+    ]

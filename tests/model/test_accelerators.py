@@ -13,6 +13,8 @@ from diagnose.model.accelerators import accelerator_of, unrecorded_note
         ("hpu::copy", "Gaudi HPU"),
         ("aten::_mps_convolution", "Apple MPS"),
         ("urEnqueueKernelLaunch", "Intel XPU"),
+        ("cnInvokeKernel", "Cambricon MLU"),
+        ("cnnlMultiTensorScale", "Cambricon MLU"),
         ("aten::mm", ""),
         ("cudaLaunchKernel", ""),
         ("aten::maximum", ""),

@@ -10,7 +10,7 @@ from diagnose.analyzers import META
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.intervals import total, union
 from diagnose.model.rules import FREES_HOST
-from diagnose.replay.sampling import MAX_ERROR, REST_GAINS
+from diagnose.replay.effects import MAX_ERROR, REST_GAINS
 from diagnose.tables import Tables
 
 KERNELS = ("gemm", "volta_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")

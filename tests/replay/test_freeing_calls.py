@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import span
 from diagnose.replay import build, scale_host, scale_kernels, simulate
-from diagnose.replay.remove_cause import remove_cause
+from diagnose.replay.transforms import remove_cause
 from diagnose.tables.syncs import freeing_calls
 from tests.replay.graph_times import ends
 

@@ -20,10 +20,9 @@ from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 from diagnose.reports.answer import _PILLS as VERDICTS
 from diagnose.reports.answer import answer
-from diagnose.reports.catalogue import read_catalogue
 from diagnose.reports.flame_data import NOTES
 from diagnose.reports.glossary import TERMS
-from diagnose.reports.language import language, tr, translated
+from diagnose.reports.language import language, read_catalogue, tr, translated
 from diagnose.reports.pages import texts_of_script
 from diagnose.reports.rule_labels import PARTS, PATH, PHASES
 from diagnose.reports.trial_charts import TONES

@@ -49,7 +49,7 @@ def bucket() -> Iterator[str]:
     "path", ["run", "run/", "run/rank*.json.gz", "run/rank[01].json.gz", "run.tar", "run.tgz", "run.zip"]
 )
 def test_the_ranks_of_a_run_behind_a_url(bucket, path, monkeypatch):
-    monkeypatch.setattr("diagnose.trace_reader.remote._BLOCK_BYTES", 5000)
+    monkeypatch.setattr("diagnose.trace_reader.stored._BLOCK_BYTES", 5000)
     captures = open_captures([f"{bucket}/{path}"])
     assert [(c.trace.rank, c.trace.names[0], len(c.trace.events)) for c in captures] == [
         (0, "aten::op0", BIG),
@@ -88,7 +88,7 @@ def test_a_store_of_which_no_package_is_known():
 
 
 def test_a_store_that_fails_gives_the_events_before_it(bucket, monkeypatch):
-    from diagnose.trace_reader.remote import RemoteFile
+    from diagnose.trace_reader.stored import RemoteFile
 
     read = RemoteFile.read
 

@@ -30,12 +30,15 @@ def names(trace: Trace) -> list[str]:
         ("cuda_driver", Kind.RUNTIME),
         ("Runtime", Kind.RUNTIME),
         ("mtia_runtime", Kind.RUNTIME),
+        ("mlu_runtime", Kind.RUNTIME),
         ("kernel", Kind.KERNEL),
         ("Kernel", Kind.KERNEL),
         ("gpu_memcpy", Kind.MEMCPY),
         ("Memcpy", Kind.MEMCPY),
         ("gpu_memset", Kind.MEMSET),
         ("Memset", Kind.MEMSET),
+        ("mlu_memcpy", Kind.MEMCPY),
+        ("mlu_memset", Kind.MEMSET),
         ("cuda_sync", Kind.SYNC),
         ("overhead", Kind.OVERHEAD),
     ],
@@ -68,12 +71,22 @@ def test_copies_spans_and_arrows_are_no_rows(read_events):
     trace = read_events(
         event("cpu_op", "aten::add"),
         event("gpu_user_annotation", "ProfilerStep#1"),
+        event("mlu_user_annotation", "ProfilerStep#1"),
         event("Trace", "PyTorch Profiler (0)", pid="Spans", tid="PyTorch Profiler"),
         {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 1, "pid": 1, "tid": 2, "ts": 0},
         {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 9},
     )
     assert names(trace) == ["aten::add"]
     assert not trace.trust
+
+
+def test_the_driver_of_an_mlu_launches_what_a_library_called_for(read_events):
+    trace = read_events(
+        event("mlu_runtime", "cnnlMultiTensorScale", 0, 35, args={"correlation": 4625}),
+        event("mlu_runtime", "cnInvokeKernel", 16, 14, args={"correlation": 4625}),
+        event("kernel", "MLUMultiTensorScale", 50, 20, args={"correlation": 4625, "device": 0, "stream": 3}),
+    )
+    assert trace.events.cause.tolist() == [-1, -1, 1]
 
 
 def test_unknown_categories_are_counted_in_a_note(read_events):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import Raw
 
-from diagnose.trace_reader.times import UNKNOWN_NS, exact_ns, instants_ns
+from diagnose.trace_reader.rows import UNKNOWN_NS, exact_ns, instants_ns
 
 OP = '{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": %s, "dur": %s}'
 

@@ -6,8 +6,8 @@ import pytest
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.replay.build import build
-from diagnose.replay.remove_cause import remove_cause, syncs_before
 from diagnose.replay.simulate import simulate
+from diagnose.replay.transforms import remove_cause, syncs_before
 
 
 def test_exposed_copies_shrink_by_their_exposed_time(recording):

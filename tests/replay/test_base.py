@@ -2,9 +2,9 @@
 
 import pytest
 
+from diagnose.replay.base import step_subset
 from diagnose.replay.build import build
 from diagnose.replay.simulate import owners, period_ns, simulate
-from diagnose.replay.step_subset import step_subset
 
 
 def test_a_few_steps_stand_for_all(recording):

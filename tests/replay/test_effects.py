@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.model.diagnosis import Finding
 from diagnose.pipeline.savings import replay_savings
-from diagnose.replay.sampling import MAX_ERROR, REST_GAINS, cost_error
+from diagnose.replay.effects import MAX_ERROR, REST_GAINS, cost_error
 
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 MEAN_OF_FOUR = 3.182 / 4**0.5  # of standard deviations: Student's quantile for four values, 95 %

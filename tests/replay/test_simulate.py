@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diagnose.replay import Edge, build, simulate
-from diagnose.replay.contract import contract
+from diagnose.replay.simulate import contract
 from tests.replay.test_graph import two_steps
 
 
