@@ -20,7 +20,7 @@ from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import simulate
-from diagnose.replay.unrecorded import without_events
+from diagnose.replay.unrecorded import with_recording, without_events
 from diagnose.tables import Tables
 
 __all__ = [
@@ -142,12 +142,12 @@ def _with_recording_left(t: Tables, before: Graph, after: Graph) -> float:
     A host that waits for the device hides how long its own work takes: it only waits less. A change that takes the
     wait away then uncovers that work, and saves less than a replay with the quickest host shows.
     """
-    base, error_ns = replay_base(t), t.capture.event_cost_error_ns
-    if t.device_id < 0 or error_ns <= 0:
+    base = replay_base(t)
+    if t.device_id < 0 or t.capture.event_cost_error_ns <= 0:
         return float("inf")
 
     def step(graph: Graph) -> float:
-        slower = without_events(base.t, graph, -error_ns)
+        slower = with_recording(base.t, base.graph, graph)
         return base.period_of(slower, simulate(slower))
 
     whole = t.cached("step with recording left", lambda: step(base.graph))

@@ -25,7 +25,7 @@ from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
-__all__ = ["Unrecorded", "unrecorded", "unrecorded_host", "without_events"]
+__all__ = ["Unrecorded", "unrecorded", "unrecorded_host", "with_recording", "without_events"]
 
 MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
@@ -150,6 +150,29 @@ def without_events(t: Tables, graph: Graph, cost_ns: float) -> Graph:
     return _cheaper(graph, number, cost_ns)
 
 
+def with_recording(t: Tables, measured: Graph, changed: Graph) -> Graph:
+    """Return what a change made of ``measured``, with as much of the recording's cost as may be the host's own work.
+
+    A segment gets back no more than was taken from it: where the least that is left of one was reached, that is less
+    than its events cost. Of a segment that a change made shorter the same share was recording.
+    """
+    number, capture = t.cached("events inside", lambda: _events_inside(t, measured)), t.capture
+    cost_ns = (capture.event_cost_ns, capture.event_cost_ns - capture.event_cost_error_ns)
+    back = np.where(measured.is_task, 0.0, _given_back(measured.duration, number, cost_ns, MIN_LEFT))
+    share = np.divide(back, measured.duration, out=np.zeros(len(back)), where=measured.duration > 0)
+    later = _given_back(np.maximum(changed.delay, 0.0), _calls(changed), cost_ns, MIN_CALL_LEFT)
+    longer = np.minimum(changed.duration, measured.duration) * share
+    return replace(changed, duration=changed.duration + longer, delay=changed.delay + later)
+
+
+def _given_back(left: Floats, number: Ints, cost_ns: tuple[float, float], min_left: float) -> Floats:
+    """Return by how much longer times are that the higher of two costs of an event was taken from, with the lower."""
+    high, low = cost_ns
+    recorded = left + np.minimum(number * high, (1 / min_left - 1) * left)
+    longer: Floats = recorded - np.minimum(number * low, (1 - min_left) * recorded) - left
+    return np.maximum(longer, 0.0)
+
+
 def _events_inside(t: Tables, graph: Graph) -> Ints:
     """Return how many recorded host events begin inside each segment of host work, calls of the runtime threefold."""
     events = t.trace.events
@@ -168,11 +191,14 @@ def _events_inside(t: Tables, graph: Graph) -> Ints:
 def _cheaper(graph: Graph, number: Ints, cost_ns: float) -> Graph:
     """Return the graph without what recording adds to host work and to calls of the runtime."""
     less = np.minimum(number * cost_ns, (1 - MIN_LEFT) * graph.duration)
-    calls = np.select(
-        [graph.kind == Edge.CALL, (graph.kind == Edge.LAUNCH) | (graph.kind == Edge.WAIT)], [CALL_WEIGHT, 1], 0
-    )
-    sooner = np.minimum(calls * cost_ns, (1 - MIN_CALL_LEFT) * np.maximum(graph.delay, 0.0))
+    sooner = np.minimum(_calls(graph) * cost_ns, (1 - MIN_CALL_LEFT) * np.maximum(graph.delay, 0.0))
     return replace(graph, duration=graph.duration - np.where(graph.is_task, 0.0, less), delay=graph.delay - sooner)
+
+
+def _calls(graph: Graph) -> Ints:
+    """Return how many times the cost of an event lies on each edge: on a call, and about a launch or a wait."""
+    around = (graph.kind == Edge.LAUNCH) | (graph.kind == Edge.WAIT)
+    return np.select([graph.kind == Edge.CALL, around], [CALL_WEIGHT, 1], 0)
 
 
 class _Moved:

@@ -5,6 +5,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
+from diagnose.pipeline.overhead import as_unrecorded
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.reports.format import recording_cost
 from diagnose.text.numbers import duration, growth
@@ -142,3 +143,18 @@ def test_how_much_less_an_event_may_cost_follows_what_recording_certainly_added(
     known, open_ = (unrecorded(made, bare, 0.0, share * added).capture for share in (1.0, 0.5))
     assert known.event_cost_error_ns < 0.2 * known.event_cost_ns
     assert open_.event_cost_error_ns == pytest.approx(0.5 * open_.event_cost_ns, rel=0.3)
+
+
+def test_steps_that_differ_while_they_are_recorded_leave_open_what_an_event_costs(recording):
+    ms = per_step_ms(steps(recording, 0.0).tables())
+
+    def open_share(spread):
+        r = steps(recording, 2.5)
+        light = per_step_ms(r.tables())
+        r.with_info(light_ms=[light * (1 + part) for part in (-spread, 0.0, 0.0, spread)], unprofiled_ms=[ms] * 4)
+        capture = as_unrecorded(r.tables()).capture
+        return capture.event_cost_error_ns / capture.event_cost_ns
+
+    # Steps are twice as long while they are recorded: 1.3 tenths of that are 2.6 of what recording added.
+    assert open_share(0.0) < 0.02
+    assert open_share(0.1) == pytest.approx(0.26, rel=0.2)
