@@ -247,7 +247,7 @@ def test_a_segment_gets_no_more_back_than_recording_was_taken_from_it(waiting):
 
 def test_host_work_that_a_change_takes_away_gets_nothing_back(waiting):
     """All of it goes, so only the device's 600 µs are left, whatever recording cost the host."""
-    cost = replace(waiting.capture, event_cost_ns=5_000, event_cost_error_ns=4_000)
+    cost = replace(waiting.capture, event_cost_ns=55_000, event_cost_error_ns=50_000)
     t = type(waiting)(cost, cost.trace)
     gone = partial(scale_host, intervals=span(0, 4_000_000), factor=0.0)
     ends = [predict(made, measured(made), Effect(gone, gone, made.steps.step_ns)).high_ns for made in (waiting, t)]
