@@ -81,7 +81,7 @@ def test_collectives_that_one_member_lacks_make_no_groups_of_their_own(make_prof
 @pytest.mark.parametrize(
     ("name", "num_bytes", "num_bytes_out", "factor", "size"),
     [
-        # as nccl-tests count them among n = 4 ranks: PERFORMANCE.md, "Bus Bandwidth"; the size is of the whole operation
+        # As nccl-tests count them among four ranks (PERFORMANCE.md); the size is that of the whole operation.
         ("all_reduce", 4_000_000, 4_000_000, 2 * 3 / 4, 4_000_000),
         ("reduce_scatter", 4_000_000, 1_000_000, 3 / 4, 4_000_000),
         ("all_gather", 1_000_000, 4_000_000, 3 / 4, 4_000_000),
