@@ -12,6 +12,7 @@ from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import answer as answers
 from diagnose.reports import code_tables, saving_words
+from diagnose.reports.aligned_chart import aligned_chart
 from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
@@ -82,6 +83,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         memory_chart=memory_chart(d.memory) if d.memory is not None else None,
         roofline_chart=roofline_chart(d.roofline) if d.roofline is not None else None,
         rank_chart=rank_chart(d.ranks, d.legends) if len(d.ranks) > 1 else None,
+        aligned_chart=aligned_chart(d.job.aligned) if d.job is not None and d.job.aligned is not None else None,
         arrival_chart=arrival_chart(d.job) if d.job is not None else None,
         job_sentences=list(job_sentences(d.job)) if d.job is not None else [],
         shown_rank=shown_rank(d) if len(d.ranks) > 1 else None,

@@ -32,7 +32,11 @@ def left_out(d: Diagnosis, shown: Sequence[RankSummary]) -> str:
     words = "The {num} slowest of {ranks}; the JSON holds all of them."
     if d.job is not None and (d.job.late_ranks or d.job.rows):
         words = "{num} of {ranks}: late ones first, then by how late they are; the JSON holds all of them."
-    return tr(words, num=len(shown), ranks=plural(len(d.ranks), "rank"))
+    listed = tr(words, num=len(shown), ranks=plural(len(d.ranks), "rank"))
+    if d.job is None or d.job.num_rows <= len(d.job.rows):
+        return listed
+    more = "Lateness in each step it has of the {num} worst of {ranks}, the worst first."
+    return f"{listed} {tr(more, num=len(d.job.rows), ranks=plural(d.job.num_rows, 'rank'))}"
 
 
 def names_late(j: Job) -> str:
@@ -49,20 +53,12 @@ def names_late(j: Job) -> str:
 def job_sentences(j: Job) -> Iterator[str]:
     """Yield what the comparison of the ranks found, one sentence each."""
     if j.late_ranks:
-        who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
-        several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
-        why = tr("; no recorded cause explains it")
-        if j.cause:
-            why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
-        if several:
-            yield tr("Ranks {who} are late in most steps, by {late}{why}.", who=who, late=late, why=why)
-            yield tr("A step would be {saved} shorter with them no later.", saved=saved)
-        else:
-            yield tr("Rank {who} is late in most steps, by {late}{why}.", who=who, late=late, why=why)
-            yield tr("A step would be {saved} shorter with it no later.", saved=saved)
+        yield from _late(j)
     elif j.taking_turns:
         who = ", ".join(map(str, j.taking_turns[:8]))
         yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
+    elif _are_compared(j) and len(j.steps) == 1:
+        yield tr("No rank is late in the recorded step.")
     elif _are_compared(j):
         yield tr("No rank is late in most steps.")
     if j.begins_late is not None:
@@ -80,6 +76,28 @@ def job_sentences(j: Job) -> Iterator[str]:
             factor=f"{g.ratio:.1f}",
             others=plural(g.num_others, "other group"),
         )
+
+
+def _late(j: Job) -> Iterator[str]:
+    """Yield who is late and why, and what a step would take with none of them late."""
+    who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
+    several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
+    why = tr("; no recorded cause explains it")
+    if j.cause:
+        why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
+    shown = {"who": who, "late": late, "why": why}
+    if several and len(j.steps) == 1:
+        yield tr("Ranks {who} are late in the recorded step, by {late}{why}.", **shown)
+    elif several:
+        yield tr("Ranks {who} are late in most steps, by {late}{why}.", **shown)
+    elif len(j.steps) == 1:
+        yield tr("Rank {who} is late in the recorded step, by {late}{why}.", **shown)
+    else:
+        yield tr("Rank {who} is late in most steps, by {late}{why}.", **shown)
+    if several:
+        yield tr("A step would be {saved} shorter with them no later.", saved=saved)
+    else:
+        yield tr("A step would be {saved} shorter with it no later.", saved=saved)
 
 
 def _are_compared(j: Job) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from diagnose.reports.json_values import Json, each, ms, share, text
 
 if TYPE_CHECKING:
-    from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
+    from diagnose.model.job import AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
 
 __all__ = ["job_to_dict"]
 
@@ -38,7 +38,33 @@ def job_to_dict(j: Job) -> dict[str, Json]:
         "steps": list(j.steps),
         "arrivals": each(text, j.arrivals),
         "rows": each(_row, j.rows),
+        "rows_of": max(j.num_rows, len(j.rows)),
         "collectives": each(_collective, j.collectives),
+        "aligned_step": None if j.aligned is None else _aligned(j.aligned),
+    }
+
+
+def _aligned(a: AlignedStep) -> dict[str, Json]:
+    return {"step": a.step, "ranks": each(_aligned_rank, a.ranks)}
+
+
+def _aligned_rank(r: AlignedRank) -> dict[str, Json]:
+    return {
+        "rank": r.rank,
+        "part": r.part,
+        "begin_ms": ms(r.begin_ns),
+        "end_ms": ms(r.end_ns),
+        "causes": [{"cause": cause, "lost_ms": ms(ns)} for cause, ns in r.causes],
+        "collectives": [
+            {
+                "name": text(c.name),
+                "start_ms": ms(c.start_ns),
+                "waiting_ms": ms(c.waiting_ns),
+                "transfer_ms": ms(c.transfer_ns),
+            }
+            for c in r.collectives
+        ],
+        "collectives_of": max(r.num_collectives, len(r.collectives)),
     }
 
 

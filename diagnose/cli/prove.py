@@ -237,7 +237,7 @@ def _agree(
         )
     if request.yes and (capture is None or request.trust_command):
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(_why_asked(command, capture))
     import click
 

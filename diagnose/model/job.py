@@ -6,7 +6,16 @@ from typing import Final
 
 from diagnose.model.frozen import dataclass
 
-__all__ = ["LATE_RANKS", "CollectiveSummary", "Job", "RankRow", "SlowGroup"]
+__all__ = [
+    "LATE_RANKS",
+    "AlignedCollective",
+    "AlignedRank",
+    "AlignedStep",
+    "CollectiveSummary",
+    "Job",
+    "RankRow",
+    "SlowGroup",
+]
 
 LATE_RANKS: Final = "straggler"  # as the rule is called that finds them, in a diagnosis and on the command line
 
@@ -61,6 +70,37 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AlignedCollective:
+    """What one rank has of a collective, on the clock of an ``AlignedStep``."""
+
+    name: str  # its purpose, where that is known
+    start_ns: float
+    waiting_ns: float  # at first: inside for longer than the rank that came last
+    transfer_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRank:
+    """One rank in an ``AlignedStep``."""
+
+    rank: int
+    part: str  # late, slowest, median or fastest
+    begin_ns: float  # of the step, on the host
+    end_ns: float
+    causes: tuple[tuple[str, float], ...] = ()  # what it loses most time to up to its last collective, ns
+    collectives: tuple[AlignedCollective, ...] = ()  # that were matched with other ranks', in the order of their starts
+    num_collectives: int = 0  # of these only the longest are kept where there are very many
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedStep:
+    """One step of a few ranks on one clock; its zero is the first thing that any of them does in it."""
+
+    step: int  # its number
+    ranks: tuple[AlignedRank, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """How the ranks compare; ``rows`` begin with the worst rank, and hold the late ones in any case."""
 
@@ -84,3 +124,5 @@ class Job:
     slow_group: SlowGroup | None = None
     collectives: tuple[CollectiveSummary, ...] = ()
     differences: tuple[tuple[str, float], ...] = ()  # cause, ns a step more than the equals; the largest first
+    num_rows: int = 0  # that there would be of all ranks: more than ``rows`` where these are the worst only
+    aligned: AlignedStep | None = None  # a middle step of the late rank, or the slowest, the median and the fastest

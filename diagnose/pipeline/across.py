@@ -15,12 +15,13 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSumma
 from diagnose.model.events import Note
 from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.noting import noting
+from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, job_of
 from diagnose.ranks.profile import RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["answer_of", "from_summary", "ranks_to_examine", "shown"]
+__all__ = ["answer_of", "from_summary", "parts_of_ranks", "ranks_to_examine", "shown"]
 
 MIN_CAUSE_SHARE = (
     0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
@@ -36,10 +37,19 @@ def shown(c: Comparison) -> int:
 
 def ranks_to_examine(c: Comparison) -> tuple[int, ...]:
     """Return the ranks whose full examination the answer needs: the shown one, the median one and the fastest."""
+    return tuple(parts_of_ranks(c))
+
+
+def parts_of_ranks(c: Comparison) -> dict[int, str]:
+    """Return what each of the ranks to examine is; of a rank that is several of these, the first."""
     by_step = sorted(c.ranks, key=lambda p: (p.step_ns, p.rank))
     waits = sorted(c.waits_ns, key=lambda rank: c.waits_ns[rank])
     median = waits[len(waits) // 2] if waits else by_step[len(by_step) // 2].rank
-    return tuple(dict.fromkeys((shown(c), median, by_step[0].rank)))
+    first = "late" if c.lateness.late else "slowest"
+    parts: dict[int, str] = {}
+    for rank, part in ((shown(c), first), (median, "median"), (by_step[0].rank, "fastest")):
+        parts.setdefault(rank, part)
+    return parts
 
 
 def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program = UNKNOWN) -> Diagnosis:
@@ -58,6 +68,9 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     job = None
     with noting("ranks", notes):
         job = job_of(c)
+        index = {p.rank: i for i, p in enumerate(c.ranks)}
+        parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
+        job = replace(job, aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
     return replace(
         answer,
         ranks=tuple(_row(p, examined.get(p.rank), c.waits_ns.get(p.rank)) for p in c.ranks),

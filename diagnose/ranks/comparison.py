@@ -20,7 +20,7 @@ from diagnose.ranks.waits import Times, Waits, equals_of, times_of, waits_of, wi
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 
 MAX_REPLAY_ERROR = 0.05  # of the step: beyond it the ranks' own times alone show what a late one costs
-MAX_ROWS = 64  # of the tables and of the heat map
+MAX_ROWS = 64  # of the tables and of the heat map; of more late ranks each has one
 MAX_ARRIVALS = 64  # collectives of one step
 
 
@@ -142,7 +142,7 @@ def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
 
 
 def job_of(c: Comparison) -> Job:
-    """Return what reports show of the comparison."""
+    """Return what reports show of the comparison, but for the timelines of the ranks that are examined."""
     late, ranks = c.lateness, c.ranks
     number = [p.rank for p in ranks]
     slow = c.slow_group
@@ -153,6 +153,7 @@ def job_of(c: Comparison) -> Job:
         residual_ns=c.matches.residual_ns,
         steps=tuple(int(n) for n in c.times.steps),
         rows=rows,
+        num_rows=len(ranks),
         arrivals=arrivals,
         late_ranks=tuple(sorted(number[i] for i in late.late)),
         late_ns=late.late_ns,
@@ -190,7 +191,7 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,
         )
-        for i in order[:MAX_ROWS]
+        for i in order[: max(MAX_ROWS, len(c.lateness.late))]
     )
     return rows, names
 

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-SRUN = Path(__file__).parent / "srun.py"
+LAUNCH = Path(__file__).parent / "launch.py"
 BOUNDS = ("--skip", "4", "--steps", "6", "--json", "--quiet")
-# Sleeping takes a fixed time: load lengthens it on all ranks and shortens it on none.
+# Load lengthens the sleep on no rank but this one, and what the others do by less than it: it is three times the bar.
 SCRIPT = """
 import os, sys, time
 import torch, torch.distributed as dist
-rank = int(os.environ.get("SLURM_PROCID", os.environ.get("RANK")))
-size = int(os.environ.get("SLURM_NTASKS", os.environ.get("WORLD_SIZE")))
-late, rendezvous, wait_s = int(sys.argv[1]), sys.argv[2], 0.08
+def given(*names):
+    return int(next(os.environ[name] for name in names if name in os.environ))
+
+rank = given("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK")
+size = given("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE")
+late, rendezvous, wait_s = int(sys.argv[1]), sys.argv[2], 0.2
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=size)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
@@ -29,7 +32,7 @@ def prepare(rank):
         time.sleep(wait_s)
     return torch.randn(8, 64)
 
-for step in range(40):
+for step in range(24):
     batch = prepare(rank)
     model(batch).sum().backward()
     optimizer.step()
@@ -54,13 +57,14 @@ def port() -> int:
     [
         (2, "apart"),
         (4, "torchrun"),
+        (2, "mpirun"),
         pytest.param(4, "apart", marks=pytest.mark.full),
     ],
 )
 def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, tmp_path, port, num, launcher):
-    srun = (sys.executable, SRUN, "apart", num, sys.executable, "-m", "diagnose")
-    started = tuple(map(str, srun if launcher == "apart" else (*TORCHRUN, num, "diagnose")))
-    rendezvous = f"tcp://127.0.0.1:{port}" if launcher == "apart" else "env://"
+    alone = (sys.executable, LAUNCH, launcher, num, sys.executable, "-m", "diagnose")
+    started = tuple(map(str, (*TORCHRUN, num, "diagnose") if launcher == "torchrun" else alone))
+    rendezvous = "env://" if launcher == "torchrun" else f"tcp://127.0.0.1:{port}"
     done = diagnose("trace", *BOUNDS, "--capture", "capture", script(SCRIPT), 1, rendezvous, launcher=started)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -76,3 +80,16 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(diagnose, script, tmp_path
         assert not list((tmp_path / "node0" / "capture").glob("*rank1*"))
         again = diagnose("analyze", "--json", "--quiet", "--no-cache", tmp_path / "node0" / "capture")
         assert json.loads(again.stdout)["job"] == answer["job"]
+
+
+@pytest.mark.slow
+def test_chosen_ranks_are_recorded_and_the_others_only_run(diagnose, script, tmp_path):
+    started = tuple(map(str, (*TORCHRUN, 3, "diagnose")))
+    done = diagnose(
+        "trace", *BOUNDS, "--ranks", "0,2", "--capture", "capture", script(SCRIPT), 1, "env://", launcher=started
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert [r["rank"] for r in answer["ranks"]] == [0, 2]
+    assert not list((tmp_path / "capture").glob("rank1*"))
+    assert answer["source"]["world_size"] == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -128,6 +130,38 @@ def test_a_damaged_entry_counts_as_absent(cache):
     entry.write_bytes(entry.read_bytes()[:-1] + b"x")
     assert cache.get("k") is None
     assert not entry.exists()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from diagnose.pipeline.cache import Cache
+cache = Cache(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(200):
+    cache.put("k", sys.argv[2].encode() * 100_000)
+"""
+
+
+def test_two_processes_that_write_one_entry(cache):
+    """Both wait for a line, so that neither is done when the other begins; every read is one whole result or none."""
+    command = (sys.executable, "-c", WRITER, str(cache.folder))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen((*command, letter), **pipes) for letter in "ab"]
+    assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    results, seen = {b"a" * 100_000, b"b" * 100_000}, set()
+    while any(writer.poll() is None for writer in writers):
+        seen.add(cache.get("k"))
+    for writer in writers:
+        writer.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen <= {None, *results}
+    assert cache.get("k") in results
+    assert [path.name for path in cache.folder.iterdir()] == ["k"]
 
 
 def test_two_writers_of_one_entry(cache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -36,6 +37,14 @@ def test_a_worker_that_is_killed_costs_no_rank(scheduler, ranks, tmp_path):
         found = dict(on_executor(cluster.executor, cluster.num_workers, working.dying_once(tmp_path / "marks"), ranks))
     assert {i: outcome.data for i, outcome in found.items()} == {i: b"%d" % i for i in range(5)}
     assert len(list((tmp_path / "marks").iterdir())) == 1
+
+
+def test_a_job_whose_worker_is_killed_has_the_answer_of_one_process(scheduler, tmp_path, monkeypatch):
+    monkeypatch.setattr("diagnose.pipeline.job.packed_both", partial(working.analysis_dying_once, tmp_path))
+    path = "fixtures/captures/barrier_every_step"
+    answer = analyze_inputs([path], workers=Workers(cluster=scheduler), progress=QUIET, draw=False)
+    assert [mark.name for mark in tmp_path.iterdir()] == ["died"]
+    assert to_dict(answer) == to_dict(analyze_paths([path]))
 
 
 def test_a_job_on_a_cluster_has_the_answer_of_one_process(scheduler):

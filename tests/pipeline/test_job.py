@@ -207,3 +207,14 @@ def test_less_memory_means_fewer_processes(traces):
     with job.list_inputs([traces]) as inputs:
         assert workers._processes(Workers(8, 4 << 30), inputs.ranks) == (8, 512 << 20)
         assert workers._processes(Workers(None, 300 << 20), inputs.ranks) == (1, 300 << 20)
+
+
+def test_timelines_are_there_without_the_traces_too(traces):
+    profile = profile_inputs([traces], workers=Workers(1), progress=QUIET)
+    expected = analyzed(traces)["job"]["aligned_step"]
+    shutil.rmtree(traces)
+    answer = to_dict(answer_from_summaries(profile, workers=Workers(1), progress=QUIET, draw=False))
+    assert answer["job"]["aligned_step"] == expected
+    assert sorted(rank["rank"] for rank in expected["ranks"]) == [0, 1]
+    assert all(rank["collectives"] for rank in expected["ranks"])
+    assert min(c["waiting_ms"] for rank in expected["ranks"] for c in rank["collectives"]) == 0.0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.rank_results import packed_both
 from diagnose.trace_reader.inputs import RankFiles
 
 
@@ -26,6 +29,14 @@ def dying(marks: Path, times: int, files: RankFiles) -> bytes:
             (marks / str(died)).touch()
             os.kill(os.getpid(), signal.SIGKILL)
     return size_of(files)
+
+
+def analysis_dying_once(marks: Path, files: RankFiles, *, cache: Cache | None, draw: bool) -> bytes:
+    """Analyse a rank as a job does, but end the first process that is about to."""
+    with suppress(FileExistsError):
+        (marks / "died").touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return packed_both(files, cache=cache, draw=draw)
 
 
 def hungry(files: RankFiles) -> bytes:

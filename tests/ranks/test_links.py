@@ -76,3 +76,30 @@ def test_collectives_that_one_member_lacks_make_no_groups_of_their_own(make_prof
         columns = {name: np.delete(getattr(held, name), row) for name in Collectives.__slots__}
         ranks[lacking] = replace(ranks[lacking], collectives=Collectives(**columns))
     assert compare_ranks(JobProfile.of(ranks), TRAITS).slow_group is None
+
+
+@pytest.mark.parametrize(
+    ("name", "num_bytes", "num_bytes_out", "factor", "size"),
+    [
+        # As nccl-tests count them among four ranks (PERFORMANCE.md); the size is that of the whole operation.
+        ("all_reduce", 4_000_000, 4_000_000, 2 * 3 / 4, 4_000_000),
+        ("reduce_scatter", 4_000_000, 1_000_000, 3 / 4, 4_000_000),
+        ("all_gather", 1_000_000, 4_000_000, 3 / 4, 4_000_000),
+        ("all_to_all", 4_000_000, 4_000_000, 3 / 4, 4_000_000),
+        ("broadcast", 4_000_000, 4_000_000, 1.0, 4_000_000),
+    ],
+)
+@pytest.mark.parametrize(("link", "host", "peak"), [(300.0, "a", 300.0), (0.0, "a", 0.0), (300.0, "", 0.0)])
+def test_bus_bandwidth_is_that_of_nccl_tests(
+    make_profile, name, num_bytes, num_bytes_out, factor, size, link, host, peak
+):
+    kind = CollectiveKind(0, name, num_bytes, num_bytes_out, "float")
+    more = {"kinds": (kind,), "link_gbps": link, "host": host}
+    own = [[{"compute-forward": 8.0}] * 3 for _ in range(4)]
+    ranks = [make_profile(n, own[n], (10.0, 20.0, 30.0), **more) for n in range(4)]
+    (found,) = compare_ranks(JobProfile.of(ranks), TRAITS).collectives
+    took = 2_000_000  # ns, of each
+    assert found.transfer_ns == took
+    assert found.algorithm_gbps == pytest.approx(size / took)
+    assert found.bus_gbps == pytest.approx(size / took * factor)
+    assert found.peak_gbps == peak

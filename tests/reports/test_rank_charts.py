@@ -4,11 +4,13 @@ import re
 from dataclasses import replace
 
 from diagnose.model.diagnosis import RankSummary
-from diagnose.model.job import Job, RankRow
+from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep, Job, RankRow
+from diagnose.reports.aligned_chart import aligned_chart
 from diagnose.reports.answer import answer
 from diagnose.reports.headline import shown_rank
 from diagnose.reports.html import render
 from diagnose.reports.job_words import job_sentences, worst_first
+from diagnose.reports.json import to_dict
 from diagnose.reports.language import language
 from diagnose.reports.rank_charts import arrival_chart, lateness_chart
 from diagnose.reports.text import render as text_report
@@ -19,7 +21,7 @@ ROWS = (
     RankRow(0, 0.0, (0.0,), 0.0, 0.0, (5.0 * MS, 1.0 * MS, 0.0)),
 )
 LATE = Job(
-    4, 12, 0.0, (7,), ROWS, ("all_reduce", "all_reduce", "all_gather"), (3,), 4.0 * MS, 3.0 * MS, "data-stall",
+    4, 12, 0.0, (7, 8), ROWS, ("all_reduce", "all_reduce", "all_gather"), (3,), 4.0 * MS, 3.0 * MS, "data-stall",
     cause_share=0.8,
 )  # fmt: skip
 
@@ -38,6 +40,43 @@ def test_nothing_is_said_of_who_is_late_where_nothing_was_compared():
     assert list(job_sentences(nobody)) == ["No rank is late in most steps."]
     assert list(job_sentences(replace(nobody, num_collectives=0))) == []
     assert list(job_sentences(replace(nobody, rows=(replace(ROWS[0], late_ns=None),)))) == []
+
+
+def test_of_one_step_the_report_says_no_more_than_that_was_seen():
+    one = replace(LATE, steps=(7,))
+    seen = "late in the recorded step"
+    assert next(job_sentences(one)) == f"Rank 3 is {seen}, by 4.00 ms, 80.0 % of it data-stall."
+    assert next(job_sentences(replace(one, late_ranks=(1, 3)))).startswith(f"Ranks 1, 3 are {seen}, by 4.00 ms")
+    assert list(job_sentences(replace(one, late_ranks=()))) == [f"No rank is {seen}."]
+
+
+def test_the_report_says_how_many_rows_the_json_holds(forms):
+    d = job_of_36(forms, num_rows=36)
+    words = "Lateness in each step it has of the 3 worst of 36 ranks, the worst first."
+    assert words in " ".join(text_report(d).split())
+    assert to_dict(d)["job"]["rows_of"] == 36
+    assert words not in " ".join(text_report(job_of_36(forms, num_rows=3)).split())
+
+
+def test_timelines_show_who_comes_last_and_where_the_others_wait(forms):
+    moved = AlignedCollective("ddp-bucket", 8.0 * MS, 0.0, 2.0 * MS)
+    waited = AlignedCollective("ddp-bucket", 2.0 * MS, 6.0 * MS, 2.0 * MS)
+    late = AlignedRank(3, "late", 0.0, 10.0 * MS, (("data-stall", 6.0 * MS),), (moved,), 1)
+    fast = AlignedRank(0, "fastest", 0.0, 10.0 * MS, (), (waited,), 4)
+    step = AlignedStep(7, (late, fast))
+    chart = str(aligned_chart(step))
+    assert "Step 7 on one clock: rank 3 (late), rank 0 (fastest)." in chart
+    assert "loses data-stall 6.00 ms" in chart
+    assert "the 1 longest of 4 collectives" in chart
+    assert "ddp-bucket: waits 6.00 ms, transfer 2.00 ms" in chart
+    boxes = re.findall(r'<path d="M([\d.]+),([\d.]+)h([\d.]+)v', chart)
+    # late: transfer from 8 to 10 ms, marked as last; fastest: waiting from 2 to 8 ms, then the same transfer
+    assert boxes == [
+        ("854.8", "16.0", "191.2"), ("854.8", "16.0", "3.0"), ("281.2", "82.0", "573.6"), ("854.8", "82.0", "191.2"),
+    ]  # fmt: skip
+    d = replace(forms["ranks"], job=replace(LATE, aligned=step))
+    assert 'id="aligned"' in render(d)
+    assert 'id="aligned"' not in render(replace(d, job=LATE))
 
 
 def job_of_36(forms, **fields):
@@ -121,8 +160,9 @@ def test_lateness_has_a_row_of_steps_for_each_rank_the_worst_first(forms):
 
 
 def test_lateness_of_one_step_or_within_the_noise_is_not_drawn(forms):
-    assert lateness_chart(LATE, 20.0 * MS) is None
-    assert 'id="lateness"' not in render(replace(forms["ranks"], job=LATE))
+    one = replace(LATE, steps=(7,))
+    assert lateness_chart(one, 20.0 * MS) is None
+    assert 'id="lateness"' not in render(replace(forms["ranks"], job=one))
     rows = (RankRow(3, 0.0, (0.1 * MS, 0.0), 0.0, 0.0),)
     assert lateness_chart(replace(LATE, rows=rows, steps=(7, 8)), 20.0 * MS) is None
 

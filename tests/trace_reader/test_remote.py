@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from diagnose.cli.main import run
 from diagnose.errors import InputError
 from diagnose.trace_reader import inputs, open_captures
 from diagnose.trace_reader.folders import read_rank
@@ -57,6 +59,14 @@ def test_the_ranks_of_a_run_behind_a_url(bucket, path, monkeypatch):
     ]
     assert captures[1].trace.path.startswith(f"{bucket}/run")
     assert captures[1].trace.trust == ()
+
+
+def test_the_command_answers_for_a_run_behind_a_url(bucket, tmp_path):
+    output = tmp_path / "answer.json"
+    assert run(["analyze", f"{bucket}/run", "--json", "--no-cache", "--quiet", "--output", str(output)]) == 0
+    answer = json.loads(output.read_text())
+    assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
+    assert answer["source"]["path"].startswith(f"{bucket}/run/rank")
 
 
 def test_one_file_behind_a_url(bucket):
