@@ -72,8 +72,8 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     A change saves no more than its limit: where the replay of its upper end goes beyond, the whole range is scaled to
     it, so that what the replay leaves open stays open. Both ends then move apart by what the replay itself may miss by,
     and by what the mean of a few steps may: the limit, which is such a mean, by the latter alone, and never beyond the
-    step. The lower end is that of the slowest host that recording leaves possible. A change with a limit never makes the step longer; one without, which a user asked about, may, and is not
-    widened.
+    step. The lower end is that of the slowest host that recording leaves possible. A change with a limit never makes
+    the step longer; one without, which a user asked about, may, and is not widened.
     """
     base = replay_base(t)
     graphs = (effect.most(before.most), effect.least(before.least) if effect.least is not None else before.least)
