@@ -94,18 +94,12 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         left_ns = max(before.low_ns - most, 0.0)
         room_ns = max(left_ns - floor_ns, REPLAY_ERROR * left_ns)
         limit_ns = max(effect.limit_ns, min(effect.limit_ns * (1 + effect.error.more), t.steps.step_ns))
-        less_ns = hypot(min(missed, room_ns), _smaller_by(least, effect.error.less, t.steps.step_ns))
+        less_ns = min(hypot(missed, effect.error.less * least), room_ns)
         more_ns = min(hypot(missed, effect.error.more * most), room_ns)
         least = max(least - less_ns, 0.0)
         most = max(most, min(most + more_ns, limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
-
-
-def _smaller_by(saved_ns: float, less: float, step_ns: float) -> float:
-    """Return by how much less of a step a change saves where its cause takes a share less: so does the whole step."""
-    fewer_ns = less * saved_ns
-    return fewer_ns * (step_ns - saved_ns) / (step_ns - fewer_ns) if fewer_ns < step_ns else saved_ns
 
 
 def _device_ns(base: ReplayBase, graph: Graph) -> float:
