@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
 from types import ModuleType
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FALLBACK_RULE",
+    "HOST_LEGENDS",
     "HOST_RULES",
     "IDLE_RULES",
     "KERNEL_RULES",
@@ -136,4 +138,7 @@ LEGENDS: Mapping[str, Legend] = {
     WORK: Legend("the host computed inside operators", "#5b7fa6"),
     OUTSIDE: Legend("Python or unknown between operators", "#868e96"),
     **{rule.META.id: rule.META.legend for rule in RULES if rule.META.legend.label},
+}
+HOST_LEGENDS: Mapping[str, Legend] = {
+    name: replace(legend, label=legend.host_label or legend.label) for name, legend in LEGENDS.items()
 }

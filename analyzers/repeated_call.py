@@ -6,6 +6,10 @@ What it looks for
     whether random numbers were drawn. Of several such calls in a step the longest is needed, and of one that is the
     same in each step none. With the calls go their functions in the backward pass. At least 5 % of the step.
 
+    A result that has gradients stands for a later call's only until its backward pass, which frees what it needs, and
+    until an optimizer updates weights in place; one without gradients never stands for one with them. So the two calls
+    of a discriminator, on a generator's output and on what `detach()` makes of it, are two.
+
 Why it costs
     Targets that are computed anew for each minibatch although the model that computes them stays as it is, a loss and a
     metric that each call the model, or a derivative that each term of a loss takes from a call of its own: all of them
@@ -22,6 +26,7 @@ How sure
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,8 +35,9 @@ import numpy as np
 from diagnose.analyzers.common.callers import callers
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.locate import source_line
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Confidence, Finding
+from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -74,13 +80,26 @@ def find(t: Tables) -> list[Finding]:
     facts = {"module": first.module, "with_gradients": first.with_gradients}
     confidence: Confidence = "high" if t.device_id < 0 else "medium"
     rule = IdleRule(META.id, title, probe="middle", confidence=confidence, evidence=lambda _t, _o: texts, facts=facts)
-    idle = [replace(finding, where=callers(t, found) or finding.where) for finding in idle_finding(t, rule)]
+    idle = [replace(finding, where=_where(t, found) or finding.where) for finding in idle_finding(t, rule)]
     if t.device_id < 0:
         return idle
     host = union(*[one.host for one in found])
     tasks = np.flatnonzero(t.launched_in(host))
     busy = kernel_finding(t, KernelRule(META.id, title, MIN_STEP_SHARE, 0.0, texts, confidence, facts), tasks)
     return _with_kernels(idle, busy, tasks)
+
+
+def _where(t: Tables, found: Sequence[RepeatedCall]) -> tuple[Where, ...]:
+    """Return where the calls come from; of a function that calls the first module itself, the line of its calls."""
+    where = callers(t, found)
+    cwd = t.capture.info.cwd.rstrip("/") if t.capture.info is not None else ""
+    places = Counter((file.removeprefix(f"{cwd}/"), line, function) for file, line, function in found[0].places)
+    if where:
+        places = Counter({each: num for each, num in places.items() if each[2] == where[0].function})
+    if not places:
+        return where
+    (file, line, function), _ = places.most_common(1)[0]
+    return (Where(file, line, function, code=source_line(t, file, line)), *where[1:])
 
 
 def _text(t: Tables, one: RepeatedCall) -> str:

@@ -37,7 +37,8 @@ def texts() -> dict[str, str]:
     for rule in RULES:
         legend = rule.META.legend
         found |= dict.fromkeys(
-            filter(None, (legend.label, legend.heading, legend.meaning)), f"legend of rule {rule.META.id}"
+            filter(None, (legend.label, legend.host_label, legend.heading, legend.meaning)),
+            f"legend of rule {rule.META.id}",
         )
     for change in CHANGES.values():
         found.setdefault(change.numerics.safety, f"what change {change.id} does to the numbers")

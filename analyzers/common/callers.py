@@ -18,6 +18,7 @@ from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
 from diagnose.tables.repeated_calls import RepeatedCall
+from diagnose.tables.sampled_issuer import PASSES_ON
 
 __all__ = ["at_function", "callers"]
 
@@ -69,7 +70,10 @@ def _common(stacks: Sequence[_Stack]) -> _Stack:
 
 
 def at_function(t: Tables, function: _Function, *, calls: _Function | None = None) -> Where:
-    """Return the line of a function that the sampler of the whole run saw most, of those at which it calls another."""
+    """Return the line of a function that the sampler of the whole run saw most, of those at which it calls another.
+
+    Of those at which it calls no function of the script's, a backward pass and an optimizer's step are left out.
+    """
     file, first, name = function
     end = min((other for other in _first_lines(t).get(PurePosixPath(file).name, ()) if other > first), default=None)
     seen, run = Counter[tuple[str, int]](), t.capture.run
@@ -78,7 +82,8 @@ def at_function(t: Tables, function: _Function, *, calls: _Function | None = Non
         for path, count in zip(run.paths, num.tolist(), strict=True):
             for inner, at in zip((None, *path), path, strict=False):
                 mine = _is_same(at[0], file) and at[2] == name and first <= at[1] < (end or at[1] + 1)
-                if mine and (calls is None or (inner is not None and inner[2] == calls[2])):
+                passes_on = PASSES_ON.search(t.capture.lines.get(at[:2], "")) is not None
+                if mine and (not passes_on if calls is None else inner is not None and inner[2] == calls[2]):
                     seen[at[0], at[1]] += count
     if not seen:
         return Where(file, first, name, code=source_line(t, file, first))

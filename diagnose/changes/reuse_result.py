@@ -4,8 +4,9 @@ What it does
     Leaves out calls whose result is there already, and what follows from them in the backward pass.
 
 What to watch
-    A result that several losses use must be kept until all of them have had their backward pass: add the losses up. A
-    tensor that is changed in place in between has to be copied first.
+    A result that several losses use serves one backward pass, which frees what it needs: add the losses up, and call
+    `backward()` once, before the optimizer's step. Where gradients are taken of it, neither the result nor the weights
+    may be changed in place before that; a copy helps only a result without gradients, such as that of a teacher.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MIN_SAVED_SHARE = 0.6  # of the calls: what they share with the one that stays, as its derivatives, may grow by a part
+_NEEDS_OF_GRADIENTS = (
+    "memory for the result, until its last use; one backward pass for all that uses it, and before that no change in "
+    "place of the result or the weights"
+)
 _WITHOUT = """with torch.no_grad():
     targets = teacher(x)               # once, before the loop over the minibatches
 for rows in torch.randperm(len(x)).split(32):
@@ -30,6 +35,7 @@ for rows in torch.randperm(len(x)).split(32):
 _WITH = """outputs = model(x)                   # once; the loss and all that is computed of the outputs use it
 loss = criterion(outputs, y)
 hits = outputs.detach().argmax(1) == labels
+loss.backward()                      # once, of the sum of all losses: it frees what the outputs need
 # derivatives: all that are wanted of one call
 # u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)"""
 
@@ -43,7 +49,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         before=(place.code or "") if place else "",
         after=_WITH if with_gradients else _WITHOUT,
         least=MIN_SAVED_SHARE,
-        needs="memory for the result, until its last use",
+        needs=_NEEDS_OF_GRADIENTS if with_gradients else "memory for the result, until its last use",
         numerics=rounding("gradients of one call are added in another order") if with_gradients else identical(),
     )
 

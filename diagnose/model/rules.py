@@ -80,6 +80,7 @@ class Legend:
     colour: str = "#8b93a1"  # reads on white and on black
     heading: str = ""  # the kind of bottleneck, where the verdict's own word does not name it
     meaning: str = ""  # of the heading, a clause
+    host_label: str = ""  # in the place of the label where there is no device
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
         host_by_cause=inputs.host_by_cause,
-        legends=analyzers.LEGENDS,
+        legends=analyzers.LEGENDS if t.device_id >= 0 else analyzers.HOST_LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
 

@@ -6,22 +6,19 @@ Python frames show it; where so many operators run that none were recorded, the 
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from itertools import compress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.host import Layers
-from diagnose.tables.names import MODULE
+from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, stacks
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
-from diagnose.tables.sampled_issuer import LIBRARY, MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
+from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
@@ -29,16 +26,11 @@ __all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
-MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fewer
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
-_MODULE = lazy_pattern(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 _INSTANCE = lazy_pattern(r"_\d+$")
-_BACKWARD = lazy_pattern(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
-_OPTIMIZER = lazy_pattern(r"(^|/)torch/optim/")
-NO_LAYERS = Layers((), (), EMPTY.end)
 
 
 class _Owner(NamedTuple):
@@ -68,7 +60,7 @@ def issued(t: Tables) -> Intervals:
         return EMPTY
     if not _has_frames(t):
         return _issued_by_samples(t)
-    again = _called_again(named)
+    again = called_again(named)
     known = dict(_owners_of(named, rows, again) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
@@ -90,7 +82,7 @@ def called_by_functions(t: Tables) -> dict[str, Rows]:
     """
     if not _has_frames(t):
         return {}
-    again = _called_again(t.named)
+    again = called_again(t.named)
     known = dict(_owners_of(t.named, rows, again) for rows in _by_step(t.named))
     found: dict[str, list[int]] = {}
     for rows in _by_step(t):
@@ -129,23 +121,10 @@ def _by_step(t: Tables) -> list[Rows]:
     return [part for part in np.split(rows, cuts)[1:] if len(part)]
 
 
-@shared_table
-def _called_again(t: Tables) -> frozenset[str]:
-    """Return the frames of the modules that a step calls again and again: the same one for each time step or row.
-
-    Beside a device what a model launches is its own: generation calls a model for each token, which no loop can spare.
-    """
-    if t.device_id >= 0:
-        return frozenset()
-    rows = t.in_window(t.calls(MODULE, Kind.PYTHON))
-    called = Counter(t.name(row) for row in rows.tolist())
-    return frozenset(name for name, num in called.items() if num >= MIN_CALLS * t.steps.num)
-
-
 def _owners_of(t: Tables, rows: Rows, again: frozenset[str]) -> tuple[tuple[str, ...], list[_Owner | None]]:
     """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
     names, owners, found = t.trace.names, dict[bytes, "_Owner | None"](), list["_Owner | None"]()
-    for stack in _stacks(t, rows):
+    for stack in stacks(t, rows):
         key = stack.tobytes()
         if key not in owners:
             owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0], again)
@@ -153,25 +132,11 @@ def _owners_of(t: Tables, rows: Rows, again: frozenset[str]) -> tuple[tuple[str,
     return names_of(t, rows), found
 
 
-def _stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
-    """Return for each operator the names of the frames around it, outermost first, -1 where there are no more."""
-    events, frames = t.trace.events, t.frame_layers.get(t.main, NO_LAYERS)
-    found = np.full((len(rows), max(len(frames.rows), 1)), -1, np.int32)
-    start, pending = events.start[rows], np.arange(len(rows))
-    for depth in range(len(frames.rows)):
-        row = frames.open_in(depth, start[pending])
-        pending, row = pending[row >= 0], row[row >= 0]
-        if not len(pending):
-            break
-        found[pending, depth] = events.name[row]
-    return found
-
-
 def _main_issuer(t: Tables) -> Issuer | None:
     rows = called_by_python(t)[:MAX_LOOKED_AT]
     if not len(rows) or not len(t.steps.start):
         return None
-    called, owners = _owners_of(t, rows, _called_again(t))
+    called, owners = _owners_of(t, rows, called_again(t))
     counted = Counter(owner[:2] for owner in owners if owner is not None)
     if not counted:
         return None
@@ -183,6 +148,8 @@ def _main_issuer(t: Tables) -> Issuer | None:
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
     is_mine = np.array([one is not None and one[:2] == (frame, in_model) for one in owners], bool)
+    if not in_model and is_rollout(t, rows[is_mine]):
+        return None
     modules = Counter(one.module for one in compress(owners, is_mine) if one is not None)
     module, through = modules.most_common(1)[0]
     module = module if 2 * through > num else ""
@@ -222,18 +189,9 @@ def _owner(frames: list[str], again: frozenset[str]) -> _Owner | None:
     repeated = max((at for at, frame in enumerate(frames) if frame in again), default=-1)
     module = frames[repeated] if repeated >= 0 else ""
     for at, frame in enumerate(frames[repeated + 1 :], repeated + 1):
-        kind = _kind_of(frame)
+        kind = kind_of(frame)
         if kind == "torch":
             return None
         if kind == "user":
-            return _Owner(frame, any(_MODULE.search(above) for above in frames[at + 1 :]), module)
+            return _Owner(frame, any(MODULE_CALL.search(above) for above in frames[at + 1 :]), module)
     return None
-
-
-@lru_cache(maxsize=4096)  # all stacks have few different ones
-def _kind_of(frame: str) -> Literal["torch", "user", "other"]:
-    """Return whether a frame is of a module, a backward pass or an optimizer of torch's, or of the user's files."""
-    if _MODULE.search(frame) or _BACKWARD.search(frame) or _OPTIMIZER.search(frame):
-        return "torch"
-    match = FRAME.match(frame)
-    return "user" if match and not LIBRARY.search(match["file"]) else "other"

@@ -3,10 +3,14 @@
 The capture compares inputs and weights (`capture.record.repeated_calls`). Functions of the backward pass carry a number
 from a counter, which the operators of the forward carry as well: those between the numbers at a call's begin and end
 are its own, and where gradients of gradients are taken, so are those that its functions make in turn.
+
+A result can be used again wherever it has no gradient to give. One that has is gone with its backward pass, which frees
+what it needs, and with an update of the optimizer's, which changes in place what it needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +23,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import matched_steps
 from diagnose.tables.names import BACKWARD, matching
+from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.program import program_of
 from diagnose.text.patterns import lazy_pattern
 
@@ -27,6 +32,7 @@ __all__ = ["RepeatedCall", "call_of", "extent", "numbered", "repeated_calls"]
 MAX_TURNS = 4  # gradients of gradients of gradients
 _FUNCTION = lazy_pattern(r"Backward\d*$")
 
+Place: TypeAlias = tuple[str, int, str]  # file, line, function
 _Range: TypeAlias = tuple[int, int]  # of numbers, the second exclusive
 
 
@@ -40,6 +46,18 @@ class RepeatedCall(NamedTuple):
     spare: float  # of them could be left out
     is_constant: bool  # the same in several steps
     with_gradients: bool  # a backward pass goes through calls that could be left out
+    places: tuple[Place, ...] = ()  # the script's lines that compute it again, where the capture noted them
+
+
+class _Call(NamedTuple):
+    """A call of the timing window."""
+
+    number: int  # in the record
+    begin: int
+    end: int
+    host: Intervals  # with its functions in backward passes
+    backward: int | None  # when the first of these begins, None where there is none
+    is_freed: bool  # that backward pass leaves no further one: it makes no gradients of gradients
 
 
 @shared_table
@@ -75,25 +93,80 @@ def _of_record(t: Tables, record: RepeatRecord) -> RepeatedCall | None:
     begins = np.array(record.began_ns, np.int64) - named.trace.epoch_ns
     ends = np.array(record.ended_ns, np.int64) - named.trace.epoch_ns
     is_constant = len(distinct(np.searchsorted(named.steps.start, begins, side="right"))) > 1
-    parts, num, spare, with_gradients = [EMPTY], 0, 0, False
+    parts, num, left_out = [EMPTY], 0, list[_Call]()
+    again = set[int]()
     for step in matched_steps(t):
         middle = (named.trace.events.start[step.named] + named.trace.events.end[step.named]) // 2
         of = call_of(begins, ends, middle)
-        calls = [step.rows[of == i] for i in distinct(of[of >= 0]).tolist()]
-        each = [extent(t, rows) for rows in calls]
-        if not each or (len(each) == 1 and not is_constant):
+        calls = [_call(t, i, step.rows[of == i]) for i in distinct(of[of >= 0]).tolist()]
+        groups = _same_results(t, calls)
+        spare = [one for group in groups for one in _spare(group, is_constant)]
+        if not spare:
             continue
-        kept = -1 if is_constant else int(np.argmax([total(host) for host, _ in each]))
-        left_out = [one for i, one in enumerate(each) if i != kept]
-        num, spare = num + len(each), spare + len(left_out)
-        with_gradients |= any(follows for _, follows in left_out)
-        parts.append(union(*[host for host, _ in left_out]))
+        again.update(one.number for group in groups for one in (group if is_constant else group[1:]))
+        num, left_out = num + len(calls), left_out + spare
+        parts.append(union(*[one.host for one in spare]))
     host = union(*parts)
     if not len(host.start):
         return None
     return RepeatedCall(
-        record.module, begins, host, num / t.steps.num, spare / t.steps.num, is_constant, with_gradients
+        module=record.module,
+        begins=begins,
+        host=host,
+        num=num / t.steps.num,
+        spare=len(left_out) / t.steps.num,
+        is_constant=is_constant,
+        with_gradients=any(one.backward is not None for one in left_out),
+        places=tuple(record.places[i] for i in sorted(again) if i < len(record.places) and record.places[i][0]),
     )
+
+
+def _call(t: Tables, number: int, rows: Rows) -> _Call:
+    events = t.trace.events
+    host, turns = _turns(t, rows)
+    first = int(events.start[turns[0]].min()) if turns else None
+    # Beside a device the engine makes gradients of gradients in a thread of its own, with numbers of its own.
+    keeps = len(turns) > 1 or (t.device_id >= 0 and program_of(t).second_derivatives)
+    return _Call(number, int(events.start[rows].min()), int(events.end[rows].max()), host, first, not keeps)
+
+
+def _same_results(t: Tables, calls: Sequence[_Call]) -> list[list[_Call]]:
+    """Return a step's calls, those together of which one result can serve all; in the order of their starts."""
+    groups: list[list[_Call]] = []
+    for call in calls:
+        group = next((each for each in groups if all(_serves(t, one, call) for one in each)), None)
+        if group is None:
+            groups.append([call])
+        else:
+            group.append(call)
+    return groups
+
+
+def _serves(t: Tables, one: _Call, later: _Call) -> bool:
+    """Return whether a call's result can stand for that of a later call with the same inputs and weights.
+
+    Its values can for a call whose values are all that is used. For its gradients it must have some, and its backward
+    pass must not have freed them.
+    """
+    if one.backward is None and later.backward is None:
+        return True
+    update = updates(t)
+    if ((update.start < later.begin) & (update.end > one.end)).any():
+        return False
+    if later.backward is None:
+        return True
+    return one.backward is not None and not (one.is_freed and one.backward < later.begin)
+
+
+def _spare(group: Sequence[_Call], is_constant: bool) -> list[_Call]:
+    """Return the calls that could be left out: all but the longest, and all where each step has the same.
+
+    The one that stays has gradients where any has.
+    """
+    if is_constant and all(one.backward is None for one in group):
+        return list(group)
+    kept = max(range(len(group)), key=lambda i: (group[i].backward is not None, total(group[i].host)))
+    return [one for i, one in enumerate(group) if i != kept]
 
 
 def call_of(begins: Ints, ends: Ints, times: Ints) -> Ints:
@@ -105,9 +178,16 @@ def call_of(begins: Ints, ends: Ints, times: Ints) -> Ints:
 
 def extent(t: Tables, rows: Rows) -> tuple[Intervals, bool]:
     """Return the time of a call and of what follows from it in backward passes, and whether anything does."""
+    host, turns = _turns(t, rows)
+    return host, bool(turns)
+
+
+def _turns(t: Tables, rows: Rows) -> tuple[Intervals, list[Rows]]:
+    """Return the time of a call and of what follows, and the functions: its own, those of its gradients, and so on."""
     events = t.trace.events
     begin, end = int(events.start[rows].min()), int(events.end[rows].max())
     parts = [(np.array([begin], np.int64), np.array([end], np.int64))]
+    turns: list[Rows] = []
     pending = _numbers(t, begin, end)
     for _ in range(MAX_TURNS):
         functions = _functions(t, pending)
@@ -115,8 +195,9 @@ def extent(t: Tables, rows: Rows) -> tuple[Intervals, bool]:
             break
         start, ended = events.start[functions], events.end[functions]
         parts.append((start, ended))
+        turns.append(functions)
         pending = [each for a, b in zip(start.tolist(), ended.tolist(), strict=True) for each in _numbers(t, a, b)]
-    return union(*parts), len(parts) > 1
+    return union(*parts), turns
 
 
 def _numbers(t: Tables, begin: int, end: int) -> list[_Range]:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.reports import text
+
 
 def recurrent(recording, *, cells=60, each=16, module="nn.Module: Cell_0"):
     """Return a step without a device in which a loop of `forward` calls modules, each of which calls tiny operators."""
@@ -74,3 +76,18 @@ def test_what_recording_costs_does_not_change_the_cause(recording, unprofiled_ms
     assert finding.unrecorded_share == (None if share is None else pytest.approx(share, abs=0.01))
     stated = "Without recording a step takes 900 µs, at least 89 % of it for 101 calls of operators, 7.97 µs each"
     assert any(line.startswith(stated) for line in finding.evidence) == (share is not None)
+
+
+def test_without_a_device_its_label_speaks_of_no_device_that_waits(recording):
+    shown = text.render(recurrent(recording).diagnosis(), width=120)
+    assert "Python and dispatch around many small operators" in shown
+    assert "issued slower" not in shown
+
+
+def test_beside_a_device_its_label_does(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i in range(10):
+        r.op("aten::mul", 100 * i, 100 * i + 60)
+        r.kernel("mul", 100 * i + 70, 100 * i + 75, launched=(100 * i + 50, 100 * i + 58))
+    assert r.diagnosis().legends["launch-bound"].label == "operators were issued slower than they ran"

@@ -1,5 +1,7 @@
 """Which calls of modules compute the same again, as the capture compares them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,28 @@ def written(change):
 )
 def test_what_has_changed_in_between_makes_another_call(change):
     assert repeats(written(change)) == []
+
+
+def test_an_input_that_a_gradient_is_taken_of_is_another_than_its_detached_values():
+    x = X.clone().requires_grad_()
+    assert repeats(called_on(x, x.detach())) == []
+    with torch.no_grad():
+        assert repeats(called_on(x, x.detach())) == [("Sequential", 2), ("Tanh", 2)]
+
+
+def test_the_line_is_noted_that_calls_it_again():
+    watch = RepeatedCalls()
+    watch.start()
+    try:
+        NET(X)
+        NET(X)  # again
+    finally:
+        watch.stop()
+    (found,) = [each for each in watch.repeats() if each.module == "Sequential"]
+    first, (file, line, function) = found.places
+    assert first == ("", 0, "")
+    assert (file, function) == (__file__, "test_the_line_is_noted_that_calls_it_again")
+    assert Path(file).read_text(encoding="utf-8").splitlines()[line - 1].strip() == "NET(X)  # again"
 
 
 def test_what_draws_random_numbers_is_not_the_same():

@@ -33,6 +33,13 @@ def test_the_lines_asked_for_and_no_others(tmp_path):
     assert found["files"]["train.py"]["changed_at"].endswith("+00:00")
 
 
+def test_noted_lines_are_stored_beside_them(tmp_path):
+    an_hour_old(tmp_path / "train.py")
+    lines = SourceLines(tmp_path)
+    lines.noted = [("train.py", 4)]
+    assert texts(lines.stored([("train.py", 1)])) == {"train.py": {"1": "import time", "4": "last()"}}
+
+
 def test_they_are_read_back_and_private(tmp_path):
     an_hour_old(tmp_path / "train.py")
     folder = CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False)

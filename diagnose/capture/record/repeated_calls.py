@@ -10,14 +10,17 @@ Python functions and calls of built-in ones are recorded in that window: the cod
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 import traceback
 import zlib
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, TypeAlias
 
 from diagnose.capture.record.padded_inputs import PaddedInputs
+from diagnose.capture.record.sampler import is_users
 from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.model.records import RepeatRecord
 
@@ -28,8 +31,12 @@ MAX_CALLS = 4_000  # in a window: more are not looked at
 MAX_GROUPS = 200  # that are noted, those that take longest
 WHOLE_BYTES = 1 << 20  # of a tensor in the host's memory, up to which all of it is compared: 0.3 ms
 PIECES, PIECE_BYTES = 16, 4096  # of a larger one, beside its identity
+MAX_FRAMES = 60  # between a call and the user's line
 STACKS = 3  # that are timed: the first one reads source lines
+_NOWHERE = ("", 0, "")
 _SCALARS = frozenset({bool, int, float, str, type(None)})
+
+_Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
 
 class _NotComparableError(Exception):
@@ -39,6 +46,7 @@ class _NotComparableError(Exception):
 class _Call(NamedTuple):
     began_ns: int  # wall clock, unix
     ended_ns: int
+    place: _Place
 
 
 class _State(NamedTuple):
@@ -57,6 +65,7 @@ class RepeatedCalls:
         self._thread = 0
         self._depth = 0
         self._num = 0
+        self._into_input = False  # a gradient is taken of an input of the outermost call
         self._states: dict[int, _State] = {}
         self._calls: dict[Hashable, list[_Call]] = {}
         self._names: dict[Hashable, str] = {}
@@ -90,6 +99,7 @@ class RepeatedCalls:
                 module=self._names[key],
                 began_ns=tuple(call.began_ns for call in calls),
                 ended_ns=tuple(call.ended_ns for call in calls),
+                places=tuple(call.place for call in calls),
             )
             for key, calls in self._calls.items()
             if len(calls) > 1
@@ -125,7 +135,8 @@ class RepeatedCalls:
         result = call(module, *args, **kwargs)
         ended = time.time_ns()
         if drawn and _random_state() == drawn:
-            self._calls.setdefault(key, []).append(_Call(began, ended))
+            calls = self._calls.setdefault(key, [])
+            calls.append(_Call(began, ended, _place() if calls else _NOWHERE))
             self._names[key] = type(module).__name__
         return result
 
@@ -135,12 +146,14 @@ class RepeatedCalls:
 
         if torch._C._current_graph_task_id() != -1:
             return None
+        if self._depth == 1:
+            self._into_input = False
         try:
             given: Hashable = (self._of(args), self._of(kwargs))
             if not _has_tensor(given):
                 return None
             autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-            return id(module), self._state(module), autocast, given
+            return id(module), self._state(module), autocast, self._into_input, given
         except Exception:  # classes of the script's own, tensors of other kinds: not comparable
             return None
 
@@ -169,7 +182,10 @@ class RepeatedCalls:
         raise _NotComparableError
 
     def _of_tensor(self, tensor: Any) -> Hashable:
-        """Return the tensor's values, or where they are too many or on a device which tensor it is, and its version."""
+        """Return the tensor's values, or where they are too many or on a device which tensor it is, and its version.
+
+        With them goes whether a gradient is taken of it: a result without one cannot stand for one with it.
+        """
         import torch
 
         if tensor.layout is not torch.strided:
@@ -177,18 +193,32 @@ class RepeatedCalls:
         what = torch.Tensor, tuple(tensor.shape), tensor.dtype, tensor.device
         size = tensor.numel() * tensor.element_size()
         on_host = tensor.device.type == "cpu"
+        has_gradient = tensor.requires_grad and torch.is_grad_enabled()  # what x.detach() gives is another input
+        self._into_input |= has_gradient and self._depth == 1
         if on_host and tensor.is_contiguous() and size <= WHOLE_BYTES:
-            return *what, _checksum(tensor.data_ptr(), 0, size)
+            return *what, has_gradient, _checksum(tensor.data_ptr(), 0, size)
         from torch.multiprocessing.reductions import StorageWeakRef
 
         storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch leaves it so
         self._kept.append(storage)
         which = storage.cdata, tensor.storage_offset(), tensor.stride(), tensor._version
         if not on_host or not tensor.is_contiguous():
-            return *what, which
+            return *what, has_gradient, which
         step = max((size - PIECE_BYTES) // (PIECES - 1), 1)
         at = tensor.data_ptr()
-        return *what, which, tuple([_checksum(at, i * step, PIECE_BYTES) for i in range(PIECES)])
+        return *what, has_gradient, which, tuple([_checksum(at, i * step, PIECE_BYTES) for i in range(PIECES)])
+
+
+def _place() -> _Place:
+    """Return the innermost line of the user's that is running."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        if is_users(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
+        frame = frame.f_back
+    return _NOWHERE
 
 
 def _checksum(address: int, begin: int, size: int) -> int:

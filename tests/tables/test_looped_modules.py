@@ -1,0 +1,75 @@
+"""Which modules a loop calls again and again, and which a rollout does. Times in µs; a step takes 4000."""
+
+import pytest
+
+from diagnose.tables.issuers import issuer_of
+from diagnose.tables.looped_modules import called_again
+
+LOOP, HELPER, OUTER = "train.py(20): loop", "train.py(9): act", "nn.Module: Tagger_0"
+CALLS = 40
+
+
+def stepping(recording, *, around=(LOOP,), each=(), gradients=True, draws=False, own=0):
+    """Return a step in which ``around`` is open, and 40 times ``each`` in it, which calls a policy of two operators.
+
+    ``own`` operators of ``each`` follow the call, the first of which may draw; ``gradients`` are on or off in all.
+    """
+    r = recording(devices=())
+    r.step(1, 0, 4000)
+    for name in around:
+        r.frame(name, 0, 4000)
+    number = 0
+
+    def op(name, at):
+        nonlocal number
+        number += gradients
+        r.op(name, at, at + 5, sequence=number if gradients else -1)
+
+    for i in range(CALLS):
+        at = 95 * i
+        for name in each:
+            r.frame(name, at + 1, at + 94)
+        r.frame("nn.Module: Policy_0", at + 2, at + 40)
+        op("aten::linear", at + 5)
+        op("aten::tanh", at + 20)
+        for k in range(own):
+            op("aten::multinomial" if draws and not k else "aten::sub", at + 45 + 40 * k / own)
+    r.op("aten::sum", 3900, 3990, sequence=1000)  # of the loss
+    return r
+
+
+@pytest.mark.parametrize(
+    ("form", "is_loop"),
+    [
+        ({}, True),
+        ({"around": (OUTER, "model.py(5): forward")}, True),
+        ({"around": (OUTER, "model.py(5): forward"), "each": (HELPER,)}, True),  # of the module's, through a function
+        ({"each": (HELPER,)}, False),  # calls it once; the loop is somewhere else
+        ({"gradients": False}, False),
+        ({"around": (OUTER, "model.py(5): forward"), "gradients": False}, True),  # a model of its own
+        ({"draws": True, "own": 1}, False),
+    ],
+)
+def test_a_loop_that_calls_a_module_again_and_again(recording, form, is_loop):
+    found = called_again(stepping(recording, **form).tables())
+    assert found == (frozenset({"nn.Module: Policy_0"}) if is_loop else frozenset())
+
+
+def test_beside_a_device_a_model_is_called_for_each_token(recording):
+    r = stepping(lambda **_: recording())
+    r.kernel("gemm", 5, 9)
+    assert called_again(r.tables()) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("draws", "gradients", "stands_out"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_what_a_policy_calls_for_each_action_is_no_loop_over_rows(recording, draws, gradients, stands_out):
+    t = stepping(recording, each=(HELPER,), draws=draws, gradients=gradients, own=4).tables()
+    assert (issuer_of(t) is not None) is stands_out
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_rollout_has_no_loop_to_take_anything_out_of(recording, gradients):
+    r = stepping(recording, each=(HELPER,), draws=True, gradients=gradients, own=1)
+    assert [p.id for p in r.prescribe("launch-bound")] == ["compile-model"]
