@@ -3,8 +3,8 @@
 What it does
     Computes once, before the training, what depends on the sample alone and comes before its first random draw, and
     makes the line itself cheaper. The lines that are shown fit what its recorded text does: a loop over values, text,
-    parsing, rows of a table, images. At least half of what the line takes is saved, at most the whole sample: computed
-    once, its other lines are gone too.
+    parsing, rows of a table, images. At least half of what the line takes is saved, at most all of it: its share of
+    the loading, as exactly as so many samples show a share, and never more than the step waits for.
 
 What to watch
     What is kept takes memory, in each worker too. What follows the first random draw, as a random crop, must run for
@@ -13,6 +13,7 @@ What to watch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
-# is left of a loop in Python, and computed once the whole sample is gone.
+# is left of a loop in Python. Of a line that took 13 ms, NumPy saved 7.4 to 9.3 ms and a constant 13.0 to 14.4.
 MIN_SAVED_SHARE = 0.5
+NORMAL_95 = 1.96  # standard errors of a share, 95 %
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
 _WITHOUT_DRAW = "# or, where it needs nothing of the random draw at {draw}:"
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
@@ -64,7 +66,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     line, facts = _line(finding), finding.facts
     share = float(str(line["share"]))
     place = Where(str(line["file"]), int(str(line["line"])))
-    known, whole = own_place(finding), max(number(facts, "sample_share"), share)
+    known = own_place(finding)
     first, last = (int(str(line.get(key, place.line))) for key in ("first", "last"))
     lines = (
         f"{at_line(place)}, which takes"
@@ -79,9 +81,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         before=code or "",
         after=_after(facts),
         least=MIN_SAVED_SHARE * share,
-        most=share if is_random else whole,
+        most=_most(share, number(facts, "line_samples")),
         needs="" if is_random else "memory, where results are kept",
     )
+
+
+def _most(share: float, samples: float) -> float:
+    """Return the upper end of a share that so many samples show."""
+    return min(share + NORMAL_95 * math.sqrt(share * (1 - share) / max(samples, 1.0)), 1.0)
 
 
 def _after(facts: Facts) -> str:
@@ -123,5 +130,6 @@ CHANGE = Change(
     edit=ByHand("what the line computes only the dataset's author knows"),
     advice=_advice,
     applies=_applies,
+    is_within_share=True,
     without_remedy="a line of the dataset's own Python",
 )

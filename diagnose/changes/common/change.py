@@ -216,6 +216,7 @@ class Change:
     advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
     applies: Callable[[Program, Finding], str] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
+    is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
     records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
