@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from diagnose.model.capture import RunSteps
+from diagnose.model.records import LookupRecord
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.reports.text import render
 
@@ -132,7 +134,8 @@ def test_nothing_behind_a_random_draw_is_computed_once(recording):
     assert lines[0].startswith("# less in the line")
     assert lines[1:3] == [
         "# or, where it needs nothing of the random draw at data.py:40:",
-        "prepared = [preprocess(each) for each in inputs]   # once, in __init__; looked up in __getitem__",
+        "prepared = [preprocess(each) for each in inputs]   # once, in __init__: it moves the cost to the start, and "
+        "pays from the second epoch on; looked up in __getitem__",
     ]
     r = computing(recording, lines=(31, 31, 31, 20))
     r.lines["data.py", 20] = "top, left = np.random.randint(0, 8, 2)"
@@ -146,6 +149,74 @@ def test_a_draw_that_no_sample_was_taken_at_is_known_from_the_source(recording):
     capture = replace(computing(recording, lines=(31,)).capture(), draws={"data.py": (12, 50), "train.py": (7,)})
     (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample"]
     assert "\n# or, where it needs nothing of the random draw at data.py:12:\n" in p.after
+
+
+MADE = {
+    "name": "list", "file": "", "first": 8, "begin": (10, 13), "end": (10, 26),
+    "lines": ("class A:", "  def __init__(self, docs):", "    self.a = list(docs[0])", "    self.b = 0"),
+}  # fmt: skip
+
+
+def looking_up(recording, made=None, *, line=31, name="self.a"):
+    """Return the prescription where a slow line looks up in a list that line 10 builds."""
+    known = msgspec.convert({"line": line, "last": line, "name": name, "built": 10, "made": made}, LookupRecord)
+    capture = replace(computing(recording, lines=(31,), cores=1).capture(), lookups={"data.py": (known,)})
+    (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample"]
+    return p
+
+
+def test_a_list_that_a_slow_line_looks_up_in_becomes_a_set(recording, presentable):
+    p = looking_up(recording, MADE)
+    presentable(p)
+    assert p.title == "Make self.a a set at data.py:10: data.py:31, which takes 100 % of loading"
+    assert [line for line in p.diff.splitlines() if line[0] in "-+"] == [
+        "--- a/data.py",
+        "+++ b/data.py",
+        "-    self.a = list(docs[0])",
+        "+    self.a = set(docs[0])",
+    ]
+    assert (p.before, p.after, p.needs) == ("self.a = list(docs[0])", "self.a = set(docs[0])", "")
+    assert p.safety.startswith("same numbers where each value in self.a has a hash")
+    assert p.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.01))
+
+
+@pytest.mark.parametrize(("text", "becomes"), [("[x for x in d]", "{x for x in d}"), ("['a',\n'b']", "{'a',\n'b'}")])
+def test_brackets_become_those_of_a_set(recording, text, becomes):
+    lines = f"    self.a = {text}".split("\n")
+    end = (9 + len(lines), len(lines[-1]))
+    made = {**MADE, "first": 10, "lines": lines, "begin": (10, 13), "end": end}
+    assert looking_up(recording, made).after == f"self.a = {becomes}"
+
+
+@pytest.mark.parametrize(("name", "other"), [("self.a", "self.a_set"), ("STOP", "STOP_SET")])
+def test_where_others_read_the_list_a_set_stands_beside_it(recording, name, other):
+    p = looking_up(recording, name=name)
+    assert p.after.startswith(f"{other} = set({name})   # once, below data.py:10, which builds a list; then look up in")
+    assert "prepared = " in p.after
+    assert (p.diff, p.title) == ("", "Make the sample cheaper at data.py:31, which takes 100 % of loading")
+
+
+def test_a_lookup_at_another_line_is_not_named(recording):
+    assert "set(" not in looking_up(recording, line=30).after
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("row = queue.pop(0)", "collections.deque and its popleft()"),
+        ("queue.insert(0, row)", "collections.deque and its appendleft()"),
+        ("ids = [names.index(w) for w in words]", "enumerate(values)"),
+        ("row = queue.pop()  # not .pop(0)", ""),
+        ("queue.insert(10, row)", ""),
+        ('at = text.index("[")', ""),
+    ],
+)
+def test_what_goes_through_a_list_each_time_is_named(recording, text, shown):
+    r = computing(recording, lines=(31,))
+    r.lines["data.py", 31] = text
+    first = advised(r).after.splitlines()[0]
+    assert shown in first
+    assert first.startswith("# of a list" if shown and "left()" not in shown else "# " if shown else "prepared")
 
 
 def test_the_training_loop_is_no_sample(recording):

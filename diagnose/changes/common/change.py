@@ -14,6 +14,7 @@ from diagnose.changes.common.patching import Install
 from diagnose.model.frozen import dataclass
 
 if TYPE_CHECKING:
+    from diagnose.changes.common.call_edits import EditedCall
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
@@ -99,6 +100,7 @@ class Advice:
     beside: str = ""  # code that the change needs elsewhere, shown behind the edited call
     is_whole: bool = True  # the edit alone makes the change: a diff of it can be applied
     by_hand: bool = False  # the change's own edit does not make it here
+    edits: tuple[EditedCall, ...] = ()  # of the script, where the finding has what is edited
     least: float = 0.0
     most: float = 1.0
     title: str = ""  # imperative; "" for the change's own
