@@ -123,6 +123,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
     return {
         "slow_line": {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)},
         "sample_share": max(share, whole),
+        "line_samples": num,
         **work_facts(t, places, num, sorted(near, key=most.__ne__)),
     }
 

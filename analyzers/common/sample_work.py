@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from diagnose.model.diagnosis import Facts
+from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
@@ -24,6 +27,11 @@ _TEXT = lazy_pattern(
     r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
     r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
 )
+_LIST_WORK = {
+    "pop": lazy_pattern(r"\.pop\(0\)"),
+    "insert": lazy_pattern(r"\.insert\(0,"),
+    "index": lazy_pattern(r"(?<!\bstr)\.index\((?![\"'\s)])"),  # of a text in a text it is another search
+}
 _LOOP = lazy_pattern(r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b")
 _HEAD = lazy_pattern(r"^(?:for|while)\b.*:\s*(?:#.*)?$")
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
@@ -111,7 +119,7 @@ def _is_loop(line: SampledLine) -> bool:
 def work_facts(
     t: Tables, seen: Mapping[tuple[str, int, str], int], total: int, slow: Sequence[tuple[str, int]]
 ) -> Facts:
-    """Return what the slow lines do, whether loading holds Python's lock, and where samples draw random numbers.
+    """Return what the slow lines do, whether loading holds Python's lock, where samples draw, and what is looked up.
 
     Args:
         t: tables of one rank.
@@ -129,8 +137,26 @@ def work_facts(
         "sample_work": _work(lines, seen, slow),
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
+        "list_work": _list_work(lines, slow),
+        **({"lookup": lookup} if (lookup := _lookup(t, slow)) else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
+
+
+def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:
+    """Return what the line that is named does to a list each time: "pop", "insert", "index", or ""."""
+    texts = [line.text.partition("#")[0] for place, line in lines.items() if slow and place[:2] == slow[0]]
+    return next((name for name, shown in _LIST_WORK.items() if any(map(shown.search, texts))), "")
+
+
+def _lookup(t: Tables, slow: Sequence[tuple[str, int]]) -> Facts:
+    """Return the test of membership in a list at the slow lines: its place, and what builds the list."""
+    for file, line in slow:
+        for known in t.capture.lookups.get(file, ()):
+            if known.line <= line <= known.last:
+                made = known.made and msgspec.structs.replace(known.made, file=file)
+                return {**as_facts(msgspec.structs.replace(known, made=made)), "file": file}
+    return {}
 
 
 def _work(

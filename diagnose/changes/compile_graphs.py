@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.capture_step import whole_step
 from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical, rounding
+from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import duration, percent
 
@@ -75,7 +76,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         after='model = torch.compile(model, mode="reduce-overhead")',
         least=0.3 * graphable(finding),
         most=0.9 * graphable(finding),
-        needs="input shapes that do not change from step to step; a compilation of some seconds at the start"
+        needs=f"input shapes that do not change from step to step; {COMPILATION}"
         + ("; collectives of NCCL, which a graph can hold" if program.has_collectives else ""),
     )
 

@@ -4,7 +4,7 @@ What it does
     Lets torch.compile turn runs of small operators into few loops that keep what lies between in registers.
 
 What to watch
-    Compiling takes some seconds at the first step, and again for each new shape.
+    Compiling takes tens of seconds at the first step, and again for each new shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, rounding
-from diagnose.changes.common.graphs import compiled_before_capture
+from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import percent
 
@@ -56,7 +56,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         title="Compile the model so that small operators become few loops",
         least=max(COMPILED_ON_CPU[0] - call, 0.0),
         most=max(COMPILED_ON_CPU[1] - call, 0.0),
-        needs="a C++ compiler, and a compilation of some seconds at the start",
+        needs=f"a C++ compiler, and {COMPILATION}",
     )
 
 

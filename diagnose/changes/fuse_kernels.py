@@ -4,7 +4,7 @@ What it does
     Compiles the model, so that runs of small kernels become one, and the pauses between them go.
 
 What to watch
-    Compiling takes some seconds at the first step, and again for each new shape.
+    Compiling takes tens of seconds at the first step, and again for each new shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
-from diagnose.changes.common.graphs import compiled_before_capture
+from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
 from diagnose.changes.patches import compiling
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         after="model = torch.compile(Model().cuda())",
         least=MIN_SAVED_SHARE,
         most=MAX_SAVED_SHARE,
-        needs="a compilation of some seconds at the start",
+        needs=COMPILATION,
     )
 
 

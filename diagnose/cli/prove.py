@@ -141,7 +141,7 @@ def _proven(
     except CaptureError as error:
         raise CaptureError(f"{error}{in_the_copy(runner)}") from error
     goes_on = not runner.changed and budget.records(result.best, result.notes)
-    diagnosis = with_trials(diagnosis, result, edits=runner.edits)
+    diagnosis = with_trials(diagnosis, result, request.apply, edits=runner.edits)
     if capture is None and runner.edits:
         from diagnose.trials.printed_diffs import with_diffs  # with libcst, which takes a moment
 

@@ -36,6 +36,7 @@ from diagnose.model.records import (
     FlagsRecord,
     GpuRecord,
     LoaderRecord,
+    LookupRecord,
     Milliseconds,
     NvmlRecord,
     OptimizerRecord,
@@ -224,6 +225,7 @@ class Capture:
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
+    lookups: Mapping[str, tuple[LookupRecord, ...]] = field(default_factory=dict)  # of a file: tests in lists
 
     @property
     def run_samples(self) -> Samples | None:

@@ -24,6 +24,7 @@ __all__ = [
     "GpuReadings",
     "GpuRecord",
     "LoaderRecord",
+    "LookupRecord",
     "Milliseconds",
     "NvmlRecord",
     "OptimizerRecord",
@@ -153,6 +154,16 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parameters: tuple[str, ...] = ()  # of the constructor
     takes_any: bool = False
     spread: tuple[str, ...] | None = None  # keys that a ** passes; None where they are not known
+
+
+class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A test of membership in a list; ``made``: what builds it, where a set can stand there in its place."""
+
+    line: Count
+    last: Count
+    name: str
+    built: Count  # line
+    made: CallRecord | None = None
 
 
 class LoadingCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

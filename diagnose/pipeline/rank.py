@@ -22,7 +22,7 @@ from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.prescriptions import one_compilation, worth_showing
+from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.trust import is_incomplete, missing_records
@@ -171,6 +171,7 @@ def _answer(
         if again or (prescriptions and prescriptions[0].records_again):
             # Of a cold recording as of an incomplete one: what a steady step would save is not in it.
             prescriptions, steps_after = without_savings(prescriptions), None
+    prescriptions = tuple(map(with_break_even, prescriptions))
     inputs = HeadlineInputs(
         answer,
         queue,

@@ -70,6 +70,9 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
         return None
     limit_ns = min(effect.limit_ns, finding.lost_ns) if _hides_causes(t) else effect.limit_ns
     error = cost_error(t, finding, META[finding.rule].cause, t.steps.step_ns - recording_ns(t))
+    change = CHANGES.get(prescription.id)
+    if t.device_id < 0 and change is not None and change.is_within_share:
+        limit_ns, error = min(limit_ns, max(prescription.saves_ns)), error._replace(more=0.0)
     return effect._replace(limit_ns=limit_ns, error=error)
 
 

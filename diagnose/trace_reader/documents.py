@@ -21,7 +21,7 @@ from diagnose.model.capture import (
     SeenAt,
 )
 from diagnose.model.decoding import decode
-from diagnose.model.records import Count, Time
+from diagnose.model.records import Count, LookupRecord, Time
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
@@ -71,6 +71,7 @@ class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
     draws: list[int] = []
+    lookups: list[LookupRecord] = []
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -149,6 +150,7 @@ class SourceText(NamedTuple):
     lines: dict[tuple[str, int], str]  # text by file and line
     loops: dict[str, Loops]
     draws: dict[str, tuple[int, ...]]  # of a file: lines at which samples draw random numbers
+    lookups: dict[str, tuple[LookupRecord, ...]]  # of a file: tests of membership in lists
 
 
 def read_lines(path: Path | Stored) -> SourceText:
@@ -162,6 +164,7 @@ def read_lines(path: Path | Stored) -> SourceText:
         {(name, line): text for name, file in stored.items() for line, text in file.lines.items()},
         {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
         {name: tuple(file.draws) for name, file in stored.items() if file.draws},
+        {name: tuple(file.lookups) for name, file in stored.items() if file.lookups},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.changes import CHANGES, by_hand, edits_script, patch_of, trial_method
+from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.forecast import middle_ns, remaining_ratio
@@ -13,6 +13,10 @@ from diagnose.model.forecast import middle_ns, remaining_ratio
 __all__ = ["Candidate", "candidates", "check_ids", "not_run"]
 
 NO_GPU = "It needs a GPU, and these steps used none."
+NOT_COMPILED = (
+    "compile-model was not run: no finding of this recording prescribes it; asked for by name (--apply compile-model) "
+    "it is tried."
+)
 _AT_START = "sets environment variables, which torch reads when it starts"
 
 
@@ -61,10 +65,12 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
             raise UsageError(f"{name} {_AT_START}; run the script with diagnose prove.")
 
 
-def not_run(diagnosis: Diagnosis, *, edits: bool = False) -> tuple[str, ...]:
-    """Return a sentence for each prescription that cannot be run."""
+def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False) -> tuple[str, ...]:
+    """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
     left = [p.id for p in diagnosis.prescriptions if patch_of(p.id) is None and not (edits and edits_script(p.id))]
-    return tuple(f"{name} was not run: {by_hand(name)}." for name in left)
+    whys = [f"{name} was not run: {by_hand(name)}." for name in left]
+    compiles = any_compiles([p.id for p in diagnosis.prescriptions])
+    return tuple(whys) if asked or compiles else (*whys, NOT_COMPILED)
 
 
 def _needs_gpu(name: str) -> bool:

@@ -39,9 +39,11 @@ def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
     return len(diagnosis.ranks) > 1 and not launcher
 
 
-def with_trials(diagnosis: Diagnosis, result: ProveResult, *, edits: bool = False) -> Diagnosis:
-    """Return the diagnosis with the trials, and with a note for what was not run."""
-    notes = [*result.notes, *not_run(diagnosis, edits=edits)]
+def with_trials(
+    diagnosis: Diagnosis, result: ProveResult, asked: Sequence[str] = (), *, edits: bool = False
+) -> Diagnosis:
+    """Return the diagnosis with the trials, and with a note for what was not run; ``asked`` are the ids asked for."""
+    notes = [*result.notes, *not_run(diagnosis, asked, edits=edits)]
     return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
 
 

@@ -91,7 +91,7 @@ def prove(
     if len(runs.first_losses) > 1:
         result.notes.append(BEGINS_DIFFERENTLY)
     goes_on = time_left.records(result.best, result.notes)
-    diagnosis = with_trials(diagnosis, result)
+    diagnosis = with_trials(diagnosis, result, asked)
     return replace(diagnosis, after=_after(runs, result.best, progress)) if goes_on else diagnosis
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from diagnose.changes.common.graphs import COMPILATION
 from diagnose.reports import text
 
 
@@ -36,6 +37,8 @@ def test_the_loop_that_calls_one_module_again_and_again_is_named(recording, pres
 def test_a_module_for_each_layer_is_no_loop_over_one(recording):
     r = recurrent(recording, module="nn.Module: Block_{}")
     assert [p.id for p in r.prescribe("launch-bound")] == ["compile-model"]
+    (compiling,) = [p for p in r.diagnosis().prescriptions if p.id == "compile-model"]
+    assert f"{COMPILATION}; 30 s of it are paid for after about " in compiling.needs
 
 
 def nested(recording, *, steps=1, lost_core=None):

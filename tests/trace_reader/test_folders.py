@@ -11,6 +11,7 @@ import pytest
 
 from diagnose.errors import InputError
 from diagnose.model.capture import CaptureInfo
+from diagnose.model.records import LookupRecord
 from diagnose.trace_reader import open_captures
 
 
@@ -193,12 +194,14 @@ def test_files_below_the_working_folder_are_named_from_there(tmp_path):
     rows = {**samples, "time_ns": [10], "place": [0], "running": [1]}
     (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
     file = {"sha256": "0", "changed_at": "", "lines": {"3": "load()"}, "loops": {"2": 3}, "draws": [3, 7]}
+    file["lookups"] = [{"line": 3, "last": 3, "name": "STOP", "built": 1}]
     stored = {"files": {"/home/me/project/data.py": file}}
     (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
     (capture,) = open_captures([tmp_path])
     assert [file for file, _, _ in capture.samples.places] == ["data.py", "/home/me/project2/x.py"]
     assert (capture.lines, capture.loops) == ({("data.py", 3): "load()"}, {"data.py": ((2, 3),)})
     assert capture.draws == {"data.py": (3, 7)}
+    assert capture.lookups == {"data.py": (LookupRecord(line=3, last=3, name="STOP", built=1),)}
 
 
 @pytest.mark.parametrize("name", ["../other.json", "{absolute}", "..", "a\0b"])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.model.diagnosis import Prescription
-from diagnose.trials.candidates import candidates
+from diagnose.trials.candidates import NOT_COMPILED, candidates, not_run
 
 
 def diagnosed(saves, recording=0.0, step=10.0):
@@ -69,3 +69,14 @@ def test_what_only_the_author_can_write_is_not_run():
     diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
     assert candidate.skip_reason == "It is made by hand: it is theirs."
+
+
+def test_that_nothing_compiles_is_said_unless_other_changes_were_asked_for():
+    def listed(*names):
+        return SimpleNamespace(prescriptions=tuple(prescribed(name, (1e6, 2e6)) for name in names))
+
+    assert not_run(listed("fused-optimizer")) == (NOT_COMPILED,)
+    assert not_run(listed("fused-optimizer"), ("fused-optimizer",)) == ()
+    assert not_run(listed("fused-optimizer", "compile-model")) == ()
+    (why, _) = not_run(listed("cheaper-sample"))
+    assert why == "cheaper-sample was not run: what the line computes only the dataset's author knows."

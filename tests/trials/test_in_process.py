@@ -272,4 +272,5 @@ def test_without_a_prescription_that_can_be_applied_nothing_runs():
     assert [note.text.partition(":")[0] for note in diagnosis.trust] == [
         "No prescription of this diagnosis can be applied from outside, so nothing was run.",
         "defer-sync was not run",
+        "compile-model was not run",
     ]

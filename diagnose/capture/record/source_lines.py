@@ -1,8 +1,8 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw, the heads of the loops around them, the numbers of the lines at which samples draw at random, credentials masked,
-and of each file a checksum that identifies its version.
+saw, the heads of the loops around them, the numbers of the lines at which samples draw at random, the lines that build
+a list which one of them looks up in, credentials masked, and of each file a checksum that identifies its version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import linecache
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
@@ -43,6 +43,7 @@ class _Stored(NamedTuple):
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
     draws: list[int]  # lines
+    lookups: list[Mapping[str, object]]  # of those lines, as ``LookupRecord``
 
 
 class SourceLines:
@@ -68,8 +69,9 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(file.lines)
-            loops, draws = self._trees[name]
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws))
+            loops, draws, lookups = self._trees[name]
+            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, []))
+            each.lookups.extend(known for known in lookups if _is_at(known, line) and known not in each.lookups)
             each.lines[str(line)] = text
             for head, last in loops:
                 if head <= line <= last:
@@ -104,6 +106,10 @@ class SourceLines:
         data = path.read_bytes()
         changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
         return _File(decode_source(data).split("\n"), hashlib.sha256(data).hexdigest(), changed_at)
+
+
+def _is_at(lookup: Mapping[str, object], line: int) -> bool:
+    return int(str(lookup["line"])) <= line <= int(str(lookup["last"]))
 
 
 def _line_of(file: _File, line: int) -> str:

@@ -1,12 +1,13 @@
-"""What the tree of a source file shows: its loops, that of the training left out, and where samples draw at random."""
+"""What the tree of a source file shows: loops but that of the training, samples' random draws, tests in lists."""
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from diagnose.capture.record.list_lookups import list_lookups
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
@@ -26,18 +27,19 @@ class SourceTree(NamedTuple):
 
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
+    lookups: list[Mapping[str, object]]  # tests of membership in a list that is built once
 
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
-    """Return the loops and draws of a source file; none of what is no Python."""
+    """Return what the tree of a source file shows; nothing of what is no Python."""
     if sum(map(len, lines)) > MAX_CHARACTERS:
-        return SourceTree([], [])
+        return SourceTree([], [], [])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes: the script had them already
             tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
     except (SyntaxError, ValueError, RecursionError):
-        return SourceTree([], [])
+        return SourceTree([], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
     code = {number: line.partition("#")[0] for number, line in enumerate(lines, 1)}
@@ -46,6 +48,7 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
         sorted(draws)[:MAX_DRAWS],
+        list_lookups(tree, lines),
     )
 
 

@@ -16,7 +16,7 @@ from diagnose.changes.common.change import REMOVED
 from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
-__all__ = ["EditedCall", "calls_in", "diff_of", "edited", "passed_by", "settings_of"]
+__all__ = ["EditedCall", "call_of", "calls_in", "diff_of", "edited", "passed_by", "settings_of", "text_of"]
 
 _OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
@@ -31,7 +31,7 @@ class EditedCall:
     @property
     def shown_before(self) -> str:
         """Return the call as it stands, with the indentation of its first line taken away."""
-        return _dedented(_text(self.call), self.call)
+        return _dedented(text_of(self.call), self.call)
 
     @property
     def shown_after(self) -> str:
@@ -55,7 +55,7 @@ def calls_in(facts: Mapping[str, object], names: Sequence[str]) -> list[CallReco
     """Return the calls among the facts of a finding that make one of these; those of one place once."""
     found: dict[tuple[str, tuple[int, int]], CallRecord] = {}
     for made in _records(facts):
-        call = _call(made)
+        call = call_of(made)
         if call is not None and call.name in names:
             found.setdefault((call.file, call.begin), call)
     return list(found.values())
@@ -71,7 +71,7 @@ def _records(facts: Mapping[str, object]) -> Iterable[object]:
             yield other.get("made")
 
 
-def _call(made: object) -> CallRecord | None:
+def call_of(made: object) -> CallRecord | None:
     """Return the call of a record; None where its places do not lie in its lines, as in a capture that was edited."""
     try:
         call = msgspec.convert(made, CallRecord)
@@ -81,7 +81,7 @@ def _call(made: object) -> CallRecord | None:
     return call if inside and call.begin <= call.end else None
 
 
-def _text(call: CallRecord) -> str:
+def text_of(call: CallRecord) -> str:
     """Return the call's own text."""
     top, bottom = call.begin[0] - call.first, call.end[0] - call.first
     if top == bottom:
@@ -96,13 +96,13 @@ def edited(call: CallRecord, values: Mapping[str, object]) -> EditedCall | None:
     given = {name for name, value in values.items() if value is not REMOVED}
     if not call.takes_any and not given <= set(call.parameters):
         return None
-    after, why = set_arguments(_text(call), values, parameters=call.parameters, spread=call.spread)
-    return None if why or after == _text(call) else EditedCall(call, after)
+    after, why = set_arguments(text_of(call), values, parameters=call.parameters, spread=call.spread)
+    return None if why or after == text_of(call) else EditedCall(call, after)
 
 
 def passed_by(call: CallRecord) -> dict[str, object]:
     """Return the arguments that a call passes, as far as they can be read in its text."""
-    return passed(_text(call), call.parameters, call.spread or ())
+    return passed(text_of(call), call.parameters, call.spread or ())
 
 
 def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> list[str]:
@@ -120,7 +120,7 @@ def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> li
 
 def _given(call: CallRecord, name: str) -> ast.expr | None:
     """Return what a call passes for an argument, None where it does not or not in a way that is known."""
-    parsed = parsed_call(_text(call))
+    parsed = parsed_call(text_of(call))
     if parsed is None:
         return None
     named = next((keyword.value for keyword in parsed.keywords if keyword.arg == name), None)

@@ -14,6 +14,7 @@ from diagnose.changes.common.patching import Install
 from diagnose.model.frozen import dataclass
 
 if TYPE_CHECKING:
+    from diagnose.changes.common.call_edits import EditedCall
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.replay.effects import Effect
     from diagnose.tables import Tables
@@ -99,6 +100,7 @@ class Advice:
     beside: str = ""  # code that the change needs elsewhere, shown behind the edited call
     is_whole: bool = True  # the edit alone makes the change: a diff of it can be applied
     by_hand: bool = False  # the change's own edit does not make it here
+    edits: tuple[EditedCall, ...] = ()  # of the script, where the finding has what is edited
     least: float = 0.0
     most: float = 1.0
     title: str = ""  # imperative; "" for the change's own
@@ -216,6 +218,7 @@ class Change:
     advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
     applies: Callable[[Program, Finding], str] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
+    is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
     records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes

@@ -126,6 +126,8 @@ def _freed(finding: Finding, advice: Advice, batch_size: int | None) -> str:
 
 def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]:
     """Return the calls of the script that the change sets arguments of, where the capture holds them all."""
+    if advice.edits:
+        return list(advice.edits)
     if advice.by_hand or not isinstance(change.edit, SetArguments):
         return []
     calls = calls_in(finding.facts, change.edit.of)
