@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from diagnose.model.forecast import Forecast
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent
-from diagnose.reports.language import tr
+from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import CATEGORIES, PATH
 
@@ -25,15 +25,18 @@ def render(
     path: Sequence[tuple[str, float]],
     *,
     is_doubtful: bool,
+    assumptions: Sequence[str] = (),
 ) -> str:
     """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it.
 
-    None of the latter is that nothing was replayed, and there is no ``path``.
+    None of the latter is that nothing was replayed, and there is no ``path``. ``assumptions`` are what ranges rest on,
+    one English sentence each.
     """
     now, then = forecasts[0].step_ns, forecasts[-1].step_ns
     words = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
     if is_doubtful:
         words = words.removesuffix(".") + ": too much to rely on this."
+    doubt = tr(words, error=percent(abs(error))) if error is not None else tr(NOT_REPLAYED)
     return render_page(
         "forecasts.html",
         scripts=["report.js"],
@@ -50,7 +53,7 @@ def render(
         path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         is_doubtful=is_doubtful,
         basis=tr(BOUNDED if error is None else REPLAYED),
-        doubt=tr(words, error=percent(abs(error))) if error is not None else tr(NOT_REPLAYED),
+        doubt=" ".join([*map(translated, assumptions), doubt]),
     )
 
 

@@ -54,7 +54,8 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
 def _page(path: str, result: WhatIfResult) -> str:
     from diagnose.reports.forecast_page import render
 
-    return render(path, result.forecasts, result.error, result.path, is_doubtful=result.is_doubtful)
+    asked = (result.forecasts, result.error, result.path)
+    return render(path, *asked, is_doubtful=result.is_doubtful, assumptions=result.assumptions)
 
 
 def _text(result: WhatIfResult) -> str:
