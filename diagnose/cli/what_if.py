@@ -52,10 +52,10 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
 
 
 def _page(path: str, result: WhatIfResult) -> str:
-    from diagnose.reports.forecast_page import render
+    from diagnose.reports.forecast_page import Basis, render
 
-    asked = (result.forecasts, result.error, result.path)
-    return render(path, *asked, is_doubtful=result.is_doubtful, assumptions=result.assumptions)
+    basis = Basis(result.error, result.is_doubtful, result.assumptions)
+    return render(path, result.forecasts, result.path, basis)
 
 
 def _text(result: WhatIfResult) -> str:
