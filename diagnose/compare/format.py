@@ -26,8 +26,8 @@ def sentence(c: Comparison) -> str:
     if outcome == "not comparable":
         unlike = " ".join(difference.sentence() for difference in c.differences)
         return (
-            f"Not comparable. {unlike} Record both alike, or give --allow-differences, which compares them nevertheless "
-            "and lists what differs."
+            f"Not comparable. {unlike} Record both alike, or give --allow-differences, which compares them "
+            "nevertheless and lists what differs."
         )
     if outcome == "undecided":
         return f"Undecided: {step_times(c)} {c.evaluation.reason} {c.evaluation.remedy}"
