@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
+from diagnose.text.code_places import line_of, place_of
 from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 
@@ -100,7 +102,8 @@ def analyze(
             force=force,
             progress=Progress(quiet=quiet),
         )
-        return analyze_trace(written)
+        diagnosis = analyze_trace(written)
+    return diagnosis if capture is not None else _recorded_from(diagnosis, place_of(step_fn))
 
 
 def analyze_trace(*paths: AnyPath) -> Diagnosis:
@@ -120,8 +123,10 @@ class Tracing:
     ``done`` turns true when enough is recorded; the loop may go on or stop. The diagnosis is there after the block.
     """
 
-    def __init__(self, options: Callable[[Path], CaptureOptions], capture: AnyPath | None, *, quiet: bool) -> None:
-        self._options = options
+    def __init__(
+        self, options: Callable[[Path], CaptureOptions], capture: AnyPath | None, *, quiet: bool, place: str = ""
+    ) -> None:
+        self._options, self._place = options, place
         self._capture = capture
         self._progress = Progress(quiet=quiet)
         self._diagnosis: Diagnosis | None = None
@@ -174,11 +179,12 @@ class Tracing:
     def _analyzed(self, folder: Path, *, failing: bool) -> Diagnosis | None:
         """Diagnose; while the user's own exception is on its way, a failure here must not take its place."""
         try:
-            return analyze_trace(folder)
+            diagnosis = analyze_trace(folder)
         except DiagnoseError:
             if failing:
                 return None
             raise
+        return diagnosis if self._capture is not None or not self._place else _recorded_from(diagnosis, self._place)
 
 
 def trace(
@@ -221,7 +227,7 @@ def trace(
         )
 
     options(Path())  # refuses at the call what makes no sense
-    return Tracing(options, capture, quiet=quiet)
+    return Tracing(options, capture, quiet=quiet, place=line_of(sys._getframe(1)))
 
 
 def watch(
@@ -279,6 +285,11 @@ def watch(
         metrics=MetricsOptions(prometheus=str(prometheus), otlp=otlp),
     )
     return Watch(options, command=tuple(sys.argv), report=Progress(quiet=quiet).report)
+
+
+def _recorded_from(diagnosis: Diagnosis, place: str) -> Diagnosis:
+    """Return the diagnosis with the recorded code as its source: the recording itself is gone."""
+    return replace(diagnosis, source=replace(diagnosis.source, path=place))
 
 
 @contextmanager

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from diagnose.model.forecast import Forecast
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent
-from diagnose.reports.language import tr
+from diagnose.reports.language import tr, translated
 from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import CATEGORIES, PATH
 
-__all__ = ["render"]
+__all__ = ["Basis", "render"]
 
 REPLAYED = "predicted by a replay of the recorded steps, not measured"
 BOUNDED = "bounded by what the cause takes of the run, not measured"
 NOT_REPLAYED = "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
 
 
-def render(
-    source: str,
-    forecasts: Sequence[Forecast],
-    error: float | None,
-    path: Sequence[tuple[str, float]],
-    *,
-    is_doubtful: bool,
-) -> str:
-    """Return the page; the first forecast is the step as measured, ``error`` how far the replay misses it.
+class Basis(NamedTuple):
+    """What a prediction rests on."""
 
-    None of the latter is that nothing was replayed, and there is no ``path``.
-    """
+    error: float | None  # how far the replay misses the measured step; None where nothing was replayed
+    is_doubtful: bool = False  # by too much to rely on it
+    assumptions: tuple[str, ...] = ()  # what ranges rest on, one English sentence each
+
+
+def render(source: str, forecasts: Sequence[Forecast], path: Sequence[tuple[str, float]], basis: Basis) -> str:
+    """Return the page; the first forecast is the step as measured. Where nothing was replayed there is no ``path``."""
+    error, is_doubtful, assumptions = basis
     now, then = forecasts[0].step_ns, forecasts[-1].step_ns
     words = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
     if is_doubtful:
         words = words.removesuffix(".") + ": too much to rely on this."
+    doubt = tr(words, error=percent(abs(error))) if error is not None else tr(NOT_REPLAYED)
     return render_page(
         "forecasts.html",
         scripts=["report.js"],
@@ -50,7 +51,7 @@ def render(
         path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         is_doubtful=is_doubtful,
         basis=tr(BOUNDED if error is None else REPLAYED),
-        doubt=tr(words, error=percent(abs(error))) if error is not None else tr(NOT_REPLAYED),
+        doubt=" ".join([*map(translated, assumptions), doubt]),
     )
 
 

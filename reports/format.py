@@ -86,11 +86,15 @@ def recording_cost(overhead: float | None, removed: float) -> str:
     if removed > 0:
         longer = growth(removed + max(overhead, 0.0))
         if overhead > 0:
-            return tr("{longer} longer while recorded, all but {left} taken out", longer=longer, left=growth(overhead))
-        return tr("{longer} longer while recorded, taken out", longer=longer)
+            return tr(
+                "recording made the steps {longer} longer; the report takes out all but {left}",
+                longer=longer,
+                left=growth(overhead),
+            )
+        return tr("recording made the steps {longer} longer, which the report takes out", longer=longer)
     if overhead <= 0:
         return tr("recording cost nothing measurable")
-    return tr("{longer} longer while recorded", longer=growth(overhead))
+    return tr("recording made the steps {longer} longer", longer=growth(overhead))
 
 
 def confidence(level: str) -> str:

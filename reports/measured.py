@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.forecast import Forecast
-from diagnose.model.statistics import leaning
+from diagnose.model.statistics import is_even, leaning
 from diagnose.reports.format import duration
 from diagnose.reports.language import tr
 
@@ -52,6 +52,8 @@ def certainty(trial: Trial) -> str:
     """Return that no difference is certain and in which direction the middle lies, "" where one is certain."""
     if verdict(trial) != "even":
         return ""
+    if is_even(trial.interval) and not trial.note:  # a note states why nothing is certain
+        return tr("no difference")
     match leaning(trial.speed_up, trial.interval):
         case "faster":
             return tr("no certain difference, probably faster")

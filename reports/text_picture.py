@@ -113,13 +113,13 @@ def partition(partition: Partition, width: int) -> RenderableType:
 
 
 def phases(shares: Mapping[str, float]) -> RenderableType:
-    """Return one line a phase of the run: its share, a bar, and what it is."""
+    """Return one row a phase of the run: its share, a bar, and what it is, which wraps where there is no room."""
     top = max(shares.values())
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column()  # the only one that wraps: the others are never cut for it
     for name, share in shares.items():
         picture = Text(bar(share / top, _BAR_CELLS), style="cyan")
         label = Text(translated(PHASES.get(name, Legend()).label), style="dim")

@@ -1,10 +1,13 @@
 """The Python face: step functions, loops, traces, and what a diagnosis can do."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -158,6 +161,20 @@ def test_a_loop_is_diagnosed_and_its_capture_kept(train_step, tmp_path):
     assert t.done
     assert 1 <= t.diagnosis.steps <= 3
     assert diagnose.analyze_trace(tmp_path / "capture").to_json() == t.diagnosis.to_json()
+
+
+def test_what_was_recorded_from_python_is_named_by_its_code(train_step, tmp_path):
+    diagnosis = diagnose.analyze(partial(train_step), steps=3, skip=2)
+    line = train_step.__code__.co_firstlineno
+    assert diagnosis.source.path.endswith(f"test_api.py:{line} in {train_step.__qualname__}")
+    assert "diagnose analyze" not in html.render(diagnosis)
+    with diagnose.trace(steps=3, skip=2) as t:
+        while not t.done:
+            train_step()
+            t.step()
+    assert re.search(r"test_api\.py:\d+$", t.diagnosis.source.path)
+    kept = diagnose.analyze(train_step, steps=3, skip=2, capture=tmp_path / "kept")
+    assert Path(kept.source.path).exists()
 
 
 def test_a_loop_that_is_too_short_says_so():

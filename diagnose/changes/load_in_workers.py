@@ -25,17 +25,15 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
-    CHEAPER,
     FIRST_WORKERS,
-    HIDDEN,
-    HIDDEN_WAITING,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
-    MIN_GAIN,
     SHARED_OUT,
     SPLIT_BY_HAND,
     handover_ns,
+    hidden_by_first_workers,
     is_iterable,
+    leaves_no_gain,
     loader_call,
     number,
     recorded_cores,
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MAX_WORKERS = 16
-MIN_SAVED = 0.05  # of the finding at best; less is not worth another process
 _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
@@ -66,8 +63,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     known, waits = recorded_cores(facts), bool(facts.get("waits"))
     cpus = known or MAX_WORKERS + 1  # not recorded: enough for what is advised
-    if (not waits and cpus < 2) or finding.lost_ns * (1 - MIN_GAIN) < handed_ns:
-        return None  # no core to load on, or taking batches from workers costs about what loading them does
+    if leaves_no_gain(facts, finding.lost_ns, cpus):
+        return None
     limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     if shares_cores(facts, workers, cpus):  # as many as find a core, where that is better
@@ -81,15 +78,10 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     busy = 0.0 if waits else number(facts, "ready_share")
     if busy > MAX_READY_SHARE:
         takes = f"{cores.rstrip(',')} (none was free for {percent(busy, 0)} of the recording),"
-    left, cheaply_left = (
-        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus) - rest_ns) / max(finding.lost_ns, 1.0)
-        for ns in (handed_ns, handed_ns / CHEAPER)
-    )
-    shares = shares_cores(facts, workers, cpus)
-    most = max(0.0, 1 - cheaply_left) if handed_ns or shares else 1.0
-    if most < MIN_SAVED or (left >= 1 and not (waits or facts.get("has_device"))):
-        return None  # or it only pays where handing batches over is as cheap as in a loop without a step
-    is_open = busy > MAX_READY_SHARE or bool(shared_out) or shares
+    hidden = hidden_by_first_workers(facts, finding.lost_ns, rest_ns, workers, cpus)
+    if hidden is None:
+        return None
+    least, most = hidden
     return Advice(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
@@ -97,8 +89,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         beside=shared_out,
         is_whole=not shared_out,
         numerics=ITERABLE_NUMERICS if shared_out else None,
-        least=0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)),
-        most=most,
+        least=0.0 if shared_out else least,
+        most=most if handed_ns or shares_cores(facts, workers, cpus) else 1.0,
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )

@@ -22,25 +22,25 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.loading import (
     HIDDEN,
-    HIDDEN_WAITING,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
     MORE_WORKERS,
     PREFETCH_FACTOR,
     SHARED_OUT,
+    hidden_by_more_workers,
     is_iterable,
     loader_call,
     recorded_cores,
     starts_with_epochs,
+    useful_workers,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Facts, Finding
+    from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MAX_WORKERS = 32
 _SAME_DRAWS = "where samples do not draw from shared random state"
 MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
@@ -78,10 +78,11 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         )
     if starts_with_epochs(facts):
         return None  # the workers keep up once they run: keep-workers
-    more = min(_enough(finding, num, step_ns), _limit(facts))
+    more = min(_enough(finding, num, step_ns), useful_workers(facts))
     if more <= num:
         return None
-    least, most = _hidden(finding, num, more, step_ns)
+    rest_ns = max(step_ns - finding.lost_ns, 1.0)
+    least, most = hidden_by_more_workers(finding.facts, step_ns, rest_ns, num, more)
     return Advice(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
         before=loader_call(facts, num_workers=num),
@@ -99,22 +100,6 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
 def _enough(finding: Finding, num: int, step_ns: float) -> int:
     """Return how many workers deliver a batch as often as the rest of the step wants one, at least twice as many."""
     return max(2 * num, math.ceil(num * step_ns / max(step_ns - finding.lost_ns, 1.0)))
-
-
-def _limit(facts: Facts) -> int:
-    """Return how many workers are of use: of those that compute, as many as there are cores."""
-    return MAX_WORKERS if facts.get("waits") else min(recorded_cores(facts) or MAX_WORKERS, MAX_WORKERS)
-
-
-def _hidden(finding: Finding, num: int, more: int, step_ns: float) -> tuple[float, float]:
-    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``."""
-    rest_ns = max(step_ns - finding.lost_ns, 1.0)
-    lost_ns = max(step_ns - rest_ns, 1.0)
-    hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
-    busy = finding.facts.get("workers_busy")
-    if not isinstance(busy, float) or more * busy + 1 > recorded_cores(finding.facts):
-        return 0.0, HIDDEN_WAITING * hidden
-    return (HIDDEN_WAITING if finding.facts.get("waits") else HIDDEN) * hidden, hidden
 
 
 CHANGE = Change(

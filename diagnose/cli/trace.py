@@ -171,11 +171,21 @@ def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
 
 
 def _with_default_report(request: TraceRequest, folder: Path) -> TraceRequest:
-    """Leave an HTML report beside the capture unless the answer was asked for in another form."""
+    """Leave an HTML report beside the capture unless the answer was asked for in another form.
+
+    Raises:
+        OutputError: the folder that both are to lie in cannot be made.
+    """
     if request.as_json or request.html or request.output:
         return request
-    name = folder.name.replace("capture", "report", 1) if not request.folder else f"{folder.name}-report"
-    return replace(request, html=f"{name}.html")
+    if not request.folder:
+        return replace(request, html=f"{folder.name.replace('capture', 'report', 1)}.html")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    name = folder.name if folder.name.strip(".") else folder.absolute().resolve().name  # . and .. have one too
+    return replace(request, html=str(folder.parent / f"{name}-report.html"))
 
 
 def _options(request: TraceRequest, folder: Path) -> CaptureOptions:

@@ -52,9 +52,10 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
 
 
 def _page(path: str, result: WhatIfResult) -> str:
-    from diagnose.reports.forecast_page import render
+    from diagnose.reports.forecast_page import Basis, render
 
-    return render(path, result.forecasts, result.error, result.path, is_doubtful=result.is_doubtful)
+    basis = Basis(result.error, result.is_doubtful, result.assumptions)
+    return render(path, result.forecasts, result.path, basis)
 
 
 def _text(result: WhatIfResult) -> str:

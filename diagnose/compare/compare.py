@@ -73,12 +73,13 @@ class Comparison:
 def compare(
     before: Side, after: Side, *, tolerance: float = DEFAULT_TOLERANCE, allow_differences: bool = False
 ) -> Comparison:
-    """Compare two sides; what is not alike is evaluated with ``allow_differences`` only."""
+    """Compare two sides; what is not alike is evaluated, and its parts compared, with ``allow_differences`` only."""
     a, b = before.diagnosis, after.diagnosis
     measure = measure_of(before, after)
     each = before.run_steps(measure), after.run_steps(measure)
     unlike = differences(before.setups, after.setups)
-    evaluation = no_evaluation() if unlike and not allow_differences else evaluate(*each, tolerance)
+    comparable = allow_differences or not unlike
+    evaluation = evaluate(*each, tolerance) if comparable else no_evaluation()
     steps_ns = median(each[0]), median(each[1])
     min_ns = MIN_LISTED * max(a.step_ns, b.step_ns)
     return Comparison(
@@ -91,10 +92,10 @@ def compare(
         ratio=steps_ns[1] / steps_ns[0],
         interval=_interval(before, after, measure, evaluation),
         tolerance=tolerance,
-        parts=_changes(_parts(a), _parts(b), min_ns),
-        causes=_changes(_causes(a), _causes(b), min_ns),
-        findings=_changes(_lost(a), _lost(b), min_ns),
-        kernels=_kernels(before, after, min_ns),
+        parts=_changes(_parts(a), _parts(b), min_ns) if comparable else (),
+        causes=_changes(_causes(a), _causes(b), min_ns) if comparable else (),
+        findings=_changes(_lost(a), _lost(b), min_ns) if comparable else (),
+        kernels=_kernels(before, after, min_ns) if comparable else (),
         verdicts=(a.verdict, b.verdict),
     )
 

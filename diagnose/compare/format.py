@@ -25,7 +25,10 @@ def sentence(c: Comparison) -> str:
     outcome = c.evaluation.outcome
     if outcome == "not comparable":
         unlike = " ".join(difference.sentence() for difference in c.differences)
-        return f"Not comparable. {unlike} Record both alike, or compare them nevertheless with --allow-differences."
+        return (
+            f"Not comparable. {unlike} Record both alike, or give --allow-differences, which compares them "
+            "nevertheless and lists what differs."
+        )
     if outcome == "undecided":
         return f"Undecided: {step_times(c)} {c.evaluation.reason} {c.evaluation.remedy}"
     return (
@@ -122,7 +125,8 @@ def _lines(c: Comparison, width: int) -> Iterator[str]:
         )
     for heading, changes in tables:
         yield from _table(heading, changes, width)
-    if not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
+    unlike = c.evaluation.outcome == "not comparable"
+    if not unlike and not (c.before.kernels and c.after.kernels) and c.after.diagnosis.partition:
         yield ""
         yield from _wrapped("Kernels are compared where both sides are traces or captures, not reports.", width)
 

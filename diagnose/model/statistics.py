@@ -25,6 +25,7 @@ from diagnose.model.step_means import whole_periods
 __all__ = [
     "RunShift",
     "SpeedUp",
+    "is_even",
     "leaning",
     "mean_error",
     "middle_step",
@@ -43,6 +44,7 @@ COVERAGE = 0.95
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 NORMAL_QUANTILE = 1.960
 REGULAR_COUNT_SD = 0.5  # a window holds as many of equal distances as its length over theirs, rounded up or down
+MAX_EVEN = 0.03  # of a step, which is no difference worth having: runs of one script differ by as much
 MIN_LEANING = 0.5  # of half the interval, from 1 to its middle: a standard deviation, odds of five to one
 MAX_LOG_RATIO = 100.0  # keeps damaged times finite; no two steps differ by that
 
@@ -115,10 +117,21 @@ def speed_up(baseline: Sequence[Sequence[float]], variant: Sequence[Sequence[flo
     return SpeedUp(float(ratio), float(min(low, ratio) / (1 + noise)), float(max(high, ratio) * (1 + noise)))
 
 
+def is_even(interval: tuple[float, float]) -> bool:
+    """Return whether a whole interval, to two digits, lies so close to 1 that there is no difference worth having."""
+    low, high = (round(end, 2) for end in interval)
+    return 1 - MAX_EVEN <= low <= high <= 1 + MAX_EVEN
+
+
 def leaning(ratio: float, interval: tuple[float, float]) -> Literal["faster", "slower", ""]:
-    """Return to which side of 1 a speed-up probably lies, "" where its interval leaves that open."""
+    """Return to which side of 1 a speed-up probably lies, "" where its interval leaves that open or is even."""
     low, high = interval
-    if not 0 < low <= high < inf or not 0 < ratio < inf or abs(log(ratio)) <= MIN_LEANING * log(high / low) / 2:
+    if (
+        is_even(interval)
+        or not 0 < low <= high < inf
+        or not 0 < ratio < inf
+        or abs(log(ratio)) <= MIN_LEANING * log(high / low) / 2
+    ):
         return ""
     return "faster" if ratio > 1 else "slower"
 

@@ -24,13 +24,14 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run
-from diagnose.pipeline.what_if_changes import with_workers, without_late_ranks, without_syncs_at
+from diagnose.pipeline.what_if_changes import without_late_ranks, without_syncs_at
+from diagnose.pipeline.what_if_workers import with_workers
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
 from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
-from diagnose.text.numbers import percent
+from diagnose.text.numbers import percent, plural
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
 
@@ -60,6 +61,7 @@ class WhatIfResult:
     forecasts: tuple[Forecast, ...]  # the first is the step as measured
     error: float | None  # share by which the unchanged replay misses the step; None where nothing was replayed
     path: tuple[tuple[str, float], ...]  # category and its share of the critical path then, the largest first
+    assumptions: tuple[str, ...] = ()  # what ranges rest on, one sentence each
 
     @property
     def baseline_ns(self) -> float:
@@ -81,6 +83,7 @@ class WhatIfResult:
         return "\n".join([*self._lines(), *self._rests_on()])
 
     def _rests_on(self) -> Iterator[str]:
+        yield from self.assumptions
         if self.error is None:
             yield "Not replayed: what is saved lies in steps that were not recorded, and their cost bounds it."
             return
@@ -101,6 +104,7 @@ class WhatIfResult:
                     for f in self.forecasts
                 ],
                 "replay": {"error_share": self.error},
+                "assumes": list(self.assumptions),
                 "critical_path": dict(self.path),
             },
             indent=2,
@@ -120,6 +124,7 @@ class _Step(NamedTuple):
 
     title: str
     after: Callable[[Predicted], Predicted]
+    assumptions: tuple[str, ...] = ()
 
 
 def parse_scale(text: str) -> tuple[str, float]:
@@ -168,12 +173,13 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     state, now = unchanged(t), _now(capture, len(captures))
     if mean_ns is not None:
         state, now = replace(state, low_ns=mean_ns, high_ns=mean_ns), f"{now}, mean of the run"
-    forecasts = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)]
+    forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
     are_late = LATE_RANKS in request.without and len(captures) > 1
     if are_late:  # all ranks are replayed, after what changes one of them
         request = replace(request, without=tuple(rule for rule in request.without if rule != LATE_RANKS))
     for step in _steps(t, capture, asked, request):
         state = step.after(state)
+        assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
     if are_late:
         gone = (
@@ -185,7 +191,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if mean_ns is not None:
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
-    return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then))
+    return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then), tuple(assumptions))
 
 
 def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
@@ -206,7 +212,7 @@ def _steps(t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfR
     for file, line in request.no_sync:
         yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
     if request.workers is not None:
-        yield _whole(t, f"{request.workers} loader workers", _workers(t, request.workers))
+        yield _workers(t, request.workers)
     if request.bucket_mb is not None:
         yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", _buckets(t, request.bucket_mb))
     for pattern, factor in request.scale:
@@ -238,14 +244,14 @@ def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transfor
     return change
 
 
-def _workers(t: Tables, num: int) -> Transform:
+def _workers(t: Tables, num: int) -> _Step:
     change = with_workers(t, num)
     if change is None:
         raise UsageError(
             "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
             f"taken away with --without: {listed(_replayable_causes(t))}."
         )
-    return change
+    return _Step(plural(num, "loader worker"), partial(predict, t, effect=change.effect), change.assumptions)
 
 
 def _buckets(t: Tables, size_mb: float) -> Transform:

@@ -1,4 +1,4 @@
-"""Changes that a user asks about by name: workers of the loader, syncs of one line."""
+"""Changes that a user asks about by name: syncs of one line, ranks that are late."""
 
 from __future__ import annotations
 
@@ -9,49 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers import META
-from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
-from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
-from diagnose.model.intervals import total
 from diagnose.model.job import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
 from diagnose.ranks.comparison import Comparison
 from diagnose.ranks.profile import PHASES
 from diagnose.ranks.usable import listed
-from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
-from diagnose.replay.predict import MAX_ERROR_TO_RELY, predict, replay_base, unchanged
-from diagnose.replay.transforms import drop_waits, scale_host
+from diagnose.replay.predict import MAX_ERROR_TO_RELY, replay_base
+from diagnose.replay.transforms import drop_waits
 from diagnose.tables import Tables
-from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import percent
 
-__all__ = ["with_workers", "without_late_ranks", "without_syncs_at"]
-
-
-def with_workers(t: Tables, num: int) -> Transform | None:
-    """Return the change that lets ``num`` worker processes load, None where the step does not wait for its loader.
-
-    A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
-    as many waits as there are workers: they deliver one batch each in the time of a step that waits for them. With
-    more hands a batch arrives every cost / num; the step waits for what that exceeds the rest of it.
-    """
-    calls = t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
-    loading = t.covering(calls)
-    stalled = total(loading) / t.steps.num
-    if stalled <= 0:
-        return None
-    whole: Transform = partial(scale_host, intervals=loading, factor=0.0)
-    rest = predict(t, unchanged(t), Effect(whole, whole)).step_ns
-    facts = loading_facts(t)
-    has = facts.get("num_workers")
-    cost = stalled if facts["single_process"] or not isinstance(has, int) or has < 1 else has * t.steps.step_ns
-    left = max(cost / num - rest, 0.0)
-    return partial(scale_host, intervals=loading, factor=min(left / stalled, 1.0))
+__all__ = ["without_late_ranks", "without_syncs_at"]
 
 
 def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:

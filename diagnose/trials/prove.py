@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 from diagnose.changes import any_compiles, patch_of
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
+from diagnose.model.statistics import is_even
 from diagnose.model.step_means import mean_step, period_of
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.spec import TrialResult
@@ -323,6 +324,7 @@ def _sentence(trial: Trial) -> str:
     if trial.failure:
         return f"{trial.id}: {trial.failure}"
     low, high = trial.interval
-    sure = "faster" if low > 1 else "slower" if high < 1 else "no difference that is certain"
+    even = "no difference" if is_even(trial.interval) and not trial.note else "no difference that is certain"
+    sure = "faster" if low > 1 else "slower" if high < 1 else even
     without = "without " if trial.kind == "without" else ""
     return f"{without}{trial.id}: {trial.speed_up:.2f} x ({low:.2f} to {high:.2f}), {sure}; losses {trial.numerics}"

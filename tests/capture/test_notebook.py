@@ -7,7 +7,11 @@ import pytest
 
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
 from diagnose.capture import step_marker as marker
+from diagnose.capture.process.failure_messages import nothing_captured
+from diagnose.capture.process.script import Outcome
 from diagnose.errors import CaptureError, UsageError
+
+INTERRUPTED = Outcome("interrupted", 130, KeyboardInterrupt())
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +53,24 @@ def test_a_loop_of_one_s_own(step_fn, tmp_path):
             tracer.step()
     assert tracer.done
     assert len(info(tracer.folder)["light_ms"]) == 3
+
+
+def test_a_loop_that_ends_in_its_first_recorded_step_is_not_said_to_end_before(step_fn, tmp_path):
+    tracer = Tracer(CaptureOptions(output=tmp_path / "capture", steps=3, skip=2))
+    tracer.__enter__()
+    early, late = [], []
+    while not late:
+        step_fn()
+        tracer.step()
+        session = tracer._session
+        (late if session.plan.has_begun else early).append(str(nothing_captured(session, INTERRUPTED)))
+    num, began = len(early), "No step was captured: it was interrupted after"
+    assert early[-1].startswith(f"{began} {num} steps, before the capture began.")
+    assert late[0].startswith(f"{began} {num + 1} steps, during the capture, before a whole step was recorded.")
+    with pytest.raises(
+        CaptureError, match=rf"the loop ended after {num + 1} steps, during the capture, before a whole"
+    ):
+        tracer.__exit__(None, None, None)
 
 
 def run_loop(tracer, step_fn, num_steps, *, fail_at=None):

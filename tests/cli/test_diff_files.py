@@ -45,6 +45,26 @@ def diagnosed(tmp_path, monkeypatch):
     return replace(gaps(), prescriptions=(prescribed("a folder/train.py"),), waterfall=None)
 
 
+@pytest.mark.parametrize(
+    ("folder", "page"),
+    [
+        ("runs/new/one", "runs/new/one-report.html"),
+        ("one", "one-report.html"),
+        ("./one/", "one-report.html"),
+        (".", "work-report.html"),
+    ],
+)
+def test_report_and_diffs_lie_next_to_the_capture_that_was_named(diagnosed, monkeypatch, capsys, folder, page):
+    monkeypatch.setattr(trace, "_run", lambda *_: (0, Path(folder)))
+    monkeypatch.setattr(trace, "_diagnosed", lambda *_: diagnosed)
+    request = trace.TraceRequest(script="a folder/train.py", quiet=True, folder=folder, force=True)
+    assert trace.trace_and_answer(request) == 0
+    assert [str(file) for file in Path().rglob("*.html")] == [page]
+    (diff,) = Path().rglob("*.diff")
+    assert diff == Path(page).with_suffix(".fuse.diff")
+    assert f"$ git apply {diff}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("in_repository", [False, True])
 def test_the_printed_command_makes_the_change(diagnosed, tmp_path, in_repository):
     if in_repository:  # of which the working folder is a part

@@ -72,11 +72,16 @@ def test_unlike_sides_are_not_comparable_unless_that_is_allowed(reports, capsys)
     assert run(["compare", *both]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("Not comparable. The torch version differs: 2.6.0 before, 2.7.0 after. Record both alike")
+    assert "or give --allow-differences, which compares them nevertheless and lists what differs. before" in shown
+    assert "Below:" not in shown
+    assert "Where the" not in shown
     assert run(["compare", "--json", *both]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert (plain["outcome"], plain["slower"]) == ("not comparable", False)
+    assert (plain["parts"], plain["causes"], plain["findings"], plain["kernels"]) == ([], [], [], [])
     assert run(["compare", "--allow-differences", *both]) == 0
     shown = " ".join(capsys.readouterr().out.split())
+    assert "Below: the mean recorded step" in shown
     assert shown.startswith("The step is slower: 20.0 ms before, 26.0 ms after")
     assert "The torch version differs: 2.6.0 before, 2.7.0 after." in shown
 

@@ -25,7 +25,7 @@ PARTS = {
     "exposed_copy": "exposed copies",
     "idle": "idle",
 }
-OVER = ("longer while recorded", "% off")  # of what these state there may be more than the whole
+OVER = ("recording made the steps", "% off")  # of what these state there may be more than the whole
 
 
 def shares(d):

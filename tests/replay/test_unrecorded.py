@@ -107,7 +107,10 @@ def test_the_diagnosis_is_of_the_step_without_its_recording(recording):
     assert d.recording_removed == pytest.approx(1.0, abs=0.05)
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
     assert note.startswith("Recording made the median step 99.9 % longer")
-    assert recording_cost(d.profiler_overhead, d.recording_removed) == "99.9 % longer while recorded, taken out"
+    assert (
+        recording_cost(d.profiler_overhead, d.recording_removed)
+        == "recording made the steps 99.9 % longer, which the report takes out"
+    )
 
 
 def test_the_sentence_about_it_states_the_step_of_the_first_screen(recording):
@@ -125,8 +128,8 @@ def test_the_sentence_about_it_states_the_step_of_the_first_screen(recording):
     (note,) = [n.text for n in d.trust if n.rule == "profiler-overhead"]
     assert note.endswith(f"all times are of the steps without it, whose mean is {duration(d.step_ns)}.")
     assert recording_cost(d.profiler_overhead, d.recording_removed) in (
-        "33.3 % longer while recorded, taken out",
-        f"33.3 % longer while recorded, all but {growth(d.profiler_overhead)} taken out",
+        "recording made the steps 33.3 % longer, which the report takes out",
+        f"recording made the steps 33.3 % longer; the report takes out all but {growth(d.profiler_overhead)}",
     )
 
 

@@ -47,7 +47,7 @@ def page_of(forms):
             compared = compare(side_of("before.json", d, []), side_of("after.json", slow, []))
             return as_html(compared, evaluate_gate(compared) if kind == "gate" else None)
         if kind == "what_if":
-            return forecast_page.render("run-7", d.waterfall.forecasts, 0.02, (("compute", 0.9),), is_doubtful=False)
+            return forecast_page.render("run-7", d.waterfall.forecasts, (("compute", 0.9),), forecast_page.Basis(0.02))
         if kind == "archive":
             return archive_page.render(
                 "captures <b>",
@@ -194,3 +194,9 @@ def test_the_largest_picture_is_there_within_a_second_and_moves_smoothly(show, f
     settle(browser)
     assert float(browser.execute_script("return document.getElementById('timeline').dataset.took")) < 50
     assert browser.get_log("browser") == []
+
+
+def test_the_page_of_a_prediction_has_what_its_range_rests_on(forms):
+    basis = forecast_page.Basis(0.02, assumptions=("Assumes a free core for each worker beside the training's.",))
+    page = forecast_page.render("run-7", forms["gaps"].waterfall.forecasts, (("compute", 0.9),), basis)
+    assert "Assumes a free core for each worker beside the training" in page

@@ -320,3 +320,11 @@ def test_the_label_of_the_time_between_operators_is_never_cut_at_the_widest(form
     longest = max(LEGENDS, key=len)
     d = replace(forms["no_gpu"], host_by_cause={OUTSIDE: 0.6, longest: 0.4})
     assert LEGENDS[OUTSIDE].label in render(d, width=100)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_phases_of_the_run_keep_name_and_share_and_wrap_what_they_are(forms, width):
+    text = render(replace(forms["healthy"], phases={"training": 0.152, "rollout": 0.848}), width=width)
+    table = " ".join(text[text.index("Where the run's time goes") :].split("\n\n")[0].split())
+    assert "training 15.2 %" in table
+    assert table.endswith("█ gradients off several times before the backward pass, and what lies between")

@@ -34,9 +34,9 @@ def test_percentages_never_round_to_nothing_or_to_all(share, text):
     [
         (None, 0.0, ""),
         (-0.02, 0.0, "recording cost nothing measurable"),
-        (0.038, 0.0, "3.8 % longer while recorded"),
-        (0.038, 0.2, "23.8 % longer while recorded, all but 3.8 % taken out"),
-        (-0.01, 0.2, "20.0 % longer while recorded, taken out"),
+        (0.038, 0.0, "recording made the steps 3.8 % longer"),
+        (0.038, 0.2, "recording made the steps 23.8 % longer; the report takes out all but 3.8 %"),
+        (-0.01, 0.2, "recording made the steps 20.0 % longer, which the report takes out"),
     ],
 )
 def test_what_recording_cost_is_one_sentence(left, removed, text):

@@ -50,7 +50,7 @@ def test_slow_steps_before_the_recording_do_not_show_what_it_costs(ran):
     """Something else slowed the script down until after the recording: no step of it is the usual one."""
     d = ran(16.0, 16.0, 10.0)
     assert (d.profiler_overhead, recording_words(d)) == (None, "")
-    assert "longer while recorded" not in render(d)
+    assert "recording made the steps" not in render(d)
     assert answer(d).cautions == (
         "Steps without the profiler took 16.0 ms right before and 10.0 ms right after the recorded ones, which took "
         "16.0 ms: the script or the machine changed meanwhile, so the reported step may not be the usual one. Record "
@@ -74,7 +74,7 @@ def test_a_script_that_became_faster_before_it_was_recorded_is_compared_with_the
     d = ran(12.0, 10.8, 10.0)
     assert d.plain_steps.agree
     assert answer(d).cautions == ()
-    assert recording_words(d) == "8.0 % longer while recorded"
+    assert recording_words(d) == "recording made the steps 8.0 % longer"
 
 
 def test_steps_that_became_slower_are_not_the_recording_s(ran):
@@ -99,7 +99,7 @@ def test_steps_of_unequal_work_are_compared_by_their_work(ran):
 def test_what_recorded_steps_take_longer_than_all_others_is_the_recording_s(ran):
     d = ran(10.0, 10.8, 10.0)
     assert d.plain_steps.agree
-    assert recording_words(d) == "8.0 % longer while recorded"
+    assert recording_words(d) == "recording made the steps 8.0 % longer"
 
 
 def test_a_long_step_among_few_makes_no_usual_mean(ran):

@@ -133,6 +133,8 @@ def test_a_control_is_claimed_no_more_often_than_before(spread, cost):
         (2.0, (0.8, 5.0), "faster"),
         (0.8, (0.4, 1.6), ""),  # a third of the half-width from 1
         (1.0, (1.0, 1.0), ""),
+        (0.98, (0.97, 1.01), ""),  # within 3 %
+        (0.98, (0.96, 1.0), "slower"),
         (1.0, (0.0, 0.0), ""),
     ],
 )

@@ -42,13 +42,15 @@ def _reason(session: Session, outcome: Outcome) -> str:
         )
     if outcome.ended in ENDINGS:
         what, remedy = ENDINGS[outcome.ended]
-        return f"{what.format(error=type(outcome.error).__name__)} {_when(num_steps)}. {remedy}"
+        return f"{what.format(error=type(outcome.error).__name__)} {session.progress_made}. {remedy}"
     if outcome.exit_code:
-        return f"the script exited with code {outcome.exit_code} {_when(num_steps)}. Check its arguments and output."
+        return (
+            f"the script exited with code {outcome.exit_code} {session.progress_made}. Check its arguments and output."
+        )
     if num_steps:
         return (
-            f"the script finished after {num_steps} steps, before the capture began. Let it run for more steps, "
-            "or wait less with --skip 2 --steps 2."
+            f"the script finished {session.progress_made}. Let it run for more steps, or wait less with --skip 2 "
+            "--steps 2."
         )
     return _never_stepped(session)
 
@@ -68,7 +70,3 @@ def _never_stepped(session: Session) -> str:
         "the script ran no optimizer step, no DataLoader and no model more than once. "
         "Call diagnose.step() once per step in its loop."
     )
-
-
-def _when(num_steps: int) -> str:
-    return f"after {num_steps} steps, before the capture began" if num_steps else "before its first steps were over"

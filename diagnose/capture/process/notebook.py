@@ -92,7 +92,7 @@ class Tracer:
             raise CaptureError(f"No step was captured: {' '.join(session.all_notes)}")
         if error is None:
             raise CaptureError(
-                f"No step was captured: the loop made {session.num_steps} steps before the capture began. "
+                f"No step was captured: the loop ended {session.progress_made}. "
                 "Call step() once per step, run more steps, or wait less with skip=2, steps=2."
             )
 

@@ -69,7 +69,7 @@ class Plan:
         self._steps = self._script()
         self._recorder = Recorder(hooks, measured)
         self._functions = 0  # that a step calls, 0 where that is not known
-        self._unprofiled = True  # no window was begun yet
+        self.has_begun = False  # a window, which holds no whole step at first
         self._state: StepState = "plain"  # of the step that is under way
         self._over = False  # --max-seconds was reached inside a step
         next(self._steps)
@@ -85,7 +85,7 @@ class Plan:
         self._measured.clock.mark(self.num_steps)
         was = self._recorder.state
         state: StepState = self._state if was == self._state else "edge"
-        if not self._unprofiled:  # warming up is over
+        if self.has_begun:  # warming up is over
             self._watched.add(duration, state, broken_off=self._recorder.broken_off)
         self._hooks.stepped(duration, state)
         try:
@@ -120,7 +120,7 @@ class Plan:
         """Return in how many seconds to look whether a bound is reached inside a step; 0 once one is."""
         if self.done:
             return math.inf
-        if self._unprofiled:
+        if not self.has_begun:
             self._recorder.script_heap.look()
             return max(0.0, min(self._left_s(), HEAP_POLL_S))
         return max(0.0, min(self._left_s(), self._recorder.full_in))
@@ -162,7 +162,7 @@ class Plan:
         else:
             yield from self._wait()
             yield from self._plain()
-        self._unprofiled, self._recorder.keeps_parts = False, True
+        self.has_begun, self._recorder.keeps_parts = True, True
         limit_mb = self._options.max_mb
         yield from self._recorder.record("light", self._num_steps, limit_mb, lambda: self._full("light", 1.0))
 
@@ -172,7 +172,7 @@ class Plan:
             return
         yield from self._wait()
         yield from self._plain()
-        self._unprofiled = False
+        self.has_begun = True
         first = self.wanted_steps
         yield from self._record("light", first, TIMING_SHARE)
         if self._recorder.given_up and not self._measured.timing:

@@ -28,6 +28,7 @@ from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
 from diagnose.model.files import printable, reason
+from diagnose.text.numbers import plural
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
@@ -245,6 +246,18 @@ class Session:
     def num_steps(self) -> int:
         """Return the number of whole steps seen."""
         return self.plan.num_steps if self.plan is not None else 0
+
+    @property
+    def progress_made(self) -> str:
+        """Return how far the capture came, for a sentence about a script that ended without a recorded step."""
+        if self.plan is None or not self.num_steps:
+            return "before its first steps were over"
+        where = (
+            "during the capture, before a whole step was recorded"
+            if self.plan.has_begun
+            else ("before the capture began")
+        )
+        return f"after {plural(self.num_steps, 'step')}, {where}"
 
     @property
     def all_notes(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import SetArguments, other_training
+from diagnose.model.limits import MAX_READY_SHARE
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
@@ -19,20 +20,23 @@ __all__ = [
     "ITERABLE_NUMERICS",
     "KEEPING_WORKERS",
     "KEPT_WORKERS",
-    "MIN_GAIN",
     "MORE_WORKERS",
     "PREFETCH_FACTOR",
     "SHARED_OUT",
     "SPLIT_BY_HAND",
     "THREADS",
     "handover_ns",
+    "hidden_by_first_workers",
+    "hidden_by_more_workers",
     "is_iterable",
+    "leaves_no_gain",
     "loader_call",
     "number",
     "recorded_cores",
     "shares_cores",
     "starts_with_epochs",
     "step_with_workers",
+    "useful_workers",
     "with_batch_size",
 ]
 
@@ -104,6 +108,8 @@ HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 1_200_000, 450_000, 3.0
 CHEAPER = 3.0  # how much less it is at best
 MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs
 MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
+MIN_SAVED = 0.05  # of the stall at best; less is not worth another process
+MAX_WORKERS = 32  # that wait for storage: of more none was tried
 
 
 def handover_ns(facts: Facts) -> float:
@@ -141,6 +147,52 @@ def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, worke
         return step_ns
     trainer = 1.0 if facts.get("has_device") else min(number(facts, "num_threads") or 1.0, cpus)
     return max(step_ns, (training_ns * trainer + loading_ns) / cpus)
+
+
+def leaves_no_gain(facts: Facts, stall_ns: float, cpus: int) -> bool:
+    """Return whether no core is left to load on, or taking batches from workers costs about what loading them does."""
+    handed_ns = handover_ns(facts) * max(1.0, number(facts, "batches_per_step"))
+    return (not facts.get("waits") and cpus < 2) or stall_ns * (1 - MIN_GAIN) < handed_ns
+
+
+def hidden_by_first_workers(
+    facts: Facts, stall_ns: float, rest_ns: float, workers: int, cpus: int
+) -> tuple[float, float] | None:
+    """Return which share of the stall is gone at least and at most once workers load; None where that does not pay.
+
+    ``rest_ns`` is the step without the stall. At least nothing is gone where workers that compute may find no core.
+    """
+    batches = max(1.0, number(facts, "batches_per_step"))
+    load_ns, handed_ns = number(facts, "batch_ns") * batches, handover_ns(facts) * batches
+    waits, shares = bool(facts.get("waits")), shares_cores(facts, workers, cpus)
+    if leaves_no_gain(facts, stall_ns, cpus):
+        return None
+    left, cheaply_left = (
+        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus) - rest_ns) / max(stall_ns, 1.0)
+        for ns in (handed_ns, handed_ns / CHEAPER)
+    )
+    most = max(0.0, 1 - cheaply_left)
+    is_little = most < MIN_SAVED and (handed_ns > 0 or shares)
+    if is_little or (left >= 1 and not (waits or facts.get("has_device"))):
+        return None  # or it only pays where handing batches over is as cheap as in a loop without a step
+    busy = 0.0 if waits else number(facts, "ready_share")
+    is_open = busy > MAX_READY_SHARE or shares
+    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)), most
+
+
+def useful_workers(facts: Facts) -> int:
+    """Return how many workers are of use where some load: of those that compute, as many as there are cores."""
+    return MAX_WORKERS if facts.get("waits") else min(recorded_cores(facts) or MAX_WORKERS, MAX_WORKERS)
+
+
+def hidden_by_more_workers(facts: Facts, step_ns: float, rest_ns: float, num: int, more: int) -> tuple[float, float]:
+    """Return which share of the stall is gone at least and at most when ``more`` workers load instead of ``num``."""
+    lost_ns = max(step_ns - rest_ns, 1.0)
+    hidden = max(1 - max(step_ns * num / more - rest_ns, 0.0) / lost_ns, 0.0)
+    busy = facts.get("workers_busy")
+    if not isinstance(busy, float) or more * busy + 1 > recorded_cores(facts):
+        return 0.0, HIDDEN_WAITING * hidden
+    return (HIDDEN_WAITING if facts.get("waits") else HIDDEN) * hidden, hidden
 
 
 def starts_with_epochs(facts: Facts) -> bool:
