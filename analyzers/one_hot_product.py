@@ -24,15 +24,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.callers import at_function
+from diagnose.analyzers.common.callers import operator_lines
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.analyzers.common.locate import locate, sampled_lines
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.one_hot_products import OneHotProducts, one_hot_products
+from diagnose.tables.one_hot_products import one_hot_products
 
 META = RuleMeta(
     id="one-hot-product",
@@ -70,25 +69,11 @@ def find(t: Tables) -> list[Finding]:
         "of the result is a row of the weight."
     )
     facts = {"columns": found.columns[-1]}
+    where = operator_lines(t, found.forward, found.times)
     if t.device_id < 0:
         rule = IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts)
-        return [replace(each, where=_where(t, found) or each.where) for each in idle_finding(t, rule)]
+        return [replace(each, where=where or each.where) for each in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
     waste = KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, [text], facts=facts)
-    return [replace(each, where=_where(t, found) or each.where) for each in kernel_finding(t, waste, tasks)]
-
-
-def _where(t: Tables, found: OneHotProducts) -> tuple[Where, ...]:
-    """Return the lines that ran while the products did, as the sampler saw them; else those of their operators."""
-    sampled = tuple(place for place, _ in sampled_lines(t, found.forward, MAX_NAMED))
-    if sampled:
-        return sampled[:1]
-    named = t.named
-    places = locate(named, np.full(len(found.times), named.main, np.int16), found.times)
-    each = [
-        replace(at_function(t, (place.file, place.line, place.function)), op=place.op)
-        for place in places
-        if place.file and place.line and place.function
-    ]
-    return tuple(dict.fromkeys(each))[:MAX_NAMED]
+    return [replace(each, where=where or each.where) for each in kernel_finding(t, waste, tasks)]

@@ -12,6 +12,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.job import LATE_RANKS
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.reports import headline as words
+from diagnose.reports.beside_recording import is_off_mean
 from diagnose.reports.language import tr
 from diagnose.reports.measured import offered_chain, took_longer, trial_of
 
@@ -137,7 +138,7 @@ def answer(d: Diagnosis) -> Answer:
         run_steps=d.watched_steps,
         view="" if why else words.view(d),
         run_share=None if why else _run_share(d),
-        mean_ns=d.plain_steps.mean_ns if not why and d.plain_steps is not None and words.is_off_mean(d) else None,
+        mean_ns=d.plain_steps.mean_ns if not why and d.plain_steps is not None and is_off_mean(d) else None,
     )
 
 

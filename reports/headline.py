@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.job import LATE_RANKS
-from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import OUTSIDE, WORK
-from diagnose.reports.format import duration, growth, percent, plural, recording_cost
+from diagnose.reports.beside_recording import MIN_OVERHEAD, beside_recording
+from diagnose.reports.format import duration, growth, percent, plural
 from diagnose.reports.job_words import names_late
 from diagnose.reports.language import ENGLISH, current, tr
 from diagnose.text.plain_text import one_line
@@ -22,11 +22,9 @@ __all__ = [
     "checked",
     "command",
     "headline",
-    "is_off_mean",
     "late_rank",
     "passes_words",
     "record_again",
-    "recording_words",
     "shown_rank",
     "view",
 ]
@@ -36,8 +34,6 @@ MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, 
 MIN_CPU_WAIT = (
     0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise than alone
 )
-MIN_OVERHEAD = 0.2  # of the unrecorded step: recording that costs more is stated beside the answer
-MIN_OFF_MEAN = 0.2  # of the run's mean step: recorded steps that differ by more hold another share of long ones
 MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is another step
 
 
@@ -169,7 +165,7 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
                 step=duration(d.step_ns),
             )
         )
-    found += _beside_recording(d)
+    found += beside_recording(d, why)
     if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound" and not why:
         words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
         if d.source.found_steps_by == "none":
@@ -203,61 +199,10 @@ def cautions(d: Diagnosis, why: str) -> list[str]:
     return found
 
 
-def _beside_recording(d: Diagnosis) -> list[str]:
-    """State how the recorded steps differ from those without the profiler, where recording does not explain it."""
-    p = d.plain_steps
-    if p is None:
-        return []
-    if not p.agree:
-        words = (
-            "Steps without the profiler took {before} right before the recorded ones, which took {recorded}: the "
-            "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
-        )
-        if p.before_ns is None:
-            words = (
-                "Steps without the profiler took {after} right after the recorded ones, which took {recorded}: the "
-                "script or the machine changed meanwhile, so the reported step may not be the usual one. Record again."
-            )
-        elif p.after_ns is not None:
-            words = (
-                "Steps without the profiler took {before} right before and {after} right after the recorded ones, "
-                "which took {recorded}: the script or the machine changed meanwhile, so the reported step may not be "
-                "the usual one. Record again."
-            )
-        each = (p.before_ns, p.after_ns, p.recorded_ns)
-        before, after, recorded = map(duration, each)
-        return [tr(words, before=before, after=after, recorded=recorded), *_off_mean(d, p)]
-    return _off_mean(d, p)
-
-
-def _off_mean(d: Diagnosis, p: PlainSteps) -> list[str]:
-    """State that the recorded steps hold more or less of the long ones than the run does, where they do."""
-    if p.mean_ns is None or not is_off_mean(d):
-        return []
-    words = "The step of {step} is the mean of {steps}, the run's mean step is {mean}: {why}."
-    why = tr("long steps are a smaller part of the recorded ones")
-    if d.step_ns > p.mean_ns:
-        why = tr("long steps are a larger part of the recorded ones")
-    steps = plural(d.steps, "recorded step")
-    return [tr(words, step=duration(d.step_ns), steps=steps, mean=duration(p.mean_ns), why=why)]
-
-
 def passes_words(d: Diagnosis) -> str:
     """Return how many backward passes a step has, where an optimizer's call adds several up; "" elsewhere."""
     num = d.passes_per_update or 1
     return tr(", {num} backward passes before each optimizer call", num=num) if num > 1 else ""
-
-
-def is_off_mean(d: Diagnosis) -> bool:
-    """Return whether the stated step is no mean step of the run, for another reason than that it was recorded."""
-    p, left = d.plain_steps, 1 + max(d.profiler_overhead or 0.0, 0.0)
-    return p is not None and p.mean_ns is not None and abs(d.step_ns / left - p.mean_ns) > MIN_OFF_MEAN * p.mean_ns
-
-
-def recording_words(d: Diagnosis) -> str:
-    """Return by how much recorded steps were longer; "" where a caution states that they differ for other reasons."""
-    words = recording_cost(d.profiler_overhead, d.recording_removed)
-    return "" if d.recording_removed <= 0 and (d.profiler_overhead or 0.0) <= 0 and is_off_mean(d) else words
 
 
 def _left_out(ignored: Sequence[IgnoredFinding]) -> str:
@@ -275,6 +220,15 @@ def _ignored(one: IgnoredFinding) -> str:
     return tr("{rule} ({time} per step, {by})", rule=finding.rule, time=duration(finding.lost_ns), by=by)
 
 
+def _steps_of_rollouts(d: Diagnosis) -> str:
+    """Return how many steps follow a rollout, "" where none do so regularly: a loop's iteration is more than a step."""
+    found = (f.facts for f in d.findings if f.facts.get("phase") == "rollout" and f.facts.get("regular"))
+    period = next((facts.get("period") for facts in found), None)
+    if d.source.found_steps_by != "optimizer" or not isinstance(period, int):
+        return ""
+    return tr("A step is one optimizer.step(); {num} of them follow each rollout.", num=period)
+
+
 def late_rank(d: Diagnosis) -> int | None:
     """Return the rank that the others wait for, None where there is none or they take turns."""
     if d.job is None:
@@ -289,9 +243,9 @@ def shown_rank(d: Diagnosis) -> int | None:
 
 
 def view(d: Diagnosis) -> str:
-    """Return whose step and changes a report of several ranks shows, "" for one rank."""
+    """Return whose step and changes a report of several ranks shows; of one rank what a step is, where that is odd."""
     if len(d.ranks) < 2:
-        return ""
+        return _steps_of_rollouts(d)
     shown, late = shown_rank(d), late_rank(d)
     if shown is None:
         return tr(

@@ -19,8 +19,8 @@ from markupsafe import Markup, escape
 
 from diagnose.model.rules import Legend
 from diagnose.reports import format as words
+from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.colours import legible
-from diagnose.reports.headline import recording_words
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
 from diagnose.text.patterns import lazy_pattern

@@ -17,8 +17,9 @@ from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_code, text_findings, text_forecast, text_kernels, text_picture, text_trials
 from diagnose.reports.answer import answer
+from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
-from diagnose.reports.headline import passes_words, recording_words
+from diagnose.reports.headline import passes_words
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized

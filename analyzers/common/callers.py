@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import is_own_file, source_line
+from diagnose.analyzers.common.locate import is_own_file, locate, sampled_lines, source_line
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
-from diagnose.model.intervals import EMPTY
+from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
 from diagnose.tables.repeated_calls import RepeatedCall
 from diagnose.tables.sampled_issuer import PASSES_ON
 
-__all__ = ["at_function", "callers"]
+__all__ = ["at_function", "callers", "operator_lines"]
 
 MAX_PLACES = 3
 MAX_CALLS = 64  # of a module, whose stacks are compared
@@ -47,6 +48,23 @@ def callers(t: Tables, calls: Sequence[RepeatedCall]) -> tuple[Where, ...]:
     inner = [*chosen[1:], deeper[0] if deeper else None]
     each = [at_function(t, function, calls=callee) for function, callee in zip(chosen, inner, strict=True)]
     return tuple(reversed(each[-MAX_PLACES:]))
+
+
+def operator_lines(t: Tables, during: Intervals, times: Ints) -> tuple[Where, ...]:
+    """Return the line that ran during operators, as the sampler saw it; else those at times of the attribution window.
+
+    ``times`` lie within the same operators there.
+    """
+    sampled = tuple(place for place, _ in sampled_lines(t, during, MAX_PLACES))
+    if sampled:
+        return sampled[:1]
+    places = locate(t.named, np.full(len(times), t.named.main, np.int16), times)
+    each = [
+        replace(at_function(t, (place.file, place.line, place.function)), op=place.op)
+        for place in places
+        if place.file and place.line and place.function
+    ]
+    return tuple(dict.fromkeys(each))[:MAX_PLACES]
 
 
 def _stack(t: Tables, time: int) -> _Stack:

@@ -4,7 +4,7 @@ What it does
     Replaces product, softmax and product by one operator that keeps the scores on the chip.
 
 What to watch
-    The attention weights themselves are not there afterwards.
+    The attention weights themselves are not there afterwards. On a CPU only attention without dropout is fused.
 """
 
 from __future__ import annotations
@@ -32,6 +32,20 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             after='model = AutoModel.from_pretrained(name, attn_implementation="sdpa")   # of transformers',
             least=MIN_SAVED_SHARE,
             needs="a release of the library whose model has it, and no use of the attention weights themselves",
+        )
+    if finding.facts.get("on_host"):
+        masked = "scores = scores.masked_fill(mask == 0, float('-inf'))\n" if finding.facts.get("has_mask") else ""
+        call = "y = F.scaled_dot_product_attention(q, k, v)"
+        if finding.facts.get("has_mask"):
+            call = (
+                "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)   # a mask of what comes later\n"
+                "# any other mask: attn_mask=mask, True where a query may see a key"
+            )
+        return Advice(
+            before=f"scores = q @ k.transpose(-2, -1) * scale\n{masked}y = scores.softmax(-1) @ v",
+            after=call,
+            least=MIN_SAVED_SHARE,  # on one core 0.9 to 8 times as much was saved, of four sizes with their backward
+            needs="no use of the attention weights themselves; scale=... where it is not 1 / sqrt(the width of a head)",
         )
     return Advice(
         before="scores = q @ k.transpose(-2, -1) * scale\ny = scores.softmax(-1) @ v",

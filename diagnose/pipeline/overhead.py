@@ -26,8 +26,8 @@ from diagnose.replay.base import replay_base
 from diagnose.replay.unrecorded import Unrecorded, unrecorded, unrecorded_host
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
-from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.run_steps import TIMING, variation
+from diagnose.tables.plain_steps import plain_steps, steady_beside
+from diagnose.tables.run_steps import TIMING, Variation, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
@@ -102,7 +102,7 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
     """
     times, info = _times(t), t.capture.info
     alone = info is not None and info.world_size == 1
-    if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or variation(t.capture) is not None:
+    if times is None or not alone or times[0] < MIN_RATIO_TO_CORRECT * times[1] or _varies(t) is not None:
         return None
     assert info is not None
     if t.device_id < 0:
@@ -144,16 +144,25 @@ def variation_note(t: Tables) -> str:
     varies = variation(t.capture)
     if varies is None:
         return ""
-    known = (
-        "their times follow the size of the batch or the number of calls without gradients, so recorded and unrecorded "
-        "steps were compared for as much work"
-        if _times(t) is not None
-        else "how much longer the recording made them is not known"
-    )
+    if _varies(t) is None:
+        known = "those beside the recorded ones are alike, so the recorded steps were compared with these"
+    elif _times(t) is not None:
+        known = (
+            "their times follow the size of the batch or the number of calls without gradients, so recorded and "
+            "unrecorded steps were compared for as much work"
+        )
+    else:
+        known = "how much longer the recording made them is not known"
     return (
         f"Steps vary by themselves: without recording a tenth took less than {varies.low_ns / 1e6:,.1f} ms and a tenth "
         f"more than {varies.high_ns / 1e6:,.1f} ms; {known}."
     )
+
+
+def _varies(t: Tables) -> Variation | None:
+    """Return how far steps differ, None where the recorded ones and those beside them do not by anything but work."""
+    varies = variation(t.capture)
+    return None if varies is not None and varies.per_work_ns is None and steady_beside(t) else varies
 
 
 def _times(t: Tables) -> tuple[float, float] | None:
@@ -161,7 +170,7 @@ def _times(t: Tables) -> tuple[float, float] | None:
     info, run = t.capture.info, t.capture.run
     if info is None or not info.light_ms or not info.unprofiled_ms:
         return None
-    varies = variation(t.capture)
+    varies = _varies(t)
     if t.capture.event_cost_ns:  # the steps are no longer the recorded ones
         # Without a device the cost was found by the median step: of a few steps one may have waited for a core.
         step_ns = t.steps.step_ns if t.device_id >= 0 else float(np.median(t.steps.end - t.steps.start))

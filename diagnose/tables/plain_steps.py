@@ -7,6 +7,8 @@ show that.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
@@ -15,11 +17,20 @@ from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
-__all__ = ["plain_steps"]
+__all__ = ["plain_steps", "steady_beside"]
 
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
 MIN_DIFFERENCE = 0.1  # of the shorter step: as much as counts as converged
+MAX_STEADY = 0.2  # quartiles apart, over the median: equal steps lie at 0.1, on a busy machine at up to 0.3
+
+
+class _Beside(NamedTuple):
+    """Step times in ns, nearest to the timing window first, and those in it; empty where too few are known."""
+
+    before: Floats
+    recorded: Floats
+    after: Floats
 
 
 @shared_table
@@ -29,22 +40,11 @@ def plain_steps(t: Tables) -> PlainSteps | None:
     With a device those after the window count for nothing where they differ, nor does the run's mean then: its
     profiler stays attached and makes their launches longer (on an H100 steps of 23 ms took 37 ms after the recording).
     """
-    run, info = t.capture.run, t.capture.info
-    if run is None or info is None or not info.light_ms or not info.unprofiled_ms:
+    beside = _beside(t)
+    mean = run_mean(t.capture.run, t.capture) if t.capture.run is not None else None
+    if beside is None or mean is None:
         return None
-    if t.device_id >= 0 and not len(run.device_ns):
-        return None  # the host runs ahead by any number of steps
-    plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
-    window = _longest_run(np.flatnonzero(run.state == TIMING))
-    mean = run_mean(run, t.capture)
-    if mean is None or not len(window):
-        return None
-    times = run.step_ns.astype(np.float64)
-    recorded = np.array(info.light_ms) * 1e6
-    before = _nearest(times[plain[plain < window[0]]][::-1])
-    after = _nearest(times[plain[plain > window[-1]]])
-    if len(before) and len(after) and _is_longer(before, after) and not _differ(recorded, after):
-        before = before[:0]  # the script became faster before it was recorded: as those after it are the recorded ones
+    before, recorded, after = beside
     alike = not (len(before) and len(after)) or not _differ(before, after)
     lasts = t.device_id < 0 or alike
     if t.device_id >= 0:
@@ -58,6 +58,46 @@ def plain_steps(t: Tables) -> PlainSteps | None:
         num=mean[1],
         agree=agree or _follow_work(t),
     )
+
+
+def steady_beside(t: Tables) -> bool:
+    """Return whether recorded steps can be compared with those beside them although steps vary over the run.
+
+    Both are alike among themselves then: what makes other steps longer, as another program does that started later,
+    is not in them.
+    """
+    beside, plain = _beside(t), plain_steps(t)
+    if beside is None or plain is None or not plain.agree:
+        return False
+    nearest = beside.before if len(beside.before) else beside.after if t.device_id < 0 else beside.before
+    return _is_steady(nearest) and _is_steady(beside.recorded)
+
+
+@shared_table
+def _beside(t: Tables) -> _Beside | None:
+    run, info = t.capture.run, t.capture.info
+    if run is None or info is None or not info.light_ms or not info.unprofiled_ms:
+        return None
+    if t.device_id >= 0 and not len(run.device_ns):
+        return None  # the host runs ahead by any number of steps
+    plain = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    window = _longest_run(np.flatnonzero(run.state == TIMING))
+    if not len(window):
+        return None
+    times = run.step_ns.astype(np.float64)
+    recorded = np.array(info.light_ms) * 1e6
+    before = _nearest(times[plain[plain < window[0]]][::-1])
+    after = _nearest(times[plain[plain > window[-1]]])
+    if len(before) and len(after) and _is_longer(before, after) and not _differ(recorded, after):
+        before = before[:0]  # the script became faster before it was recorded: as those after it are the recorded ones
+    return _Beside(before, recorded, after)
+
+
+def _is_steady(times: Floats) -> bool:
+    if len(times) < MIN_STEPS:
+        return False
+    first, median, third = quantiles(times, 0.25, 0.5, 0.75)
+    return third - first <= MAX_STEADY * median
 
 
 def _follow_work(t: Tables) -> bool:

@@ -56,7 +56,7 @@ def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
     assert p.id == f"{flag}-optimizer"
     assert p.title == f"Use the {flag} implementation of {name}"
     assert p.before == f"optimizer = torch.optim.{name}(...)"
-    assert p.after == f"optimizer = torch.optim.{name}(..., {flag}=True)   # the other arguments stay"
+    assert p.after == f"optimizer = torch.optim.{name}(..., {flag}=True)   # where it is made; the other arguments stay"
     assert p.saves_ns == (150_000, 300_000)
     assert p.remedy == "diagnose.kernels.optimizers"
     assert p.safety.startswith("may change the numbers")
@@ -165,7 +165,7 @@ def test_parameter_groups_are_kept(recording):
     r = looping(recording)
     r.with_info(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
     (p,) = r.prescribe("unfused-optimizer")
-    assert p.after == "optimizer = torch.optim.AdamW(..., fused=True)   # the other arguments stay"
+    assert p.after == "optimizer = torch.optim.AdamW(..., fused=True)   # where it is made; the other arguments stay"
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,11 @@ def test_the_places_of_arguments_are_those_of_this_torch(name):
 @pytest.mark.parametrize(
     ("facts", "before", "after"),
     [
-        ({}, "AdamW(...)", "AdamW(..., fused=True)   # the other arguments stay"),
+        ({}, "AdamW(...)", "AdamW(..., fused=True)   # where it is made; the other arguments stay"),
         (
             {"foreach": True, "num_groups": 2},
             "AdamW(..., foreach=True)",
-            "AdamW(..., fused=True)   # the other arguments stay, without foreach",
+            "AdamW(..., fused=True)   # where it is made; the other arguments stay, without foreach",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.reports import html
 from diagnose.reports.answer import answer
-from diagnose.reports.headline import recording_words
+from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
 
@@ -121,3 +121,49 @@ def test_of_the_device_s_steps_those_after_the_recording_do_not_count(late, run_
     late.run = replace(late.run, device_ns=late.run.took_ns)
     beside = late.diagnosis().plain_steps
     assert (beside.after_ns, beside.agree, beside.mean_ns) == (None, True, None)
+
+
+def busy_later(ms):
+    """Return thirty steps of which most take twice to three times as long, as beside a program that started later."""
+    return [ms * (1, 2, 3, 2.5, 1, 2.2)[i % 6] for i in range(30)]
+
+
+def test_steps_that_vary_later_are_nothing_to_recorded_ones_that_do_not(varied):
+    d = varied(10.0, 11.0)
+    assert d.profiler_overhead == pytest.approx(0.1)
+    assert "so the recorded steps were compared with these" in vary_note(d)
+    assert not any(text.startswith("Recorded steps take") for text in answer(d).cautions)
+
+
+def test_recorded_steps_of_a_script_whose_steps_vary_are_stated_beside_the_others_on_top(varied):
+    """Those before the recording vary as well: nothing shows what recording costs."""
+    d = varied(10.0, 15.0, before=[8.0, 16.0] * 7)
+    assert (d.profiler_overhead, d.recording_removed) == (None, 0.0)
+    assert "how much longer the recording made them is not known" in vary_note(d)
+    assert answer(d).cautions[0] == (
+        "Recorded steps take 15.0 ms, unrecorded ones 12.0 ms at the median, and both vary: the times below are too "
+        "long by up to 1.2 ×."
+    )
+    assert answer(d).cautions[0] in " ".join(render(d).split())
+
+
+def vary_note(d):
+    return next(note.text for note in d.trust if note.text.startswith("Steps vary"))
+
+
+@pytest.fixture
+def varied(recording, run_steps):
+    """Give a CPU-only diagnosis of ten recorded steps before others that vary."""
+
+    def make(plain, recorded, *, before=None):
+        r = recording(devices=())
+        for number in range(10):
+            r.step(number + 1, 1000 * recorded * number, 1000 * recorded * (number + 1))
+            r.op("aten::mm", 1000 * recorded * number, 1000 * recorded * (number + 1))
+        before = before or spread(plain, 14)
+        took = [*before, 2 * recorded, *[recorded] * 10, 2 * recorded, *busy_later(plain)]
+        r.run = run_steps(took, state=STATE, backwards=[1] * len(STATE))
+        r.with_info(light_ms=(recorded,) * 10, unprofiled_ms=tuple(before[-10:]), settled_after=2)
+        return r.diagnosis()
+
+    return make

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -43,10 +43,29 @@ class Constructions:
         frame = _users_frame(sys._getframe(1), made)
         if frame is None:
             return None
+        call = self._call(frame.f_code.co_filename, frame, type(made))
+        return None if call is None else self._record(call, frame, type(made), name)
+
+    def only_one(self, made: object, given: Mapping[str, object], *, name: str) -> Mapping[str, object] | None:
+        """Return the call that made an object which exists already; None where no call can have, or several.
+
+        It is looked for in the files of the user's functions that are being executed. ``given`` are the object's own
+        arguments: a call that passes another constant made another object.
+        """
+        frames = {frame.f_code.co_filename: frame for frame in reversed(list(_users_frames(sys._getframe(1))))}
+        found = [
+            (call, frame)
+            for file, frame in frames.items()
+            for call in self._calls_of(file)
+            if _is_class(call.func, frame, type(made)) and _passes(call, given)
+        ]
+        return self._record(*found[0], type(made), name) if len(found) == 1 else None
+
+    def _record(self, call: ast.Call, frame: FrameType, made: type, name: str) -> Mapping[str, object] | None:
+        """Return what is taken down of a call, None for one with a credential in its lines."""
         file = frame.f_code.co_filename
-        call = self._call(file, frame, type(made))
         lines = self._lines.text(file)
-        if call is None or lines is None or call.end_lineno is None:
+        if lines is None or call.end_lineno is None:
             return None
         first, last = max(1, call.lineno - CONTEXT), min(len(lines), call.end_lineno + CONTEXT)
         shown = [line.rstrip("\r") for line in lines[first - 1 : last]]
@@ -60,7 +79,7 @@ class Constructions:
             "begin": (call.lineno, _characters(lines[call.lineno - 1], call.col_offset)),
             "end": (call.end_lineno, _characters(lines[call.end_lineno - 1], call.end_col_offset or 0)),
             "ends_file": last == len(lines),  # its last line has no end of its own
-            **_parameters(type(made)),
+            **_parameters(made),
             "spread": _spread(call, frame),
         }
 
@@ -103,6 +122,19 @@ def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        if is_users(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
+def _passes(call: ast.Call, given: Mapping[str, object]) -> bool:
+    """Return whether a call passes no constant by name that is another than the given one."""
+    constants = ((k.arg, k.value.value) for k in call.keywords if k.arg and isinstance(k.value, ast.Constant))
+    return all(name in given and given[name] == value for name, value in constants)
 
 
 def _constructs(frame: FrameType, made: object) -> bool:

@@ -42,6 +42,7 @@ class ScriptConfig:
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
         self._ddp: dict[str, object] = {}
         self._constructions = Constructions(Path.cwd())
+        self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
         self._made: dict[tuple[str, int], tuple[weakref.ref[Any] | None, Mapping[str, object]]] = {}
 
     def constructed(self, name: str, made: object) -> None:
@@ -50,6 +51,7 @@ class ScriptConfig:
         What frameworks make of a loader keeps its dataset, so the first call is the author's.
         """
         of = getattr(made, "dataset", made) if name == "DataLoader" else made
+        self._seen_made.add(id(of))
         if self._call(name, of) is not None:
             return
         with contextlib.suppress(Exception):  # a script must not fail for what is only printed
@@ -92,7 +94,17 @@ class ScriptConfig:
         """Take down an optimizer that steps."""
         if self._stepped is None or self._stepped() is not optimizer:
             self._stepped = weakref.ref(optimizer)
+            if optimizer not in self._optimizers and id(optimizer) not in self._seen_made:
+                self._made_before(optimizer)
             self._optimizers[optimizer] = None
+
+    def _made_before(self, optimizer: Any) -> None:
+        """Take down the one call of the script that can have made an optimizer before there were hooks."""
+        name = type(optimizer).__name__
+        with contextlib.suppress(Exception):  # a script must not fail for what is only printed
+            call = self._constructions.only_one(optimizer, optimizer.defaults, name=name)
+            if call is not None:
+                self._made[name, id(optimizer)] = _reference(optimizer), call
 
     def settle(self) -> None:
         """Describe the optimizers that stepped so far, and what workers do; later they may be gone."""

@@ -141,7 +141,7 @@ def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
 def _shown(edit: SetArguments, name: str, facts: Mapping[str, object]) -> tuple[str, str]:
     """Return the call before and after, for where no diff of it can be made: what else it passes is not known."""
     left = [word for word in edit.without if facts.get(word)]
-    stays = f"   # the other arguments stay{''.join(f', without {word}' for word in left)}"
+    stays = f"   # where it is made; the other arguments stay{''.join(f', without {word}' for word in left)}"
     before, after = (
         f"optimizer = torch.optim.{name}({', '.join(['...', *(f'{word}=True' for word in words)])})"
         for words in (left, edit.given)
