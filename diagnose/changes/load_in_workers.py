@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Advice, Change, Numerics, Patch, identical, other_training
 from diagnose.changes.common.loading import (
     CHEAPER,
     FIRST_WORKERS,
@@ -34,6 +34,7 @@ from diagnose.changes.common.loading import (
     MIN_GAIN,
     SHARED_OUT,
     SPLIT_BY_HAND,
+    draws_at,
     handover_ns,
     is_iterable,
     loader_call,
@@ -96,12 +97,19 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
         beside=shared_out,
         is_whole=not shared_out,
-        numerics=ITERABLE_NUMERICS if shared_out else None,
+        numerics=ITERABLE_NUMERICS if shared_out else _numerics(draws_at(facts)),
         least=0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left)),
         most=most,
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )
+
+
+def _numerics(draws: str) -> Numerics | None:
+    """Return what is certain where a line is known to draw for each sample, None where none is."""
+    if not draws:
+        return None
+    return other_training(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
 
 
 def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
