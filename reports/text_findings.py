@@ -28,6 +28,7 @@ __all__ = ["findings", "operators"]
 
 _MAX_FINDINGS = 5
 _MAX_CODE_LINES = 12
+_MAX_SHORT_LINES = 4  # of an alternative
 _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
@@ -101,7 +102,7 @@ def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnos
         parts.extend(_example(example) for example in finding.examples)
     if fix is not None:
         parts.extend(_fix(fix, _gained(fix, d, predictions(d)), layout))
-        parts.extend(_alternative(fix, d))
+        parts.extend(_alternative(fix, d, layout))
     parts.extend(_refuted(finding.rule, d))
     if others := [p.id for p in d.also_possible if p.rule == finding.rule and p.id not in took_longer(d)]:
         shown_ids = ", ".join(others[:_MAX_ALSO])
@@ -138,8 +139,8 @@ def _refuted(rule: str, d: Diagnosis) -> Iterator[Text]:
             yield Text(tr("tried  {change}", change=words), style="dim")
 
 
-def _alternative(fix: Prescription, d: Diagnosis) -> Iterator[Text]:
-    """Yield the other way that saves most by itself, where a rule has several."""
+def _alternative(fix: Prescription, d: Diagnosis, layout: _Layout) -> Iterator[RenderableType]:
+    """Yield the other way that saves most by itself, where a rule has several, with its edit in short."""
     each = predictions(d)
     same = [p for p in _offered(d) if p.rule == fix.rule and p.id != fix.id and p.id in each]
     others = [p for p in same if not each[p.id].behind]
@@ -147,6 +148,7 @@ def _alternative(fix: Prescription, d: Diagnosis) -> Iterator[Text]:
         best = max(others, key=lambda p: each[p.id].saves_ns)
         words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
         yield Text(words, style="dim")
+        yield from _details(best, layout, _code(best, neighbours=0), _MAX_SHORT_LINES)
 
 
 def _example(example: Example) -> Text:
@@ -206,6 +208,11 @@ def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[Renderable
     yield Text.assemble(
         (tr("fix") + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim")
     )
+    yield from _details(fix, layout, _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES)
+
+
+def _details(fix: Prescription, layout: _Layout, lines: Sequence[str], most: int) -> Iterator[RenderableType]:
+    """Yield what a change asks for and its first lines of code."""
     if fix.safety and fix.safety not in ("same numbers", tr("same numbers")):
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     if fix.needs:
@@ -214,7 +221,6 @@ def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[Renderable
         yield Text.assemble(
             (f"    {tr('edit')} ", "dim"), (", ".join(one_line(place(edit)) for edit in fix.edits), "cyan")
         )
-    lines, most = _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES
     for line in lines[:most]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, layout.width - 12))
     if len(lines) > most:
@@ -234,13 +240,13 @@ def _whole_diff(fix: Prescription, written: Sequence[Path] | None) -> str:
     return tr("an excerpt; an HTML or JSON report has the whole diff")
 
 
-def _code(fix: Prescription) -> list[str]:
-    """Return the lines of the diff that change something, each with its neighbours; without a diff the code."""
+def _code(fix: Prescription, *, neighbours: int = 1) -> list[str]:
+    """Return the lines of the diff that change something, each with so many before and after; without one the code."""
     if not fix.diff:
         return clean(fix.after).rstrip().splitlines()
     lines = [line for line in clean(fix.diff).splitlines() if not line.startswith(("---", "+++", "@@", "\\"))]
     changed = [line.startswith(("+", "-")) for line in lines]
-    return [line for at, line in enumerate(lines) if any(changed[max(at - 1, 0) : at + 2])]
+    return [line for at, line in enumerate(lines) if any(changed[max(at - neighbours, 0) : at + neighbours + 1])]
 
 
 def _folded(line: str, width: int) -> list[str]:

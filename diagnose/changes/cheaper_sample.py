@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
-from diagnose.changes.common.loading import is_iterable, number
+from diagnose.changes.common.loading import draws_at, is_iterable, number
 from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
 
@@ -159,11 +159,11 @@ def _after(facts: Facts) -> str:
     work = str(facts.get("sample_work") or "")
     cheaper = _BY_WORK.get(work)
     if facts.get("behind_draw"):
-        return f"{_BEHIND_DRAW.format(draw=_draw(facts))}\n{cheaper or _BY_WORK['']}"
+        return f"{_BEHIND_DRAW.format(draw=draws_at(facts))}\n{cheaper or _BY_WORK['']}"
     once = "\n".join(filter(None, (_once(facts), _ONCE_BY_WORK.get(work))))
     if facts.get("draws"):
         first = (cheaper or _BY_WORK[""]).replace("# else ", "# ")
-        return f"{first}\n{_WITHOUT_DRAW.format(draw=_draw(facts))}\n{once}"
+        return f"{first}\n{_WITHOUT_DRAW.format(draw=draws_at(facts))}\n{once}"
     return f"{once}\n{cheaper}" if cheaper else once
 
 
@@ -174,12 +174,6 @@ def _once(facts: Facts) -> str:
         f"prepared = [preprocess(each) for each in inputs]   # {_MOVED}; {read}\n"
         f"# preprocess: only what depends on the sample alone and comes before the first random draw"
     )
-
-
-def _draw(facts: Facts) -> str:
-    """Return the line at which samples draw random numbers, "" where none was seen."""
-    found = _of(facts, "draws")
-    return at_line(Where(str(found["file"]), int(str(found["line"])))) if found else ""
 
 
 CHANGE = Change(

@@ -23,13 +23,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Advice, Change, Numerics, Patch, identical, other_training
 from diagnose.changes.common.loading import (
     FIRST_WORKERS,
     ITERABLE_NUMERICS,
     KEPT_WORKERS,
     SHARED_OUT,
     SPLIT_BY_HAND,
+    draws_at,
     handover_ns,
     hidden_by_first_workers,
     is_iterable,
@@ -88,12 +89,19 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
         beside=shared_out,
         is_whole=not shared_out,
-        numerics=ITERABLE_NUMERICS if shared_out else None,
+        numerics=ITERABLE_NUMERICS if shared_out else _numerics(draws_at(facts)),
         least=0.0 if shared_out else least,
         most=most if handed_ns or shares_cores(facts, workers, cpus) else 1.0,
         needs=f"{takes} and memory for {'a copy' if workers == 1 else f'{workers} copies'} of what the dataset holds",
         arguments={"workers": workers, **pin, **({"by_hand": SPLIT_BY_HAND} if shared_out else {})},
     )
+
+
+def _numerics(draws: str) -> Numerics | None:
+    """Return what is certain where a line is known to draw for each sample, None where none is."""
+    if not draws:
+        return None
+    return other_training(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
 
 
 def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:

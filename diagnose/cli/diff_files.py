@@ -19,13 +19,13 @@ __all__ = ["with_diff_files"]
 
 
 def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
-    """Write the diffs that the text report shows, and return the diagnosis with the commands that apply them.
+    """Write the diffs that the report shows, and return the diagnosis with the commands that apply them.
 
     A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
     ``--force`` only; one that cannot be written is named and left out.
     """
     commands = {}
-    for p in _shown(diagnosis):
+    for p in _applicable(diagnosis):
         file = page.with_name(f"{page.stem}.{p.id}.diff")
         try:
             write_file(file, p.diff, force=request.force)
@@ -38,12 +38,8 @@ def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagn
     return replace(diagnosis, prescriptions=tuple(found))
 
 
-def _shown(diagnosis: Diagnosis) -> Iterator[Prescription]:
-    """Yield the prescriptions of the first screen and the first of each finding, where they have a diff to apply."""
+def _applicable(diagnosis: Diagnosis) -> Iterator[Prescription]:
+    """Yield the prescriptions that have a diff which applies here, each of which the page shows."""
     from diagnose.changes.common.separate_diffs import applies_in
 
-    listed = diagnosis.waterfall.forecasts[-1].ids if diagnosis.waterfall is not None else ()
-    first = {p.rule: p.id for p in reversed(diagnosis.prescriptions)}
-    for p in diagnosis.prescriptions:
-        if p.diff and p.id in (*listed, *first.values()) and applies_in(Path.cwd(), p.diff):
-            yield p
+    yield from (p for p in diagnosis.prescriptions if p.diff and applies_in(Path.cwd(), p.diff))

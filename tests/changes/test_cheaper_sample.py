@@ -44,6 +44,51 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
     assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.1))
 
 
+def loader_made(r):
+    """Record the call that makes the loader, whose workers are a setting of the script's."""
+    lines = ["a = 0", "loader = DataLoader(rows, num_workers=args.workers)", "b = 0", "c = 0"]
+    r.with_info(
+        flags={"cores": 3, "num_threads": 2},
+        loader={
+            "dataset": "Rows", "num_workers": 0, "batch_size": 8,
+            "made": {
+                "name": "DataLoader", "file": "train.py", "first": 1, "lines": lines, "begin": (2, 9),
+                "end": (2, len(lines[1])), "parameters": ("dataset", "num_workers", "persistent_workers"),
+            },
+        },
+    )  # fmt: skip
+    return r
+
+
+def test_the_alternative_is_shown_with_its_edit_and_what_sets_it(recording):
+    d = loader_made(computing(recording, cores=3)).diagnosis()
+    assert [p.id for p in d.prescriptions] == ["cheaper-sample", "load-in-workers"]
+    shown = render(d, width=160).partition(" or  Load batches in 1 worker process")[2].partition("also possible")[0]
+    assert "in the script args.workers sets num_workers: --workers 1" in " ".join(shown.split())
+    assert "edit train.py:2" in shown
+    assert [line.partition("│ ")[2] for line in shown.splitlines() if "│" in line] == [
+        "-loader = DataLoader(rows, num_workers=args.workers)",
+        "+loader = DataLoader(rows, num_workers=1, persistent_workers=True)",
+    ]
+    assert "an excerpt; an HTML or JSON report has the whole diff" in shown
+
+
+@pytest.mark.parametrize(
+    ("draws", "safety"),
+    [
+        ({}, "same numbers in the first epoch where samples do not draw from the main process's random state; "),
+        (
+            {"data.py": (12,)},
+            "may change the numbers: samples draw random numbers at data.py:12, and workers draw others there; ",
+        ),
+    ],
+)
+def test_that_workers_draw_other_numbers_is_certain_where_a_line_draws(recording, draws, safety):
+    capture = replace(computing(recording, lines=(31,), cores=3).capture(), draws=draws)
+    (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "load-in-workers"]
+    assert p.safety.startswith(safety)
+
+
 def test_where_workers_hide_more_they_come_first(recording):
     some = computing(recording, lines=(31, 31, 50, 70, 31), cores=16)
     assert [p.id for p in some.diagnosis().prescriptions][:2] == ["load-in-workers", "cheaper-sample"]

@@ -90,6 +90,13 @@ def test_a_trace_writes_it_beside_its_report(diagnosed, monkeypatch, capsys):
     assert list(Path().glob("*.diff")) == [file]  # without a page there is none
 
 
+def test_the_diff_of_an_alternative_is_a_file_too(diagnosed):
+    other = replace(diagnosed.prescriptions[0], id="other", saves_ns=(0.0, 1.0 * MS))
+    both = with_diff_files(replace(diagnosed, prescriptions=(*diagnosed.prescriptions, other)), PAGE, QUIET)
+    assert [p.apply_with for p in both.prescriptions] == [f"git apply report.{name}.diff" for name in ("fuse", "other")]
+    assert Path("report.other.diff").read_text() == other.diff
+
+
 def test_a_file_that_exists_stays_as_it_is(diagnosed):
     file = Path("report.fuse.diff")
     file.write_text("mine")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.change import SetArguments, other_training
 from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.locations import Where
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts
@@ -25,6 +27,7 @@ __all__ = [
     "SHARED_OUT",
     "SPLIT_BY_HAND",
     "THREADS",
+    "draws_at",
     "handover_ns",
     "hidden_by_first_workers",
     "hidden_by_more_workers",
@@ -93,6 +96,12 @@ def number(facts: Facts, key: str) -> float:
     """Return a number among the facts, 0 where it is not known."""
     value = facts.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def draws_at(facts: Facts) -> str:
+    """Return the line at which samples draw random numbers, "" where none is known."""
+    found = facts.get("draws")
+    return at_line(Where(str(found["file"]), int(str(found["line"])))) if isinstance(found, Mapping) else ""
 
 
 def recorded_cores(facts: Facts) -> int:
