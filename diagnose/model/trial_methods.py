@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-__all__ = ["HOW_TRIED", "TrialMethod"]
+__all__ = ["HOW_TRIED", "NOTHING_CERTAIN", "TrialMethod"]
+
+NOTHING_CERTAIN = "so nothing is certain"
+"""What the note of a trial has whose runs cannot be compared with how far equal runs differ."""
 
 TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
 """How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from diagnose.changes import any_compiles, patch_of
+from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
-from diagnose.model.statistics import is_even
 from diagnose.model.step_means import mean_step, period_of
+from diagnose.model.trial_methods import NOTHING_CERTAIN
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.measuring import ProveResult, Recorded, Runs
 from diagnose.trials.spec import TrialResult
 from diagnose.trials.trials import (
     TrialRuns,
@@ -21,11 +22,13 @@ from diagnose.trials.trials import (
     is_certain,
     is_gain,
     is_inconclusive,
+    is_settled,
     joined,
     nothing_done,
     skipped,
     with_note,
 )
+from diagnose.trials.verdicts import sentence, together, undecided
 
 __all__ = ["NOTHING_TRIED", "ProveResult", "Recorded", "Runs", "prove"]
 
@@ -41,7 +44,7 @@ SLOW_STEP_NS = 1e9  # steps this long: a few must do
 NUM_SLOW_STEPS = 6
 MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
 BASELINE_SHARE = 1 / 3  # of the budget that unchanged runs may take
-NO_NOISE = "There was time for one unchanged run only, so nothing is certain; give --budget more."
+NO_NOISE = f"There was time for one unchanged run only, {NOTHING_CERTAIN}; give --budget more."
 RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 CUT_OFF = "The budget ended while it ran; give --budget more."
@@ -51,35 +54,6 @@ TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes
 MIN_TIMEOUT_S = 60.0
 LAST_S = 1.0  # a run that is begun may take this long, whatever is left
 COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
-
-
-class Runs(Protocol):
-    """What runs the script."""
-
-    warm_up: int
-    timed: int
-    edits: bool  # whether changes can be made in the text of what runs
-
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
-        """Run the script with patches; a failure is a result too."""
-
-
-class Recorded(NamedTuple):
-    """What the recording before the trials showed."""
-
-    step_ns: Sequence[float] = ()  # of steps without a profiler
-    took_s: float = 0.0  # with its analysis; 0 where it was made before
-
-
-@dataclass
-class ProveResult:
-    """What the runs showed."""
-
-    trials: list[Trial] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
-    num_runs: int = 0
-    nothing_tried: bool = False  # the budget ended before
 
 
 def prove(
@@ -97,7 +71,8 @@ def prove(
     once more in the same way, and is so only if it is again. What is inconclusive since runs were uneven is run again,
     the least certain first, while the budget lasts. ``recorded`` has the steps that a recording timed without a
     profiler; without them one more unchanged run shows how long steps take. Where there is less time than
-    that recording took, about two runs, they stand in for an unchanged run, so that a change is tried at all.
+    that recording took, about two runs, they stand in for an unchanged run, so that a change is tried at all. Where
+    nothing is a gain, the time that is left goes to the best change that is open.
 
     Raises:
         CaptureError: what is unchanged could not be measured.
@@ -129,7 +104,7 @@ class _Proving:
     def _go(self, chosen: Sequence[Candidate]) -> None:
         self._waiting = sum(not candidate.skip_reason for candidate in chosen)
         if self._waiting:
-            step_ns, took_s = self._recorded
+            step_ns, took_s, _kept_s = self._recorded
             is_known = len(step_ns) >= MIN_KNOWN_STEPS
             self._size_runs(step_ns if is_known else self._first_steps())
             if is_known and self._budget_s < took_s:
@@ -146,6 +121,7 @@ class _Proving:
         self._note_what_is_missing(left_out)
         self._settle({c.id: c for c in chosen})
         self._combine(chosen)
+        self._use_what_is_left({c.id: c for c in chosen})
 
     def _note_what_is_missing(self, left_out: Sequence[str]) -> None:
         cut_off = [trial.id for trial in self._result.trials if trial.failure == CUT_OFF]
@@ -204,7 +180,7 @@ class _Proving:
     def _try(self, candidate: Candidate) -> None:
         trial = skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,), "single")
         self._result.trials.append(trial)
-        self._report(_sentence(trial))
+        self._report(sentence(trial))
 
     def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
         beside = self._baselines[-2:]
@@ -219,7 +195,7 @@ class _Proving:
         first = TrialRuns(ids, beside, variants, self._baselines, kind)
         trial = evaluate(candidate, first)
         if not trial.failure and (len(self._baselines) < 2 or len(variants) < 2):
-            trial = with_note(_undecided(trial), NO_NOISE)
+            trial = with_note(undecided(trial), NO_NOISE)
         if kind != "single":
             return trial
         self._blocks[candidate.id] = [first]
@@ -235,7 +211,7 @@ class _Proving:
         trial = self._evaluated(candidate)
         if is_certain(second) and (second.speed_up > 1) is (first.speed_up > 1):
             return trial
-        return with_note(_undecided(trial), NOT_AGAIN)
+        return with_note(undecided(trial), NOT_AGAIN)
 
     def _settle(self, candidates: dict[str, Candidate]) -> None:
         """Run again what is inconclusive, the widest interval first; what a combination needs is kept back."""
@@ -251,7 +227,7 @@ class _Proving:
             candidate = candidates[self._result.trials[i].id]
             self._run_again(candidate, "since the runs were uneven")
             self._result.trials[i] = self._evaluated(candidate)
-            self._report(_sentence(self._result.trials[i]))
+            self._report(sentence(self._result.trials[i]))
 
     def _run_again(self, candidate: Candidate, why: str) -> TrialRuns:
         before = self._baselines[-2:]
@@ -266,13 +242,13 @@ class _Proving:
 
     def _combine(self, chosen: Sequence[Candidate]) -> None:
         gains = sorted((t for t in self._result.trials if is_gain(t)), key=lambda t: -t.speed_up)
-        self._result.best = _together([t.id for t in gains])
+        self._result.best = together([t.id for t in gains])
         if len(self._result.best) < 2 or not self._has_time_for(3):  # one alone is no combination
             return
         best = self._result.best
         whole = self._measured(Candidate("+".join(best), "All gains together"), best, "combination")
         self._result.trials.append(whole)
-        self._report(_sentence(whole))
+        self._report(sentence(whole))
         if not is_gain(whole):
             self._result.best = best[:1]
             self._result.notes.append("Together the changes are not a certain gain; the largest alone is.")
@@ -288,7 +264,49 @@ class _Proving:
             rest = tuple(other for other in best if other != name)
             part = self._measured(replace(known[name], predicted_ratio=None), rest, "without")
             self._result.trials.append(part)
-            self._report(_sentence(part))
+            self._report(sentence(part))
+
+    def _use_what_is_left(self, candidates: dict[str, Candidate]) -> None:
+        """Run the best change that is open, and the script without it, in pairs while one fits, if nothing is a gain.
+
+        What makes it two unchanged runs, without which nothing is certain, comes first.
+        """
+        is_open = [
+            (trial.speed_up, i)
+            for i, trial in enumerate(self._result.trials)
+            if trial.id in self._blocks and not trial.failure and not is_certain(trial) and NOT_AGAIN not in trial.note
+        ]
+        if self._result.best or not is_open:
+            return
+        self._budget_s += self._recorded.kept_s
+        self._waiting = 0  # nothing else is tried any more
+        i = max(is_open)[1]
+        candidate = candidates[self._result.trials[i].id]
+        while self._num_runs_with(candidate.id) < 2 * MAX_BLOCKS:
+            trial = self._result.trials[i]
+            alone = len(self._baselines) < 2
+            settled = is_settled(trial) and not alone and SEEN_ONCE not in trial.note
+            if settled or not self._has_time_for(1 if alone else 2):
+                break
+            self._result.trials[i] = self._measured_further(candidate, alone=alone)
+            if self._result.trials[i].failure:
+                break
+            self._report(sentence(self._result.trials[i]))
+        gains = [t for t in self._result.trials if is_gain(t)]
+        self._result.best = together([t.id for t in gains])
+
+    def _num_runs_with(self, name: str) -> int:
+        return sum(len(block.variants) for block in self._blocks[name])
+
+    def _measured_further(self, candidate: Candidate, *, alone: bool) -> Trial:
+        variants = [] if alone else [self._run((candidate.id,), f"with {candidate.id}, in the time that is left")]
+        block = TrialRuns((candidate.id,), self._baseline(), variants, self._baselines)
+        self._blocks[candidate.id].append(block)
+        trial = self._evaluated(candidate)
+        num = self._num_runs_with(candidate.id)
+        if len(self._baselines) < 2 or num < 2:
+            return with_note(undecided(trial), NO_NOISE)
+        return with_note(trial, SEEN_ONCE) if is_certain(trial) and num == 2 else trial
 
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
         left = self._budget_s - (time.monotonic() - self._began)
@@ -307,24 +325,3 @@ class _Proving:
 
     def _has_time_for(self, num_runs: int) -> bool:
         return time.monotonic() - self._began + num_runs * self._longest_s <= self._budget_s
-
-
-def _undecided(trial: Trial) -> Trial:
-    low, high = trial.interval
-    return replace(trial, interval=(min(low, 1.0), max(high, 1.0)))
-
-
-def _together(ids: Sequence[str]) -> tuple[str, ...]:
-    """Leave out what changes the same thing as one before it."""
-    groups = [patch.group if (patch := patch_of(name)) is not None else "" for name in ids]
-    return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])
-
-
-def _sentence(trial: Trial) -> str:
-    if trial.failure:
-        return f"{trial.id}: {trial.failure}"
-    low, high = trial.interval
-    even = "no difference" if is_even(trial.interval) and not trial.note else "no difference that is certain"
-    sure = "faster" if low > 1 else "slower" if high < 1 else even
-    without = "without " if trial.kind == "without" else ""
-    return f"{without}{trial.id}: {trial.speed_up:.2f} x ({low:.2f} to {high:.2f}), {sure}; losses {trial.numerics}"

@@ -12,7 +12,7 @@ from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
 from diagnose.model.limits import MAX_LOSSES
-from diagnose.model.statistics import middle_step, noise_of, speed_up
+from diagnose.model.statistics import is_even, middle_step, noise_of, speed_up
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.numerics import compare_losses, norms_apart, of_first_epoch, of_other_draws
 from diagnose.trials.spec import TrialResult
@@ -23,6 +23,7 @@ __all__ = [
     "is_certain",
     "is_gain",
     "is_inconclusive",
+    "is_settled",
     "joined",
     "loosest",
     "nothing_done",
@@ -136,6 +137,11 @@ def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
     return not trial.failure and not is_certain(trial) and high > INCONCLUSIVE * low
+
+
+def is_settled(trial: Trial) -> bool:
+    """Return whether further runs are of no use: it is certain, or there is no difference worth having."""
+    return is_certain(trial) or is_even(trial.interval)
 
 
 def with_note(trial: Trial, sentence: str) -> Trial:

@@ -10,6 +10,7 @@ from diagnose.model.forecast import Forecast
 from diagnose.reports.answer import answer
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
+from diagnose.reports.measured import certainty
 from diagnose.reports.text import render
 from tests.reports.test_html import Page
 
@@ -134,3 +135,9 @@ def test_a_trial_states_when_no_difference_is_certain_and_where_the_middle_lies(
     proof = Page(page(d).partition('id="proof"')[2].partition("</section>")[0]).text
     assert said in proof
     assert ("no certain difference" in proof) is bool(said)  # the legend has it for all of them
+
+
+def test_a_narrow_interval_shows_no_difference_unless_nothing_is_certain():
+    one = replace(trial("sham", 1.01, (1.0, 1.02)), note="Applied: nothing. One run only, so nothing is certain.")
+    assert certainty(one) == "no certain difference"
+    assert certainty(replace(one, note="Applied: nothing.")) == "no difference"
