@@ -74,3 +74,18 @@ def test_what_recording_costs_does_not_change_the_cause(recording, unprofiled_ms
     assert finding.unrecorded_share == (None if share is None else pytest.approx(share, abs=0.01))
     stated = "Without recording a step takes 900 µs, at least 89 % of it for 101 calls of operators, 7.97 µs each"
     assert any(line.startswith(stated) for line in finding.evidence) == (share is not None)
+
+
+@pytest.mark.parametrize(("before", "is_known"), [([0.9] * 12, True), ([0.5, 1.3] * 6, False)])
+def test_that_only_later_steps_vary_does_not_matter(recording, run_steps, before, is_known):
+    """Steps before the recorded ones take 0.9 ms; then another program starts."""
+    r = recording(devices=())
+    r.step(1, 0, 2000)
+    for i in range(100):
+        r.op("aten::add", 19 * i, 19 * i + 12)
+    r.op("aten::mm", 1900, 2000)
+    state = [0] * 12 + [3] + [1] * 9 + [3] + [0] * 30
+    r.run = run_steps([*before, 4.0, *[2.0] * 9, 4.0, *[0.9, 1.8, 2.7] * 10], state=state, backwards=[1] * len(state))
+    r.with_info(light_ms=(2.0,) * 9, unprofiled_ms=tuple(before[-10:]), settled_after=2)
+    finding = next(f for f in r.diagnosis().findings if f.rule == "launch-bound")
+    assert (finding.unrecorded_share is not None) == is_known
