@@ -14,6 +14,7 @@ from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, intervals_of, layers
 from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, outside_operators, ready_share
+from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
 __all__ = ["TINY_NS", "Unrecorded", "operator_work", "overhead", "tiny_share", "unrecorded_calling"]
@@ -122,7 +123,7 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
     these leave of the unrecorded step is calling, whatever recording costs.
     """
     info = t.capture.info
-    if info is None or not info.unprofiled_ms or variation(t.capture) is not None:
+    if info is None or not info.unprofiled_ms or (variation(t.capture) is not None and not steady_beside(t)):
         return None
     step_ns = 1e6 * float(np.median(info.unprofiled_ms))
     loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))

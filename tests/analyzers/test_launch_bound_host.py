@@ -94,3 +94,16 @@ def test_beside_a_device_its_label_does(recording):
         r.op("aten::mul", 100 * i, 100 * i + 60)
         r.kernel("mul", 100 * i + 70, 100 * i + 75, launched=(100 * i + 50, 100 * i + 58))
     assert r.diagnosis().legends["launch-bound"].label == "operators were issued slower than they ran"
+@pytest.mark.parametrize(("before", "is_known"), [([0.9] * 12, True), ([0.5, 1.3] * 6, False)])
+def test_that_only_later_steps_vary_does_not_matter(recording, run_steps, before, is_known):
+    """Steps before the recorded ones take 0.9 ms; then another program starts."""
+    r = recording(devices=())
+    r.step(1, 0, 2000)
+    for i in range(100):
+        r.op("aten::add", 19 * i, 19 * i + 12)
+    r.op("aten::mm", 1900, 2000)
+    state = [0] * 12 + [3] + [1] * 9 + [3] + [0] * 30
+    r.run = run_steps([*before, 4.0, *[2.0] * 9, 4.0, *[0.9, 1.8, 2.7] * 10], state=state, backwards=[1] * len(state))
+    r.with_info(light_ms=(2.0,) * 9, unprofiled_ms=tuple(before[-10:]), settled_after=2)
+    finding = next(f for f in r.diagnosis().findings if f.rule == "launch-bound")
+    assert (finding.unrecorded_share is not None) == is_known
