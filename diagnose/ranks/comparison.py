@@ -15,7 +15,7 @@ from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
-from diagnose.ranks.waits import Times, Waits, equals_of, times_of, waits_of, with_hosts
+from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
 __all__ = ["Comparison", "compare_ranks", "job_of"]
 
@@ -71,7 +71,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
     matches = match_collectives(ranks)
     times = times_of(ranks)
     waits = waits_of(ranks, matches, times)
-    times = with_hosts(times, waits)
+    times = with_hosts(times, waits, roles_of(ranks))
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     slow = slow_group(ranks, matches, step_ns) if matches.num else None
     lateness = lateness_of(ranks, times, waits, matches)

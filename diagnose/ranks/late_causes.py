@@ -22,6 +22,7 @@ from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 
+MIN_LED_SHARE = 0.5  # of the lateness, by which the others' hosts are further ahead of their devices
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 
 
@@ -61,7 +62,12 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     ahead = np.nanmedian(times.ahead[equals][:, known], axis=0) - times.ahead[late][known]
     more = _without_lead(times.causes, more, float(ahead.mean()))
     differences = _sorted(times.causes, more)
-    reason = _named(ranks, (late, equals), differences, max(float(more.sum()), 1.0), traits)
+    late_ns = max(float(more.sum()), 1.0)
+    reason = _named(ranks, (late, equals), differences, late_ns, traits)
+    if reason.cause == "slower-host" and ranks[late].has_device and ahead.mean() >= MIN_LED_SHARE * late_ns:
+        # What the others' hosts did ahead of their devices, no cause shows: all of the host's difference is its pace's.
+        hosting = sum(ns for cause, ns in differences.items() if cause not in (*PHASES, traits.copies))
+        reason = replace(reason, more_ns=hosting, share=min(hosting / late_ns, 1.0))
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
     return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 

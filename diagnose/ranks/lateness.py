@@ -8,6 +8,7 @@ No common clock is needed, nor does it matter through which groups the waiting w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import comb
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import among, distinct, quantiles
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile
-from diagnose.ranks.speeds import slower
+from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
@@ -25,12 +26,13 @@ MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job 
 MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
 MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_EQUALS = 3  # that show what a rank's steps vary by, and …
-MIN_EACH_STEPS = 4  # … steps, in each of which a rank exceeds it by so many times: by how much may vary then
-MIN_EACH_SIGMAS = 3.0
-MIN_SURELY_SLOWER = 1.15  # means of 40 calls that vary by a third differ by up to 1.1 by chance
+MIN_EACH_SIGMAS = 3.0  # of what equals' steps vary by: steps beyond it show by themselves that a rank is late
+MIN_FREEDOM = 3  # of steps and equals: fewer do not show what they vary by
+OUTLIERS = 0.05  # of the steps of a rank that is not late lie beyond it: hosts have rare long pauses
+MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps
+FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20: as Student's t at 1 in 100
 MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
-MIN_STEPS_SHARE = 0.7  # of the steps in which the rank has to be late by half of what it is late by usually
+MIN_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
@@ -80,11 +82,14 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     waited = _others_wait(waits, matches, late)
     saved = min(_saved(times.own, late, equals), waited)
     least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else MIN_ONE_STEP_SHARE) * step_ns
+    each_ns = max(_shows_by_itself(excess, times.own, equals), least_ns)
+    is_slower = _is_slower(ranks, worst, equals)
+    is_shown = is_slower or sigmas >= MIN_SIGMAS or _shown_by_steps(excess, worst, each_ns)
     is_late = (
         usual[worst] >= least_ns
-        and (sigmas >= MIN_SIGMAS or _in_each_step(excess, worst, equals) or _is_slower(ranks, worst, equals))
+        and is_shown
         and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
-        and _in_most_steps(excess[worst], usual[worst])
+        and _in_most_steps(excess[worst], least_ns if is_slower else min(usual[worst] / 2, each_ns))
         and waited >= MIN_WAITED_SHARE * usual[worst]
     )
     if is_late:
@@ -139,13 +144,29 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
-def _in_each_step(excess: Floats, late: int, equals: Sequence[int]) -> bool:
-    """Return whether each step by itself shows that a rank is late, be it by more in one than in another."""
+def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> float:
+    """Return by how much a rank has to exceed its equals in one step for that step to show it; inf: not known."""
+    known = ~np.isnan(own[list(equals)]).all(axis=0)
+    freedom = (int(known.sum()) - 1) * len(equals)
+    if freedom < MIN_FREEDOM:
+        return float(np.inf)
+    if len(equals) > 2:
+        spread = float(np.nanmedian(np.abs(excess[list(equals)])))
+    else:  # of two or three ranks, the excess of one is the lack of the other
+        mine = own[list(equals)][:, known]
+        off = np.nanmedian(np.abs(mine - np.nanmedian(mine, axis=1, keepdims=True)), axis=1)
+        spread = float(np.sqrt(2) * np.nanmax(off))
+    return MIN_EACH_SIGMAS * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
+
+
+def _shown_by_steps(excess: Floats, late: int, each_ns: float) -> bool:
+    """Return whether more steps show by themselves that a rank is late than would by chance, by whatever they vary."""
     own = excess[late][~np.isnan(excess[late])]
-    if len(equals) < MIN_EQUALS or len(own) < MIN_EACH_STEPS:
-        return False
-    spread = SPREAD * float(np.nanmedian(np.abs(excess[list(equals)])))
-    return bool(own.min() >= MIN_EACH_SIGMAS * spread)
+    beyond = int((own >= each_ns).sum())
+    by_chance = sum(
+        comb(len(own), k) * OUTLIERS**k * (1 - OUTLIERS) ** (len(own) - k) for k in range(beyond, len(own) + 1)
+    )
+    return by_chance * len(excess) <= MAX_BY_CHANCE
 
 
 def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> bool:
@@ -156,9 +177,9 @@ def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -
     return max(ratios) >= MIN_SURELY_SLOWER
 
 
-def _in_most_steps(excess: Floats, usual: float) -> bool:
+def _in_most_steps(excess: Floats, least_ns: float) -> bool:
     known = excess[~np.isnan(excess)]
-    return bool((known >= usual / 2).mean() >= MIN_STEPS_SHARE)
+    return bool((known >= least_ns).mean() >= MIN_STEPS_SHARE)
 
 
 def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:

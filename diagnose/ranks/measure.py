@@ -15,6 +15,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, hidden_by
+from diagnose.ranks.host_times import host_times
 from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
 from diagnose.ranks.traits import CauseTraits
@@ -29,7 +30,6 @@ from diagnose.tables.syncs import blocking_calls
 
 __all__ = ["profile_of"]
 
-MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -66,7 +66,7 @@ def profile_of(
         step_begin=np.asarray(t.steps.start, np.int64),
         step_end=np.asarray(t.steps.end, np.int64),
         bounds=bounds,
-        host_time=_host_ahead(t, bounds),
+        host_time=host_times(t, bounds, parts, traits.copies),
         causes=causes,
         spent=spent,
         beside=beside,
@@ -99,20 +99,6 @@ def _bounds(t: Tables, collectives: Collectives) -> Ints:
     start, end = t.steps.window
     clipped: Ints = np.clip(np.maximum.accumulate(bounds), start, end)
     return clipped
-
-
-def _host_ahead(t: Tables, bounds: Ints) -> Ints:
-    """Return what the host takes for each step that it begins and ends before the device has done what was launched.
-
-    The device does not wait for such a host. Did it not wait for other ranks either, it could not be faster than that.
-    """
-    if t.device_id < 0:
-        return np.zeros(t.steps.num, np.int64)
-    events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
-    calls = t.host_rows(Kind.RUNTIME)
-    waits = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
-    is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
-    return np.where(is_ahead, end - start - covered(waits, start, end), 0)
 
 
 def _beside(t: Tables, collectives: Collectives, own: Mapping[str, Intervals]) -> Collectives:

@@ -148,7 +148,7 @@ class RankProfile:
     bounds: Ints = field(default_factory=_no_ints)  # end of each step's last collective
     host_time: Ints = field(
         default_factory=_no_ints
-    )  # what the host took for each step that it ran ahead in; 0: for others
+    )  # what the host took for each step, waiting left out; 0: not known
     causes: tuple[str, ...] = ()  # PHASES, COMMUNICATION, exposed-copy, and rules of idle time
     spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
     beside: npt.NDArray[np.int64] = field(

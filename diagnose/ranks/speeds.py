@@ -9,12 +9,14 @@ import numpy as np
 
 from diagnose.ranks.profile import RankProfile
 
-__all__ = ["MIN_SLOWER", "slower"]
+__all__ = ["MIN_SLOWER", "MIN_SURELY_SLOWER", "slower"]
 
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
+MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
+MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
 MAX_COUNT_APART = 0.02  # as many launches: the same work
-MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed down by at least half as much as the median one
+MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed by half as much as the median one, or not by chance
 
 
 def slower(
@@ -45,7 +47,7 @@ def slower(
     ratio, weight, times = np.array(ratios), np.array(weights, np.float64), np.array(counts)
     order = np.argsort(ratio)
     middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
-    uniform = weight[ratio - 1 >= (middle - 1) / 2].sum() / weight.sum()
+    uniform = weight[ratio - 1 >= min((middle - 1) / 2, MAX_BY_CHANCE - 1)].sum() / weight.sum()
     more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
     if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
         return 1.0, more_work

@@ -28,7 +28,7 @@ class Times:
 
     steps: Ints  # their numbers
     own: Floats  # [rank, step], ns
-    host: Floats  # [rank, step], ns: what its host takes, where that ran ahead of the device; 0 elsewhere
+    host: Floats  # [rank, step], ns: what its host takes, waiting left out; 0 where that is not known
     ahead: Floats  # [rank, step], ns of ``own``: what the host takes longer than the device, but for waiting
     spent: Floats  # [rank, cause, step], ns
     tail: Floats  # [rank, cause], ns: behind the last collective of all, as no step's interval holds it
@@ -89,9 +89,18 @@ def times_of(ranks: Sequence[RankProfile]) -> Times:
     return Times(steps, own, host, np.zeros_like(own), spent, tail, causes, np.nan_to_num(begins))
 
 
-def with_hosts(times: Times, waits: Waits) -> Times:
-    """Return the own times where no step counts as shorter than its host takes, which did not wait for the device."""
-    ahead = np.maximum(times.host - times.own - waits.transfer, 0.0)
+def with_hosts(times: Times, waits: Waits, roles: Sequence[int]) -> Times:
+    """Return the own times where no step counts as shorter than its host takes, which did not wait for the device.
+
+    Transfers that a host covers make no step longer. How much of them it covers, the rank of each role shows that has
+    most time of its own, as it waits for nobody; on the others, transfers end waits that the host has come out of.
+    """
+    moves = np.zeros_like(times.own)
+    for role in set(roles):
+        mine = np.flatnonzero(np.array(roles) == role)
+        latest = mine[np.nan_to_num(times.own[mine], nan=-1.0).argmax(axis=0)]
+        moves[mine] = waits.transfer[latest, np.arange(times.own.shape[1])]
+    ahead = np.maximum(times.host - times.own - moves, 0.0)
     return replace(times, own=times.own + ahead, ahead=ahead)
 
 

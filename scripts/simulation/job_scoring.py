@@ -8,10 +8,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulation.job_files import write_job
 from simulation.job_plans import CALM, REASONS, Plan
-from simulation.jobs import run_job
+from simulation.jobs import FIRST_STEP, JobRun, run_job
+
+if TYPE_CHECKING:
+    from diagnose.model.job import Job
 
 __all__ = ["JobScore", "run_jobs", "score_job", "table_of"]
 
@@ -105,7 +109,20 @@ def score_job(plan: Plan) -> JobScore:
         who, cause, more = "turns", job.cause, job.cause_ns
     elif job.begins_late is not None:
         who, cause, more = f"begins {job.begins_late}", "late-start", job.begins_late_ns
-    return JobScore(plan, who, cause, more, run.planted_ns, run.step_ns, run.costs_ns, seconds)
+    return JobScore(plan, who, cause, more, _planted(run, job), run.step_ns, run.costs_ns, seconds)
+
+
+def _planted(run: JobRun, job: Job) -> float:
+    """Return what was planted a step, of the steps that the product could compare: on a host it varies by step.
+
+    Where a host runs ahead, the device does the work of the first steps of the window partly before the window begins.
+    """
+    rows = {row.rank: row for row in job.rows}
+    if not run.by_step_ns or run.plan.rank not in rows:
+        return run.planted_ns
+    late = rows[run.plan.rank].by_step_ns
+    compared = [run.by_step_ns[n - FIRST_STEP] for n, ns in zip(job.steps, late, strict=True) if ns is not None]
+    return sum(compared) / len(compared) if compared else run.planted_ns
 
 
 def run_jobs(

@@ -16,9 +16,10 @@ import numpy as np
 
 from simulation.job_plans import MS, US, Plan, full_at
 
-__all__ = ["Event", "JobRun", "run_job"]
+__all__ = ["FIRST_STEP", "Event", "JobRun", "run_job"]
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+FIRST_STEP = 10  # the number of the first recorded step
 PREEMPTED = 0.1  # of the operators, where other programs share the cores
 Lanes = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -59,6 +60,7 @@ class JobRun:
     step_ns: float  # of the steady steps
     planted_ns: float  # what the reason adds to the culprit's own step, or to a transfer
     costs_ns: float  # what it makes a steady step longer
+    by_step_ns: tuple[float, ...] = ()  # of what is planted on the host, which varies
 
 
 def run_job(plan: Plan) -> JobRun:
@@ -70,7 +72,7 @@ def run_job(plan: Plan) -> JobRun:
     others = [rank for rank in range(plan.num_ranks) if rank != plan.rank]
     loaded = np.array(job.loaded)
     starved = float(job.starved[plan.rank] - calm.starved[plan.rank]) / plan.num_steps
-    more = float(job.starved[plan.rank] - np.median(calm.starved[others])) / plan.num_steps
+    by_step = _unlaunched_more(plan) if plan.reason in ("slow-host", "contention") else np.zeros(1)
     planted = {
         "loader-2": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
         "loader-5": float((loaded[:, plan.rank] - np.median(loaded[:, others], axis=1)).mean()),
@@ -79,17 +81,31 @@ def run_job(plan: Plan) -> JobRun:
         "wandering": plan.pause_ns,
         "late-start": plan.late_ns,
         "backward-pause": starved,
-        "slow-host": more,
-        "contention": more,
+        "slow-host": float(by_step.mean()),
+        "contention": float(by_step.mean()),
     }.get(plan.reason, 0.0)
-    return JobRun(plan, job.logs, step, planted, step - without)
+    return JobRun(plan, job.logs, step, planted, step - without, tuple(by_step.tolist()) if by_step.any() else ())
+
+
+def _unlaunched_more(plan: Plan) -> Lanes:
+    """Return for how much longer the culprit's device has nothing launched than its equals' do, by step.
+
+    Counted in a job whose ranks wait for nobody. Where they do, hosts get ahead of the devices that wait, for the
+    culprit and for each other's variations alike: what they take is then not to be seen in what their devices do.
+    """
+    job = _Job(plan, waits=False)
+    job.run()
+    unlaunched = np.array(job.unlaunched)
+    others = np.delete(unlaunched, plan.rank, axis=1)
+    more: Lanes = unlaunched[:, plan.rank] - np.median(others, axis=1)
+    return more
 
 
 class _Job:
     """The lanes of all ranks, moved on by one instruction of the common program after the other."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.rng = plan, np.random.default_rng(plan.seed)
+    def __init__(self, plan: Plan, *, waits: bool = True) -> None:
+        self.plan, self.rng, self.waits = plan, np.random.default_rng(plan.seed), waits
         n = plan.num_ranks
         self.logs: list[list[Event]] = [[] for _ in range(n)]
         self.host, self.compute, self.comm = np.zeros(n), np.zeros(n), np.zeros(n)
@@ -102,6 +118,8 @@ class _Job:
         self.others = np.random.default_rng((plan.seed, 1))  # programs beside it: random numbers of their own
         self.computed = np.zeros(n)
         self.starved = np.zeros(n)  # operators' kernels that wait for their own launch
+        self.unlaunched: list[Lanes] = []  # by step: from the end of a rank's task to the launch of its next kernel
+        self.own_end = np.zeros(n)
         self.loaded: list[Lanes] = []
         self.transferred_more = 0.0
         self.correlation = 0
@@ -125,6 +143,7 @@ class _Job:
     def _step(self, step: int) -> None:
         plan, n = self.plan, self.plan.num_ranks
         begun = self.host.copy()
+        self.unlaunched.append(np.zeros(n))
         if plan.reason == "wandering":
             self._pause(plan.pauses[step])
         load = plan.loader_ns * self.rng.lognormal(0.0, 0.08, n)
@@ -150,7 +169,7 @@ class _Job:
         if plan.reads_loss:
             self._read_loss()
         self._host("user_annotation", "log", self.rng.uniform(5, 20, n) * US)
-        self._host_from("user_annotation", f"ProfilerStep#{10 + step}", begun)
+        self._host_from("user_annotation", f"ProfilerStep#{FIRST_STEP + step}", begun)
 
     def _backward(self) -> None:
         plan = self.plan
@@ -188,7 +207,8 @@ class _Job:
         task = length * (1 + 0.2 * np.sin(index)) * self.pace * self.rng.lognormal(0.0, plan.noise, n)
         start = np.maximum(self.compute, launch + 8 * US)
         self.starved += start - self.compute
-        self.compute = start + task
+        self.unlaunched[-1] += np.maximum(launch + 8 * US - self.own_end, 0.0)
+        self.compute = self.own_end = start + task
         self.computed += task
         self._launch(Launch(name, kernel, begun, launch, start, self.compute, around=around))
 
@@ -198,7 +218,7 @@ class _Job:
         launch = begun + 10 * US * self.host_pace
         self.host = launch + 10 * US * self.host_pace
         start = np.maximum(self.compute, launch + 8 * US)
-        self.compute = start + length * self.rng.lognormal(0.0, 0.05, n)
+        self.compute = self.own_end = start + length * self.rng.lognormal(0.0, 0.05, n)
         self._launch(Launch("aten::copy_", name, begun, launch, start, self.compute))
 
     def _launch(self, done: Launch) -> None:
@@ -231,7 +251,8 @@ class _Job:
             transfer[slow] *= plan.slow_by
         came = np.full(num_groups, -np.inf)
         np.maximum.at(came, group_of, start)
-        end = (came + transfer)[group_of] + self.rng.uniform(0, 12, n) * US
+        begins = came[group_of] if self.waits else start
+        end = begins + transfer[group_of] + self.rng.uniform(0, 12, n) * US
         self.comm = end
         if waits:
             self.compute = np.maximum(self.compute, end)

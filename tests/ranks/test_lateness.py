@@ -129,15 +129,18 @@ def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
     assert c.reason.differences == {"compute-forward": pytest.approx(10e6, rel=0.01)}
 
 
-def slowed(make_profile, num, *, by, of_steps, more_steps=0):
-    """Return ranks of which the last one's operators take ``by`` times as long; its steps take ``of_steps`` longer."""
+def slowed(make_profile, num, *, by, of_steps, more_steps=0, vary=0.0):
+    """Return ranks of which the last one's operators take ``by`` times as long; its steps take ``of_steps`` longer.
+
+    The steps of the others vary by ``vary`` ms.
+    """
     names = np.array([1, 2, 3])
     ends = np.cumsum([30.5] * (len(of_steps) + more_steps)).tolist()
     ranks = []
     for n in range(num):
         is_late = n == num - 1
         first = 0 if is_late else more_steps
-        more = of_steps if is_late else [0.0] * len(of_steps)
+        more = of_steps if is_late else [vary * (-1) ** (i + n) for i in range(len(of_steps))]
         spent = [{"launch-bound": 20.0}] * (more_steps - first) + [
             {"launch-bound": 20.0 + NOISE[(i + n) % 6] + ms} for i, ms in enumerate(more)
         ]
@@ -151,7 +154,7 @@ def slowed(make_profile, num, *, by, of_steps, more_steps=0):
 
 @pytest.mark.parametrize(("by", "late"), [(1.4, (1,)), (1.1, ())])
 def test_of_two_ranks_whose_steps_vary_operators_show_which_is_slower(make_profile, by, late):
-    ranks = slowed(make_profile, 2, by=by, of_steps=[1.3, 2.8, 1.5, 0.8])
+    ranks = slowed(make_profile, 2, by=by, of_steps=[1.3, 2.8, 1.5, 0.8], vary=0.5)
     found = compare_ranks(JobProfile.of(ranks), TRAITS)
     assert found.lateness.late == late
     assert found.reason.cause == ("slower-host" if late else "")
@@ -169,6 +172,65 @@ def test_a_step_that_only_the_slower_rank_recorded_is_no_more_work(make_profile)
 def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(make_profile, of_steps, late):
     ranks = slowed(make_profile, 5, by=1.0, of_steps=of_steps)
     assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+
+
+@pytest.mark.parametrize(
+    ("of_steps", "late"),
+    [
+        ([1.3, 1.3, 1.1, 0.9, 2.8, 1.2], (1,)),
+        ([5.4, 0.02, 2.9, 3.1, 4.0, 2.7], (1,)),  # in one step nothing interrupts it
+        ([5.4, 0.02, 2.9, 0.0, 0.03, 2.7], ()),
+    ],
+)
+def test_of_two_ranks_a_step_shows_who_is_late_by_what_the_other_one_varies(make_profile, of_steps, late):
+    ranks = slowed(make_profile, 2, by=1.0, of_steps=of_steps)
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+
+
+@pytest.mark.parametrize(("by", "late"), [(1.4, (3,)), (1.0, ())])
+def test_of_few_steps_calls_show_a_slow_host_by_whatever_its_steps_vary(make_profile, by, late):
+    ranks = slowed(make_profile, 4, by=by, of_steps=[0.9, 1.8, 1.9], vary=0.5)
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+
+
+def test_one_name_that_is_slower_by_less_leaves_the_others_slower(make_profile):
+    """A name that one long pause fell into on another rank is slower by 1.12 only, the others by 1.5."""
+    ranks = slowed(make_profile, 2, by=1.0, of_steps=[1.3, 2.8, 1.5, 0.8], vary=0.5)
+    total = ranks[1].operators.total_ns * np.array([1.5, 1.12, 1.5])
+    ranks[1] = replace(ranks[1], operators=replace(ranks[1].operators, total_ns=total.astype(np.int64)))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.lateness.late, found.reason.cause, found.reason.ratio) == ((1,), "slower-host", pytest.approx(1.5))
+
+
+def test_transfers_that_end_waits_hide_nothing_of_what_a_host_takes(make_profile):
+    """The late rank's host covers all transfers; on the others, a millisecond of them ends each wait."""
+    ends = np.cumsum([9.0] * 6).tolist()
+    host = np.full(6, 8_000_000)
+    ranks = []
+    for n in range(4):
+        own = 9.0 if n == 2 else 5.0
+        p = make_profile(n, [{"compute-forward": 5 + NOISE[i], "launch-bound": own - 5} for i in range(6)], ends)
+        length = np.full(6, 1_000_000 if n == 2 else 4_000_000)
+        beside = length if n == 2 else np.zeros(6, np.int64)
+        c = replace(p.collectives, start=p.bounds - length, length=length, alone=length, unlaunched=beside)
+        ranks.append(replace(p, collectives=c, host_time=host if n != 2 else p.host_time))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert found.lateness.late == (2,)
+    assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
+
+
+def test_what_hosts_do_ahead_is_all_of_a_slower_host(make_profile):
+    """The others' loaders wait ahead of their devices, so that only the late rank's is seen: its pace makes it so."""
+    ranks = slowed(make_profile, 4, by=1.4, of_steps=[0.0] * 6)
+    ends = np.cumsum([13.5] * 6).tolist()
+    slow = [{"compute-forward": 5 + NOISE[n], "launch-bound": 5.0, "data-stall": 2.0} for n in range(6)]
+    host = np.full(6, 9_500_000)
+    made = [make_profile(n, steps(5, shift=n), ends, host_time=host, operators=ranks[n].operators) for n in range(3)]
+    made.append(make_profile(3, slow, ends, operators=ranks[3].operators))
+    found = compare_ranks(JobProfile.of(made), TRAITS)
+    assert (found.lateness.late, found.reason.cause) == ((3,), "slower-host")
+    assert found.reason.more_ns == pytest.approx(12e6 - (9.5e6 - 1.5e6), rel=0.02)
+    assert found.reason.differences["data-stall"] > 1e6
 
 
 def test_what_the_other_hosts_take_ahead_of_their_devices_is_no_lateness(make_profile):

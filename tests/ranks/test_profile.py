@@ -114,6 +114,35 @@ def test_the_time_of_a_host_that_is_ahead_of_its_device_does_not_hold_calls_that
     assert p.host_time.tolist()[-2:] == [host_us * 1000] * 2
 
 
+@pytest.mark.parametrize(
+    ("waits", "busy_us"),
+    [
+        ("cudaStreamSynchronize", 700),  # 300 in operators or waited for by the device, and what the host does ahead
+        ("c10d::barrier", 700),
+        ("aten::addcmul", 1000),
+    ],
+)
+def test_a_host_that_is_ahead_within_its_step_takes_what_it_is_seen_to_do(recording, waits, busy_us):
+    """The device waits in a collective from 300 to 900 µs; the host goes on, and waits from 600 on."""
+    r = recording()
+    for n in range(3):
+        at = 1000 * n
+        r.step(n, at, at + 1000)
+        r.op("aten::mm", at, at + 300)
+        r.kernel("gemm", at + 110, at + 300, launched=(at + 100, at + 105))
+        r.kernel(NCCL, at + 300, at + 900, launched=(at + 290, at + 295), stream=9)
+        r.op("aten::add", at + 310, at + 590)
+        r.kernel("adam", at + 900, at + 1000, launched=(at + 400, at + 405))
+        if waits.startswith("cuda"):
+            r.op("aten::item", at + 595, at + 905)
+            r.runtime(waits, at + 600, at + 900)
+        else:
+            r.op(waits, at + 600, at + 900)
+        r.op("aten::mul", at + 905, at + 1000)
+    p = profile_rank(Capture(r.trace))
+    assert p.host_time[-1] == pytest.approx(busy_us * 1000, abs=20_000)
+
+
 def test_operators_that_wait_for_the_device_do_not_show_how_fast_the_host_is(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -25,6 +25,17 @@ def test_what_is_planted_is_found_and_nothing_else(reason):
     assert score.off <= MAX_OFF or reason in HOST_BOUND  # hosts vary, and those that wait get ahead meanwhile
 
 
+@pytest.mark.parametrize("reason", ["slow-host", "contention"])
+def test_a_host_that_waits_for_its_device_each_step_is_slower_by_what_is_planted(reason):
+    """The other hosts get ahead within a step, when they launch the optimizer while their devices wait."""
+    plan = replace(draw_plan(3, 0, reason), num_ranks=2, split=1, members=(), rank=1, num_steps=8, num_layers=8)
+    plan = replace(plan, layer_ns=0.04 * MS, host_ns=0.1 * MS, bus_gbps=90.0, loader_ns=0.5 * MS, num_buckets=3)
+    score = score_job(replace(plan, reads_loss=True))
+    assert (score.late_right, score.reason_right) == (True, True)
+    assert score.off <= MAX_OFF
+    assert score.planted_ns == pytest.approx(score.costs_ns, rel=0.1)
+
+
 @pytest.mark.parametrize("split", [1, 2])
 def test_a_pause_right_behind_a_bucket_costs_what_a_replay_without_it_saves(tmp_path, split):
     plan = replace(draw_plan(1, 0, "backward-pause"), num_ranks=4, split=split, num_layers=6, num_buckets=3, rank=2)
