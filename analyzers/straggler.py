@@ -17,8 +17,8 @@ What to do
     all ranks.
 
 How sure
-    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the late
-    rank lacked a core for half of that time. Nothing is found where ranks share no collectives, or most of a group lacks.
+    High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
+    late rank lacked a core for half of that. Nothing is found where ranks share no collectives, or half a group lacks.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile
-from diagnose.ranks.speeds import MIN_SLOWER, slower, slower_kernel
+from diagnose.ranks.speeds import MIN_SLOWER, MIN_SURELY_SLOWER, slower, slower_kernel
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
@@ -172,4 +172,5 @@ def _slower_cause(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]
     """Return what is slower where computing is: the device, the host that computes, or the device and its host."""
     if not ranks[late].has_device:
         return "slower-host"
-    return "slower-rank" if slower(ranks, "operators", late, equals)[0] >= MIN_SLOWER else "slower-device"
+    host, _ = slower(ranks, "operators", late, equals)  # hosts vary by more than devices do
+    return "slower-rank" if host >= MIN_SURELY_SLOWER else "slower-device"
