@@ -65,10 +65,8 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     differences = _sorted(times.causes, more)
     late_ns = max(float(more.sum()), 1.0)
     reason = _named(ranks, (late, equals), differences, late_ns, traits)
-    if reason.cause == "slower-host" and ranks[late].has_device and ahead.mean() >= MIN_LED_SHARE * late_ns:
-        # What the others' hosts did ahead of their devices, no cause shows: all of the host's difference is its pace's.
-        hosting = sum(ns for cause, ns in differences.items() if cause not in (*PHASES, traits.copies))
-        reason = replace(reason, more_ns=hosting, share=min(hosting / late_ns, 1.0))
+    if ahead.mean() >= MIN_LED_SHARE * late_ns and ranks[late].has_device:
+        reason = _of_led(ranks, (late, equals), reason, late_ns, traits)
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
     return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 
@@ -139,6 +137,27 @@ def _named(
         if ratio >= MIN_SLOWER:
             return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=differences)
     return largest
+
+
+def _of_led(
+    ranks: Sequence[RankProfile],
+    compared: tuple[int, Sequence[int]],
+    reason: Reason,
+    late_ns: float,
+    traits: CauseTraits,
+) -> Reason:
+    """Return the reason where the others' hosts are ahead: what these do there, no cause of idle time shows.
+
+    Loading that all hosts do is then seen on the late rank only. Where its operators take longer, all of the host's
+    difference is its pace's.
+    """
+    ratio, _ = slower(ranks, "operators", *compared)
+    on_device = {*PHASES, traits.copies}
+    hosting = sum(ns for cause, ns in reason.differences.items() if cause not in on_device)
+    is_paced = ratio >= MIN_SURELY_SLOWER or reason.cause == "slower-host"
+    if not is_paced or hosting < MIN_REASON_SHARE * late_ns:
+        return reason
+    return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=reason.differences)
 
 
 def _of_computing(

@@ -253,11 +253,12 @@ def test_transfers_that_end_waits_hide_nothing_of_what_a_host_takes(make_profile
     assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
 
 
-def test_what_hosts_do_ahead_is_all_of_a_slower_host(make_profile):
+@pytest.mark.parametrize("loading", [2.0, 4.0])
+def test_what_hosts_do_ahead_is_all_of_a_slower_host(make_profile, loading):
     """The others' loaders wait ahead of their devices, so that only the late rank's is seen: its pace makes it so."""
     ranks = slowed(make_profile, 4, by=1.4, of_steps=[0.0] * 6)
     ends = np.cumsum([13.5] * 6).tolist()
-    slow = [{"compute-forward": 5 + NOISE[n], "launch-bound": 5.0, "data-stall": 2.0} for n in range(6)]
+    slow = [{"compute-forward": 5 + NOISE[n], "launch-bound": 7.0 - loading, "data-stall": loading} for n in range(6)]
     host = np.full(6, 9_500_000)
     made = [make_profile(n, steps(5, shift=n), ends, host_time=host, operators=ranks[n].operators) for n in range(3)]
     made.append(make_profile(3, slow, ends, operators=ranks[3].operators))
