@@ -3,10 +3,9 @@
 What it looks for
     The collectives that the ranks share, and each rank's own time: what of a step, up to its last collective, it does
     not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
-    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway, or
-    where each step or the time of hundreds of operators shows it. Ranks
-    that are late in turns, for one step each, a group whose links are slow, and a rank that begins the recorded window
-    late are named as what they are, and so are bubbles of a pipeline and an all-to-all that is uneven.
+    by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway, or where
+    steps by themselves or the time of hundreds of operators show it. Ranks that are late in turns, a group whose links
+    are slow, a rank that begins the window late, bubbles of a pipeline and an uneven all-to-all are named as that.
 
 Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.
@@ -19,8 +18,7 @@ What to do
 
 How sure
     High for the waiting, which needs no common clock; medium with fewer than five steps, low with one, and where the
-    late rank had no core for half of that time more than the others. Nothing is found where ranks share no
-    collectives, or less than half of a group's ranks is given.
+    late rank lacked a core for half of that. Nothing is found where ranks share no collectives, or half a group lacks.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ META = RuleMeta(
     id="straggler",
     kind="rank",
     order=10,
-    changes=("even-out-ranks", "check-links", "align-pauses", "begin-together"),
+    changes=("even-out-ranks", "check-slow-rank", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd", "group-lengths"),
 )
 MIN_STEP_SHARE = 0.01  # of the step
@@ -90,6 +88,7 @@ def _late(c: Comparison) -> Finding | None:
         confidence="low" if _cores(c) else None,
         kind="late",
         late=numbers[0],
+        facts={"hosts": _hosts(c, numbers)},
     )
     return _finding(c, waiting)
 
@@ -246,16 +245,18 @@ def _finding(c: Comparison, waiting: _Waiting) -> Finding:
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
-    more = duration(reason.more_ns)
-    if reason.cause == "slower-device":
-        return f"every kernel takes {reason.ratio:.2f} × as long {there}"
-    if reason.cause == "slower-host":
-        return f"everything on the host takes {reason.ratio:.2f} × as long {there}"
-    if reason.cause == "more-work":
-        return f"{more} more work {there}"
+    more, slower = duration(reason.more_ns), f"{reason.ratio:.2f} × as long {there}"
+    known = {
+        "slower-device": f"every kernel takes {slower}",
+        "slower-host": f"everything on the host takes {slower}",
+        "slower-rank": f"everything takes {slower}, kernels and host alike",
+        "slower-kernel": f"the kernel {reason.kernel} takes {slower}",
+        "more-work": f"{more} more work {there}",
+    }
     if reason.cause.startswith("compute-"):
         return f"the {reason.cause.removeprefix('compute-')} computes {more} longer {there}"
-    return f"{more} more {reason.cause} {there}" if reason.cause else "no recorded cause explains it"
+    other = f"{more} more {reason.cause} {there}" if reason.cause else "no recorded cause explains it"
+    return known.get(reason.cause, other)
 
 
 def _compared(reason: Reason, who: str) -> str:
@@ -325,4 +326,5 @@ def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,
+        "slower_kernel": c.reason.kernel,
     }

@@ -27,10 +27,11 @@ with scheduled_gc() as collect:   # Python collects at another step on every ran
 
 # links, what lies before the recording, and pauses on another rank each step have changes of their own
 _NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin", "turns"})
+_SLOWER = frozenset({"slower-device", "slower-host", "slower-rank"})  # as much work, which takes longer there
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
-    if finding.facts.get("kind") in _NOT_OF_THE_WORK:
+    if finding.facts.get("kind") in _NOT_OF_THE_WORK or finding.facts.get("cause") in _SLOWER:
         return None
     needs = "the cause on the late rank, which its own findings name"
     if program.trains is False:

@@ -113,7 +113,7 @@ class Job:
     late_ranks: tuple[int, ...] = ()  # late in most steps
     late_ns: float = 0.0
     saved_ns: float = 0.0  # what a step is shorter where they come when the next latest does
-    cause: str = ""  # a rule, a phase of computing, slower-device, slower-host, more-work; "": none explains it
+    cause: str = ""  # a rule, a phase of computing, slower-device, -host, -rank or -kernel, more-work; "": not known
     cause_ns: float = 0.0  # more of it a step than on the equals
     cause_share: float = 0.0  # of the lateness
     ratio: float = 1.0  # by which everything is slower

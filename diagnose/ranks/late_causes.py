@@ -16,7 +16,7 @@ from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile
-from diagnose.ranks.speeds import MIN_SLOWER, slower
+from diagnose.ranks.speeds import MIN_SLOWER, MIN_SURELY_SLOWER, slower, slower_kernel
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
@@ -30,14 +30,15 @@ MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to expl
 class Reason:
     """What the lateness consists of.
 
-    ``cause`` is a rule of idle time, a phase of computing, `slower-device`, `slower-host`, `more-work`, or "" where
-    no recorded cause explains it.
+    ``cause`` is a rule of idle time, a phase of computing, `slower-device`, `slower-host`, `slower-rank` where both
+    are, `slower-kernel` where one kernel is, `more-work`, or "" where no recorded cause explains it.
     """
 
     cause: str = ""
     more_ns: float = 0.0  # of it a step, than on the others
     share: float = 0.0  # of the lateness
-    ratio: float = 1.0  # by which everything is slower
+    ratio: float = 1.0  # by which everything is slower, or one kernel
+    kernel: str = ""  # the one that is
     clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
     ready_shares: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others: runnable without a core
@@ -64,10 +65,8 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     differences = _sorted(times.causes, more)
     late_ns = max(float(more.sum()), 1.0)
     reason = _named(ranks, (late, equals), differences, late_ns, traits)
-    if reason.cause == "slower-host" and ranks[late].has_device and ahead.mean() >= MIN_LED_SHARE * late_ns:
-        # What the others' hosts did ahead of their devices, no cause shows: all of the host's difference is its pace's.
-        hosting = sum(ns for cause, ns in differences.items() if cause not in (*PHASES, traits.copies))
-        reason = replace(reason, more_ns=hosting, share=min(hosting / late_ns, 1.0))
+    if ahead.mean() >= MIN_LED_SHARE * late_ns and ranks[late].has_device:
+        reason = _of_led(ranks, (late, equals), reason, late_ns, traits)
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
     return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 
@@ -85,7 +84,9 @@ def _parts_of(reason: Reason) -> Collection[str]:
     """Return the causes whose time a reason stands for; of what nothing explains, all."""
     if reason.cause in reason.differences:
         return (reason.cause,)
-    return PHASES if reason.cause in ("more-work", "slower-device") else reason.differences
+    return (
+        PHASES if reason.cause in ("more-work", "slower-device", "slower-rank", "slower-kernel") else reason.differences
+    )
 
 
 def reason_of_turns(times: Times, lateness: Lateness, traits: CauseTraits) -> Reason:
@@ -126,27 +127,69 @@ def _named(
 ) -> Reason:
     """Return one thing that explains the difference of a rank to others: a cause, or that everything takes longer."""
     late, equals = compared
-    computing = sum(max(ns, 0.0) for cause, ns in differences.items() if cause in PHASES)
     hosting = sum(ns for cause, ns in differences.items() if cause in traits.host)
-    has_device = ranks[late].has_device
-    if computing >= MIN_REASON_SHARE * late_ns:
-        ratio, more_work = slower(ranks, "kernels" if has_device else "operators", late, equals)
-        clocks = (ranks[late].clock_mhz, float(np.median([ranks[i].clock_mhz for i in equals])))
-        both = clocks if min(clocks) > 0 else (0.0, 0.0)
-        share = min(computing / late_ns, 1.0)
-        if ratio >= MIN_SLOWER:
-            cause = "slower-device" if has_device else "slower-host"
-            return Reason(cause, computing, share, ratio, both, differences=differences)
-        if more_work:
-            return Reason("more-work", computing, share, differences=differences)
-        phase = max(PHASES, key=lambda p: differences.get(p, 0.0))
-        if differences.get(phase, 0.0) >= MIN_REASON_SHARE * late_ns:
-            return Reason(phase, differences[phase], min(differences[phase] / late_ns, 1.0), differences=differences)
-    largest = _largest(differences, late_ns, traits)
-    if largest.cause and largest.cause not in traits.operators:
+    found = _of_computing(ranks, compared, differences, late_ns)
+    largest = found or _largest(differences, late_ns, traits)
+    if found or (largest.cause and largest.cause not in traits.operators):
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
         ratio, _ = slower(ranks, "operators", late, equals)
         if ratio >= MIN_SLOWER:
             return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=differences)
     return largest
+
+
+def _of_led(
+    ranks: Sequence[RankProfile],
+    compared: tuple[int, Sequence[int]],
+    reason: Reason,
+    late_ns: float,
+    traits: CauseTraits,
+) -> Reason:
+    """Return the reason where the others' hosts are ahead: what these do there, no cause of idle time shows.
+
+    Loading that all hosts do is then seen on the late rank only. Where its operators take longer, all of the host's
+    difference is its pace's.
+    """
+    ratio, _ = slower(ranks, "operators", *compared)
+    on_device = {*PHASES, traits.copies}
+    hosting = sum(ns for cause, ns in reason.differences.items() if cause not in on_device)
+    is_paced = ratio >= MIN_SURELY_SLOWER or reason.cause == "slower-host"
+    if not is_paced or hosting < MIN_REASON_SHARE * late_ns:
+        return reason
+    return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=reason.differences)
+
+
+def _of_computing(
+    ranks: Sequence[RankProfile], compared: tuple[int, Sequence[int]], differences: dict[str, float], late_ns: float
+) -> Reason | None:
+    """Return what makes computing longer where that is most of the difference: all, more of it, one kernel, a phase."""
+    late, equals = compared
+    computing = sum(max(ns, 0.0) for cause, ns in differences.items() if cause in PHASES)
+    if computing < MIN_REASON_SHARE * late_ns:
+        return None
+    ratio, more_work = slower(ranks, "kernels" if ranks[late].has_device else "operators", late, equals)
+    clocks = (ranks[late].clock_mhz, float(np.median([ranks[i].clock_mhz for i in equals])))
+    both = clocks if min(clocks) > 0 else (0.0, 0.0)
+    share = min(computing / late_ns, 1.0)
+    if ratio >= MIN_SLOWER:
+        cause = _slower_cause(ranks, late, equals)
+        return Reason(cause, computing, share, ratio, clock_mhz=both, differences=differences)
+    if more_work:
+        return Reason("more-work", computing, share, differences=differences)
+    name, more_ns, ratio = slower_kernel(ranks, late, equals)
+    if more_ns >= MIN_REASON_SHARE * late_ns:
+        share = min(more_ns / late_ns, 1.0)
+        return Reason("slower-kernel", more_ns, share, ratio, kernel=name, differences=differences)
+    phase = max(PHASES, key=lambda p: differences.get(p, 0.0))
+    if differences.get(phase, 0.0) < MIN_REASON_SHARE * late_ns:
+        return None
+    return Reason(phase, differences[phase], min(differences[phase] / late_ns, 1.0), differences=differences)
+
+
+def _slower_cause(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> str:
+    """Return what is slower where computing is: the device, the host that computes, or the device and its host."""
+    if not ranks[late].has_device:
+        return "slower-host"
+    host, _ = slower(ranks, "operators", late, equals)  # hosts vary by more than devices do
+    return "slower-rank" if host >= MIN_SURELY_SLOWER else "slower-device"

@@ -27,9 +27,11 @@ from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.syncs import blocking_calls
+from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
 
+MAX_NAME_CHARS = 80  # of a kernel: templates have thousands
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 
 
@@ -47,6 +49,7 @@ def profile_of(
     causes, spent = _spent(t, bounds, parts)
     inside = _intervals(t, bounds)
     beside = np.array([covered(own.get(cause, EMPTY), *inside) for cause in causes]) if own else spent[:0]
+    kernels = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -73,7 +76,8 @@ def profile_of(
         groups=found.groups,
         kinds=found.kinds,
         collectives=_beside(t, found.collectives, own),
-        kernels=_speeds(t, t.tasks.row[~t.tasks.is_collective]) if t.device_id >= 0 else _speeds(t, _NONE),
+        kernels=kernels,
+        kernel_names=_named(t, kernels),
         operators=_speeds(t, _leaves(t)),
         lines=lines_of(
             t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
@@ -190,3 +194,9 @@ def _speeds(t: Tables, rows: Rows) -> Speeds:
     crc = np.array([zlib.crc32(t.trace.names[i].encode()) for i in top.tolist()], np.int64)
     order = np.argsort(crc, kind="stable")
     return Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))
+
+
+def _named(t: Tables, speeds: Speeds) -> tuple[str, ...]:
+    """Return the names of the rows, as a sentence can hold them."""
+    names = {zlib.crc32(name.encode()): name for name in t.trace.names}
+    return tuple(middle(names[crc].removeprefix("void "), MAX_NAME_CHARS) for crc in speeds.name.tolist())

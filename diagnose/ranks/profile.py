@@ -158,6 +158,7 @@ class RankProfile:
     kinds: tuple[CollectiveKind, ...] = ()
     collectives: Collectives = NO_COLLECTIVES
     kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
+    kernel_names: tuple[str, ...] = ()  # of the rows of ``kernels``
     operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
@@ -261,6 +262,7 @@ def _unpacked(packed: _Packed) -> RankProfile:
     }
     built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
     built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
+    built["kernel_names"] = tuple(packed.get("kernel_names", ()))
     built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
     built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
     built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])
@@ -289,13 +291,14 @@ def _checked(p: RankProfile) -> RankProfile:
         all(column.shape == columns[0].shape == (len(column),) for columns in parallel for column in columns)
         and p.spent.shape == (len(p.causes), num + 1)
         and len(p.host_time) in (0, num)
+        and len(p.kernel_names) in (0, len(p.kernels.name))
         and (not len(p.beside) or p.beside.shape == p.spent.shape)
         and _below(c.kind, len(p.kinds))
         and _below(c.step, num)
         and all(0 <= kind.group < len(p.groups) for kind in p.kinds)
         and len(p.window) == 2
         and isinstance(p.rank, int)
-        and all(isinstance(text, str) for text in (p.path, p.run_id, p.host, *p.causes, *p.notes))
+        and all(isinstance(text, str) for text in (p.path, p.run_id, p.host, *p.causes, *p.notes, *p.kernel_names))
     )
     if not fits:
         raise ValueError("its columns do not fit each other")

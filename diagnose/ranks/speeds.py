@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from diagnose.model.arrays import Floats, Rows
 from diagnose.ranks.profile import RankProfile
 
-__all__ = ["MIN_SLOWER", "MIN_SURELY_SLOWER", "slower"]
+__all__ = ["MIN_SLOWER", "MIN_SURELY_SLOWER", "slower", "slower_kernel"]
 
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
 MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
 MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
-MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything"
+MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything", nor one among others
 MAX_COUNT_APART = 0.02  # as many launches: the same work
 MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed by half as much as the median one, or not by chance
+MIN_REST_SHARE = 0.5  # and of the time in all names but the one that takes most: else it is that one
+
+
+class _Compared(NamedTuple):
+    """The names that a late rank and its equals have in common; columns are parallel."""
+
+    row: Rows  # of the late rank's
+    ratio: Floats  # of its mean time to the others'
+    times: Floats  # of its number of calls to the others'
+    total_ns: Floats
 
 
 def slower(
@@ -27,11 +38,47 @@ def slower(
     What counts is the mean time of one kernel or operator of each name, which the amount of work of that name does not
     change: twice as many launches are more work, twice as long ones with as many launches are slower.
     """
+    compared = _compared(ranks, what, late, equals)
+    if not len(compared.ratio):
+        return 1.0, False
+    ratio, weight, times = compared.ratio, compared.total_ns, compared.times
+    order = np.argsort(ratio)
+    middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
+    is_slow = ratio - 1 >= min((middle - 1) / 2, MAX_BY_CHANCE - 1)
+    uniform = weight[is_slow].sum() / weight.sum()
+    more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
+    rest = np.arange(len(ratio)) != weight.argmax()
+    is_one = weight[rest & is_slow].sum() < MIN_REST_SHARE * weight[rest].sum()
+    if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work or is_one:
+        return 1.0, more_work
+    return middle, more_work
+
+
+def slower_kernel(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> tuple[str, float, float]:
+    """Return the kernel that makes most of a difference, its ns a step and its factor; ("", 0, 1) without one.
+
+    It is launched as often as on the other ranks, and takes longer there.
+    """
+    compared = _compared(ranks, "kernels", late, equals)
+    more = compared.total_ns * (1 - 1 / compared.ratio) / max(ranks[late].num_steps, 1)
+    more[(compared.ratio < MIN_SURELY_SLOWER) | (np.abs(compared.times - 1) > MAX_COUNT_APART)] = 0.0
+    names = ranks[late].kernel_names
+    if len(more) < MIN_NAMES or not more.max() or not names:
+        return "", 0.0, 1.0
+    most = int(more.argmax())
+    return names[int(compared.row[most])], float(more[most]), float(compared.ratio[most])
+
+
+def _compared(
+    ranks: Sequence[RankProfile], what: Literal["kernels", "operators"], late: int, equals: Sequence[int]
+) -> _Compared:
     speeds = [getattr(p, what) for p in ranks]
     steps = [max(p.num_steps, 1) for p in ranks]
     own = speeds[late]
-    ratios, weights, counts = [], [], []
-    for name, count, total in zip(own.name.tolist(), own.count.tolist(), own.total_ns.tolist(), strict=True):
+    rows, ratios, weights, counts = [], [], [], []
+    for row, (name, count, total) in enumerate(
+        zip(own.name.tolist(), own.count.tolist(), own.total_ns.tolist(), strict=True)
+    ):
         means, nums = [], []
         for i in equals:
             at = np.searchsorted(speeds[i].name, name)
@@ -39,16 +86,13 @@ def slower(
                 means.append(speeds[i].total_ns[at] / max(speeds[i].count[at], 1))
                 nums.append(speeds[i].count[at] / steps[i])
         if means and np.median(means) > 0:
+            rows.append(row)
             ratios.append(total / max(count, 1) / float(np.median(means)))
             counts.append(count / steps[late] / max(float(np.median(nums)), 1 / steps[late]))
             weights.append(total)
-    if not ratios:
-        return 1.0, False
-    ratio, weight, times = np.array(ratios), np.array(weights, np.float64), np.array(counts)
-    order = np.argsort(ratio)
-    middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
-    uniform = weight[ratio - 1 >= min((middle - 1) / 2, MAX_BY_CHANCE - 1)].sum() / weight.sum()
-    more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
-    if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work:
-        return 1.0, more_work
-    return middle, more_work
+    return _Compared(
+        np.array(rows, np.intp),
+        np.array(ratios, np.float64),
+        np.array(counts, np.float64),
+        np.array(weights, np.float64),
+    )

@@ -58,3 +58,24 @@ def test_turns_behind_a_late_begin_get_both_and_each_its_share_of_the_waiting():
 
 def test_a_late_rank_gets_its_share_of_the_work_evened_out():
     assert [c.id for c in prescribed(kind="late", late_rank=1, cause="data-stall")] == ["even-out-ranks"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "contained", "missing"),
+    [
+        ("slower-device", "nvidia-smi -q -d CLOCK", "taskset"),
+        ("slower-host", "taskset -cp PID", "nvidia-smi"),
+        ("slower-rank", "nvidia-smi -q -d CLOCK", "DistributedSampler"),
+    ],
+)
+def test_a_rank_on_which_all_takes_longer_gets_no_other_work_but_a_look_at_its_clocks(cause, contained, missing):
+    (change,) = prescribed(kind="late", late_rank=1, cause=cause, hosts=["node7"])
+    assert change.id == "check-slow-rank"
+    assert change.title == "Find out why everything takes longer on rank 1: its clocks, and what else runs there"
+    assert change.after.startswith("# on node7, where rank 1 runs")
+    assert contained in change.after
+    assert missing not in change.after
+
+
+def test_one_kernel_that_is_slower_is_a_matter_of_the_work():
+    assert [c.id for c in prescribed(kind="late", late_rank=1, cause="slower-kernel")] == ["even-out-ranks"]

@@ -129,6 +129,40 @@ def test_a_slower_device_is_named_with_what_takes_longer(make_profile):
     assert c.reason.differences == {"compute-forward": pytest.approx(10e6, rel=0.01)}
 
 
+@pytest.mark.parametrize("num", [3, 6])
+def test_one_kernel_that_is_slower_is_named_and_not_the_device(make_profile, num):
+    """The kernel takes most of the time or a third of it, and 1.6 times as long on rank 2."""
+    count = np.full(num, 60)
+    mean_ms = np.array([12.0, *[1.0] * (num - 1)]) if num == 3 else np.full(num, 2.5)
+    ranks = []
+    for n in range(4):
+        factors = np.array([1.6 if n == 2 else 1.0, *[1.0] * (num - 1)])
+        kernels = Speeds(np.arange(num), count, (mean_ms * factors * 6e6).astype(np.int64))
+        own = float((mean_ms * factors).sum())
+        names = tuple(f"gemm_{i}" for i in range(num))
+        ends = np.cumsum([float(mean_ms.sum() + 8)] * 6).tolist()
+        ranks.append(make_profile(n, steps(own, shift=n), ends, kernels=kernels, kernel_names=names))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.kernel) == ("slower-kernel", "gemm_0")
+    assert found.reason.ratio == pytest.approx(1.6)
+    assert found.reason.more_ns == pytest.approx(0.6 * mean_ms[0] * 1e6, rel=0.01)
+    assert "the kernel gemm_0 takes 1.60 × as long there" in find_in_all(found)[0].title
+
+
+@pytest.mark.parametrize(("of_host", "cause"), [(1.25, "slower-rank"), (1.08, "slower-device")])
+def test_where_kernels_and_the_host_are_slower_all_of_the_rank_is(make_profile, of_host, cause):
+    names, count = np.arange(4), np.full(4, 60)
+    ranks = []
+    for n in range(4):
+        factor, host = (1.2, of_host) if n == 2 else (1.0, 1.0)
+        made = [Speeds(names, count, (np.array([4, 3, 2, 1]) * 12e6 * f).astype(np.int64)) for f in (factor, host)]
+        ends = np.cumsum([24.5] * 6).tolist()
+        ranks.append(make_profile(n, steps(20 * factor, shift=n), ends, kernels=made[0], operators=made[1]))
+    found = compare_ranks(JobProfile.of(ranks), TRAITS)
+    assert (found.reason.cause, found.reason.ratio) == (cause, pytest.approx(1.2))
+    assert find_in_all(found)[0].facts["cause_ms"] == pytest.approx(4.0, rel=0.01)
+
+
 def slowed(make_profile, num, *, by, of_steps, more_steps=0, vary=0.0):
     """Return ranks of which the last one's operators take ``by`` times as long; its steps take ``of_steps`` longer.
 
@@ -219,11 +253,12 @@ def test_transfers_that_end_waits_hide_nothing_of_what_a_host_takes(make_profile
     assert found.lateness.late_ns == pytest.approx(1e6, rel=0.05)
 
 
-def test_what_hosts_do_ahead_is_all_of_a_slower_host(make_profile):
+@pytest.mark.parametrize("loading", [2.0, 4.0])
+def test_what_hosts_do_ahead_is_all_of_a_slower_host(make_profile, loading):
     """The others' loaders wait ahead of their devices, so that only the late rank's is seen: its pace makes it so."""
     ranks = slowed(make_profile, 4, by=1.4, of_steps=[0.0] * 6)
     ends = np.cumsum([13.5] * 6).tolist()
-    slow = [{"compute-forward": 5 + NOISE[n], "launch-bound": 5.0, "data-stall": 2.0} for n in range(6)]
+    slow = [{"compute-forward": 5 + NOISE[n], "launch-bound": 7.0 - loading, "data-stall": loading} for n in range(6)]
     host = np.full(6, 9_500_000)
     made = [make_profile(n, steps(5, shift=n), ends, host_time=host, operators=ranks[n].operators) for n in range(3)]
     made.append(make_profile(3, slow, ends, operators=ranks[3].operators))

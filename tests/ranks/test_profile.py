@@ -159,6 +159,12 @@ def test_it_survives_being_sent(profile):
     assert same(RankProfile.from_bytes(profile.to_bytes()), profile)
 
 
+def test_kernels_keep_their_names(profile):
+    names = dict(zip(profile.kernels.name.tolist(), profile.kernel_names, strict=True))
+    assert names == {zlib.crc32(name.encode()): name for name in ("gemm", "adam")}
+    assert RankProfile.from_bytes(profile.to_bytes()).kernel_names == profile.kernel_names
+
+
 def test_the_lines_that_were_sampled_survive_too(recording):
     r = recording(devices=())
     r.step(1, 0, 1000)
