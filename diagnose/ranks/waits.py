@@ -94,7 +94,10 @@ def with_hosts(times: Times, waits: Waits, roles: Sequence[int]) -> Times:
 
     Transfers that a host covers make no step longer. How much of them it covers, the rank of each role shows that has
     most time of its own, as it waits for nobody; on the others, transfers end waits that the host has come out of.
+    Where one step was recorded, nothing shows whether what a host did in it is for that step or for its neighbours.
     """
+    if len(times.steps) < 2:
+        return times
     moves = np.zeros_like(times.own)
     for role in set(roles):
         mine = np.flatnonzero(np.array(roles) == role)
