@@ -201,7 +201,8 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
         own_ns=lateness.saved_ns,
         evidence=(
             *(begin.evidence[:1] if begin else ()),
-            f"No rank is late in most steps: of the {'other ' if begin else ''}waiting {_attributed(c)}.",
+            f"No rank is late in {'the recorded step' if c.num_steps == 1 else 'most steps'}: of the "
+            f"{'other ' if begin else ''}waiting {_attributed(c)}.",
             *((_compared(c.reason, "Whichever is late"),) if c.reason.differences else ()),
         ),
         confidence="medium" if begin else None,
