@@ -77,11 +77,10 @@ def replay_steps(
     transfer = matches.least(matches.column(ranks, "length")).astype(np.float64)
     lanes = [_lane(p) for p in ranks]
     in_step = _by_step(ranks, matches, lanes)
-    measured, unchanged, after = [], [], []
+    measured, each_step, hosts = [], [], []
     for s, number in enumerate(steps.tolist()):
         if s == 0 or number not in in_step or np.isnan(times.own[:, s]).any():
             continue
-        collectives = in_step[number]
         lengths = [float(p.bounds[i] - p.bounds[i - 1]) for p in ranks for i in [_place(p, number)] if i > 0]
         if len(lengths) < len(ranks):
             continue
@@ -91,14 +90,42 @@ def replay_steps(
         for r, each in less.items():
             parts = [lanes[i].of(ranks[i], number) for i in (r, *each.equals)]
             curves[r] = _curve(parts[0], parts[1:], float(work[r]), float(each.by_step[s]))
-        unchanged.append(_length(collectives, transfer, work, {}))
-        hosts = np.where(times.ahead[:, s] > 0, times.host[:, s], 0.0)  # no step is shorter than their longest
+        each_step.append(_Step(in_step[number], work, curves))
+        host = np.where(times.ahead[:, s] > 0, times.host[:, s], 0.0)  # no step is shorter than their longest
         for r, each in less.items():
-            hosts[r] = max(hosts[r] - float(each.by_step[s]), 0.0)
-        after.append(max(_length(collectives, transfer, work, curves), min(float(hosts.max()), unchanged[-1])))
+            host[r] = max(host[r] - float(each.by_step[s]), 0.0)
+        hosts.append(float(host.max()))
     if not measured:
         return None
-    return Replayed(float(np.mean(measured)), float(np.mean(unchanged)), float(np.mean(after)))
+    unchanged = _lengths([step._replace(curves={}) for step in each_step], transfer)
+    after = np.maximum(_lengths(each_step, transfer), np.minimum(hosts, unchanged))
+    return Replayed(float(np.mean(measured)), float(unchanged.mean()), float(after.mean()))
+
+
+class _Step(NamedTuple):
+    """What is replayed of one step."""
+
+    collectives: list[tuple[int, list[_Part]]]
+    own: Floats  # by rank
+    curves: Mapping[int, _Curve]
+
+
+def _lengths(steps: Sequence[_Step], transfer: Floats) -> Floats:
+    """Return what each step takes, one after the other.
+
+    Ranks that share no collective at the end of a step, as stages of a pipeline, begin the next one apart. How far
+    apart shows when all steps were replayed once before.
+    """
+    begin = np.zeros(len(steps[0].own))
+    for step in steps:
+        begin = _ends(step, transfer, begin - begin.min())
+    found = []
+    for step in steps:
+        begin -= begin.min()
+        ends = _ends(step, transfer, begin)
+        found.append(float(ends.max() - begin.max()))
+        begin = ends
+    return np.array(found)
 
 
 def _curve(own: _Lane, equals: Sequence[_Lane], work: float, less: float) -> _Curve:
@@ -169,21 +196,21 @@ def _lane(p: RankProfile) -> _Lane:
     return _Lane(arrives, np.where(waits > MIN_WAIT_SHARE * c.length, blocks, np.nan))
 
 
-def _length(
-    collectives: list[tuple[int, list[_Part]]], transfer: Floats, own: Floats, curves: Mapping[int, _Curve]
-) -> float:
-    """Return what a step takes: until the slowest rank has done its work and left its last collective."""
-    waited = np.zeros(len(own))
+def _ends(step: _Step, transfer: Floats, begin: Floats) -> Floats:
+    """Return when each rank has done its work and left its last collective."""
+    own, curves = step.own, step.curves
+    waited = begin.copy()
     comm = np.zeros(len(own))
-    for match, parts in collectives:
+    for match, parts in step.collectives:
         came = max(max(_done(p.arrives, p.rank, curves) + waited[p.rank], comm[p.rank]) for p in parts)
         end = came + transfer[match]
         for p in parts:
             comm[p.rank] = end
             if p.blocks is not None:
                 waited[p.rank] += max(end - _done(p.blocks, p.rank, curves) - waited[p.rank], 0.0)
-    lengths = [_done(float(own[r]), r, curves) + waited[r] for r in range(len(own))]
-    return float(max(*lengths, *comm.tolist()))
+    done = np.array([_done(float(own[r]), r, curves) + waited[r] for r in range(len(own))])
+    ends: Floats = np.maximum(done, comm)
+    return ends
 
 
 def _done(work: float, rank: int, curves: Mapping[int, _Curve]) -> float:

@@ -7,6 +7,7 @@ from simulation.job_files import write_job
 from simulation.job_plans import HOST_BOUND, MS, REASONS, draw_plan
 from simulation.job_scoring import MAX_OFF, expected, score_job, table_of
 from simulation.jobs import run_job
+from simulation.pipelines import Pipeline, run_pipeline
 
 from diagnose.errors import UsageError
 from diagnose.pipeline.run import analyze_paths
@@ -46,6 +47,32 @@ def test_a_pause_right_behind_a_bucket_costs_what_a_replay_without_it_saves(tmp_
     assert straggler.facts["late_rank"] == 2
     assert straggler.facts["cause_ms"] == pytest.approx(run.planted_ns / 1e6, rel=MAX_OFF)
     assert straggler.lost_ns == pytest.approx(run.costs_ns, rel=MAX_OFF)
+
+
+@pytest.mark.parametrize(
+    ("plan", "cause"),
+    [
+        (Pipeline(3, late=3, slower=1.2), "slower-device"),
+        (Pipeline(3, late=0, slower=1.2, num_stages=2), "slower-device"),
+        (Pipeline(3, late=0, loads_more_ns=6 * MS, num_replicas=4), "data-stall"),
+    ],
+)
+def test_a_late_stage_is_found_for_which_a_few_ranks_wait(tmp_path, plan, cause):
+    run = run_pipeline(plan)
+    write_job(run, tmp_path)
+    straggler = next(f for f in analyze_paths([tmp_path]).findings if f.facts.get("kind") == "late")
+    assert (straggler.facts["late_rank"], straggler.facts["cause"]) == (plan.late, cause)
+    assert straggler.facts["cause_ms"] == pytest.approx(run.planted_ns / 1e6, rel=MAX_OFF)
+    assert straggler.lost_ns == pytest.approx(run.costs_ns, rel=MAX_OFF)
+
+
+@pytest.mark.parametrize("late", [-1, 3])
+def test_what_a_stage_does_while_the_one_before_it_is_not_done_makes_nobody_wait(tmp_path, late):
+    """The second stage begins its step before the first one has done the last, and loads meanwhile."""
+    run = run_pipeline(Pipeline(3, late=late, loads_more_ns=6 * MS))
+    assert run.costs_ns < 0.001 * run.step_ns
+    write_job(run, tmp_path)
+    assert [f for f in analyze_paths([tmp_path]).findings if f.facts.get("kind") == "late"] == []
 
 
 def test_the_same_plan_runs_the_same():
