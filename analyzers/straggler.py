@@ -194,9 +194,8 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
     lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
-    first = f"{begin.title}; otherwise ranks {names} take turns" if begin else title
     waiting = _Waiting(
-        title=first,
+        title=f"{begin.title}; otherwise ranks {names} take turns" if begin else title,
         lost_ns=lost_ns,
         own_ns=lateness.saved_ns,
         evidence=(

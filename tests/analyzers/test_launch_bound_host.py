@@ -94,6 +94,8 @@ def test_beside_a_device_its_label_does(recording):
         r.op("aten::mul", 100 * i, 100 * i + 60)
         r.kernel("mul", 100 * i + 70, 100 * i + 75, launched=(100 * i + 50, 100 * i + 58))
     assert r.diagnosis().legends["launch-bound"].label == "operators were issued slower than they ran"
+
+
 @pytest.mark.parametrize(("before", "is_known"), [([0.9] * 12, True), ([0.5, 1.3] * 6, False)])
 def test_that_only_later_steps_vary_does_not_matter(recording, run_steps, before, is_known):
     """Steps before the recorded ones take 0.9 ms; then another program starts."""
