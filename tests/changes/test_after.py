@@ -67,6 +67,7 @@ FACTS = {
     "straggler": (
         {}, {"kind": "slow-group"}, {"kind": "slow-group", "hosts": ("one",)}, {"begins_late_rank": 1},
         *({"kind": "turns", "cause": cause} for cause in ("gc-pause", "python-stall", "off-cpu", "data-stall", "")),
+        *({"kind": "late", "late_rank": 1, "cause": f"slower-{what}"} for what in ("device", "host", "rank")),
     ),
     "ignored-targets": ({}, {"ignored": 0.85}),
     "discarded-gradients": ({}, {"is_frozen": True}),
@@ -85,7 +86,7 @@ FACTS["launch-bound"] = (
 )
 SHELL = (
     "diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi",
-    "mpirun ", "all_reduce_perf ", "unset ", "PYTORCH_", "CUDA_",
+    "mpirun ", "all_reduce_perf ", "unset ", "top ", "PYTORCH_", "CUDA_",
 )  # fmt: skip
 
 
