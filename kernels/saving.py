@@ -77,7 +77,7 @@ class BackgroundSaver:
             RuntimeError: `close` was called.
         """
         self._make_room(path)
-        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path)))
+        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path).absolute()))
 
     def save_files(
         self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
@@ -94,7 +94,7 @@ class BackgroundSaver:
 
         self._make_room(folder)
         copied = _Copies().of(dict(state))
-        self._pending.append(self._pool.submit(save_files, copied, folder, max_bytes=max_bytes))
+        self._pending.append(self._pool.submit(save_files, copied, Path(folder).absolute(), max_bytes=max_bytes))
 
     def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
         """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.
@@ -120,7 +120,7 @@ class BackgroundSaver:
             raise FileExistsError(f"{folder} holds a checkpoint already; give each one a folder of its own.")
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        pending: Any = async_save(_unshared(state), checkpoint_id=folder, process_group=self._group)
+        pending: Any = async_save(_unshared(state), checkpoint_id=Path(folder).absolute(), process_group=self._group)
         self._pending.append(getattr(pending, "upload_completion", pending))
 
     def _make_room(self, path: str | os.PathLike[str]) -> None:

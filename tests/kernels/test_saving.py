@@ -1,6 +1,7 @@
 """Checkpoints written by a thread hold what the state was when they were asked for."""
 
 import functools
+import threading
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -138,3 +139,17 @@ def test_the_next_call_raises_what_went_wrong_with_the_last(tmp_path):
         saver.save({}, tmp_path / "missing" / "state.pt")
         with pytest.raises(OSError, match="missing"):
             saver.save({}, tmp_path / "state.pt")
+
+
+def test_a_relative_path_is_of_the_folder_that_was_current_when_it_was_saved(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    go_on = threading.Event()
+    with BackgroundSaver() as saver:
+        saver._pool.submit(go_on.wait)  # what is saved then has to wait
+        saver.save(torch.ones(2), "model.pt")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        go_on.set()
+        saver.wait()
+    assert (tmp_path / "model.pt").exists()
+    assert not (tmp_path / "elsewhere" / "model.pt").exists()
