@@ -140,5 +140,5 @@ LEGENDS: Mapping[str, Legend] = {
     **{rule.META.id: rule.META.legend for rule in RULES if rule.META.legend.label},
 }
 HOST_LEGENDS: Mapping[str, Legend] = {
-    name: replace(legend, label=legend.host_label or legend.label) for name, legend in LEGENDS.items()
+    name: replace(legend, label=legend.host_label) if legend.host_label else legend for name, legend in LEGENDS.items()
 }

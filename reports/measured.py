@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.forecast import Forecast
-from diagnose.model.statistics import is_even, leaning
-from diagnose.model.trial_methods import NOTHING_CERTAIN
+from diagnose.model.statistics import leaning
+from diagnose.model.trial_methods import shows_no_difference
 from diagnose.reports.format import duration
 from diagnose.reports.language import tr
 
@@ -53,7 +53,7 @@ def certainty(trial: Trial) -> str:
     """Return that no difference is certain and in which direction the middle lies, "" where one is certain."""
     if verdict(trial) != "even":
         return ""
-    if is_even(trial.interval) and NOTHING_CERTAIN not in trial.note:
+    if shows_no_difference(trial):
         return tr("no difference")
     match leaning(trial.speed_up, trial.interval):
         case "faster":

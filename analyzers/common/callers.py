@@ -100,8 +100,13 @@ def at_function(t: Tables, function: _Function, *, calls: _Function | None = Non
         for path, count in zip(run.paths, num.tolist(), strict=True):
             for inner, at in zip((None, *path), path, strict=False):
                 mine = _is_same(at[0], file) and at[2] == name and first <= at[1] < (end or at[1] + 1)
-                passes_on = PASSES_ON.search(t.capture.lines.get(at[:2], "")) is not None
-                if mine and (not passes_on if calls is None else inner is not None and inner[2] == calls[2]):
+                if not mine:
+                    continue
+                if calls is None:
+                    counts = PASSES_ON.search(t.capture.lines.get(at[:2], "")) is None
+                else:
+                    counts = inner is not None and inner[2] == calls[2]
+                if counts:
                     seen[at[0], at[1]] += count
     if not seen:
         return Where(file, first, name, code=source_line(t, file, first))

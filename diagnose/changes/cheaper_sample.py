@@ -126,7 +126,7 @@ def _of_set(facts: Facts, edit: EditedCall, lines: str, saved: tuple[float, floa
 
 
 def _set_beside(facts: Facts) -> str:
-    """Return the line that makes a set beside the list that a slow line looks up in, "" where it does in none."""
+    """Return the line that builds a set from the list that a slow line searches, "" where it searches none."""
     lookup = _of(facts, "lookup")
     if not lookup:
         return ""

@@ -171,10 +171,10 @@ def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
 
 
 def _with_default_report(request: TraceRequest, folder: Path) -> TraceRequest:
-    """Leave an HTML report beside the capture unless the answer was asked for in another form.
+    """Write an HTML report next to the capture unless another output was requested.
 
     Raises:
-        OutputError: the folder that both are to lie in cannot be made.
+        OutputError: their folder cannot be created.
     """
     if request.as_json or request.html or request.output:
         return request

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-__all__ = ["HOW_TRIED", "NOTHING_CERTAIN", "TrialMethod"]
+from diagnose.model.statistics import is_even
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Trial
+
+__all__ = ["HOW_TRIED", "NOTHING_CERTAIN", "TrialMethod", "shows_no_difference"]
 
 NOTHING_CERTAIN = "so nothing is certain"
 """What the note of a trial has whose runs cannot be compared with how far equal runs differ."""
@@ -18,3 +23,8 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
     "edited copy": "prove makes it in the text of a copy of the script",
     "by hand": "Made by hand",
 }
+
+
+def shows_no_difference(trial: Trial) -> bool:
+    """Return whether the runs show that the change makes no difference worth having."""
+    return is_even(trial.interval) and NOTHING_CERTAIN not in trial.note

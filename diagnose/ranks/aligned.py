@@ -12,6 +12,7 @@ from functools import reduce
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.intervals import among
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import COMMUNICATION, PHASES, RankProfile
@@ -72,8 +73,7 @@ def aligned_step(
 
 def _common_steps(ranks: Sequence[RankProfile]) -> Ints:
     """Return the numbers of the steps that all of these ranks recorded."""
-    found: Ints = reduce(np.intersect1d, (p.step_number for p in ranks))
-    return found
+    return reduce(lambda one, other: one[among(one, other)], (p.step_number for p in ranks))
 
 
 def _clocks(ranks: Sequence[RankProfile], matches: Matches, rows: Rows, first: int) -> Floats:

@@ -49,7 +49,7 @@ def profile_of(
     causes, spent = _spent(t, bounds, parts)
     inside = _intervals(t, bounds)
     beside = np.array([covered(own.get(cause, EMPTY), *inside) for cause in causes]) if own else spent[:0]
-    kernels = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
+    kernels, kernel_names = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(
         rank=t.trace.rank,
@@ -77,8 +77,8 @@ def profile_of(
         kinds=found.kinds,
         collectives=_beside(t, found.collectives, own),
         kernels=kernels,
-        kernel_names=_named(t, kernels),
-        operators=_speeds(t, _leaves(t)),
+        kernel_names=tuple(middle(name.removeprefix("void "), MAX_NAME_CHARS) for name in kernel_names),
+        operators=_speeds(t, _leaves(t))[0],
         lines=lines_of(
             t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
         ),
@@ -182,8 +182,8 @@ def _leaves(t: Tables) -> Rows:
     return leaves
 
 
-def _speeds(t: Tables, rows: Rows) -> Speeds:
-    """Return count and time of the names that take most of it."""
+def _speeds(t: Tables, rows: Rows) -> tuple[Speeds, list[str]]:
+    """Return count and time of the names that take most of it, and these names."""
     events = t.trace.events
     names = events.name[rows]
     size = len(t.trace.names) + 1
@@ -193,10 +193,5 @@ def _speeds(t: Tables, rows: Rows) -> Speeds:
     top = top[total[top] > 0]
     crc = np.array([zlib.crc32(t.trace.names[i].encode()) for i in top.tolist()], np.int64)
     order = np.argsort(crc, kind="stable")
-    return Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))
-
-
-def _named(t: Tables, speeds: Speeds) -> tuple[str, ...]:
-    """Return the names of the rows, as a sentence can hold them."""
-    names = {zlib.crc32(name.encode()): name for name in t.trace.names}
-    return tuple(middle(names[crc].removeprefix("void "), MAX_NAME_CHARS) for crc in speeds.name.tolist())
+    speeds = Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))
+    return speeds, [t.trace.names[i] for i in top[order].tolist()]

@@ -89,7 +89,7 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         least = min(least, _with_recording_left(t, before.least, graphs[1]))
         least, most = _limited(least, most, effect.limit_ns)
         missed = max(REPLAY_ERROR, base.error) * middle_ns(least, most)
-        # Neither end is widened far beyond what the device itself takes then, but for a loss that may be smaller.
+        # Neither end is widened far beyond what the device itself takes then.
         floor_ns = min(_device_ns(base, graphs[0]), replayed[0]) * scale
         left_ns = max(before.low_ns - most, 0.0)
         room_ns = max(left_ns - floor_ns, REPLAY_ERROR * left_ns)

@@ -54,8 +54,8 @@ def unrecorded(
     not explain most of the difference, something else made recorded steps slow too, and ``undisturbed_ns`` is taken
     out: how much longer the least disturbed steps were while they were recorded. Where little of that is explained, the
     steps stay. ``certain_ns`` is how much longer recorded steps are at least. Where the host waits for the device, what
-    it no longer does for the profiler it waits, so a much lower cost of an event explains nearly as much: the lowest
-    that does is kept beside it.
+    it no longer does for the profiler it waits, so a much lower cost of an event explains nearly as much: its error
+    is the distance to the lowest that does.
     """
     graph = graph_of(t)
     if len(graph) < 2:

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
-from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, stacks
+from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, num_calls, stacks
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
@@ -174,9 +173,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
 
 def _num_calls(t: Tables, frame: str, steps: float) -> float:
     """Return how often a function is called in so many steps."""
-    frames = t.in_window(t.host_rows(Kind.PYTHON))
-    names = np.array([name == frame for name in t.trace.names], bool)
-    return int(names[t.trace.events.name[frames]].sum()) * steps / t.steps.num
+    return num_calls(t, {frame})[frame] * steps / t.steps.num
 
 
 def _owner(frames: list[str], again: frozenset[str]) -> _Owner | None:

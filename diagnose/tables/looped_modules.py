@@ -24,7 +24,7 @@ from diagnose.tables.names import MODULE
 from diagnose.tables.sampled_issuer import LIBRARY
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["MODULE_CALL", "NO_LAYERS", "called_again", "is_rollout", "kind_of", "stacks"]
+__all__ = ["MODULE_CALL", "NO_LAYERS", "called_again", "is_rollout", "kind_of", "num_calls", "stacks"]
 
 MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fewer
 MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients, and of a module's calls that a draw follows
@@ -58,7 +58,7 @@ def called_again(t: Tables) -> frozenset[str]:
         within.update((t.name(row), module) for module in modules)
         if function is not None and not (apart and not modules):
             within[t.name(row), function] += 1
-    calls = _num_calls(t, {around for _, around in within})
+    calls = num_calls(t, {around for _, around in within})
     return frozenset(
         name for (name, around), num in within.items() if num >= MIN_CALLS * max(calls[around], t.steps.num)
     )
@@ -104,7 +104,7 @@ def _draws(t: Tables) -> Rows:
     return found
 
 
-def _num_calls(t: Tables, frames: set[str]) -> Counter[str]:
+def num_calls(t: Tables, frames: set[str]) -> Counter[str]:
     """Return how often functions and modules are called in the window."""
     rows = t.in_window(t.host_rows(Kind.PYTHON))
     wanted = np.array([name in frames for name in t.trace.names], bool)

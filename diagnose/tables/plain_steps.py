@@ -69,7 +69,7 @@ def steady_beside(t: Tables) -> bool:
     beside, plain = _beside(t), plain_steps(t)
     if beside is None or plain is None or not plain.agree:
         return False
-    nearest = beside.before if len(beside.before) else beside.after if t.device_id < 0 else beside.before
+    nearest = beside.before if len(beside.before) or t.device_id >= 0 else beside.after
     return _is_steady(nearest) and _is_steady(beside.recorded)
 
 

@@ -10,7 +10,7 @@ from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.forecast import middle_ns, remaining_ratio
 
-__all__ = ["Candidate", "candidates", "check_ids", "not_run"]
+__all__ = ["Candidate", "candidates", "check_ids", "not_run", "together"]
 
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
@@ -87,3 +87,9 @@ def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosi
     by_hand = prescription.arguments.get("by_hand") if prescription else None
     skip_reason = f"It is made by hand: {by_hand}." if by_hand else ""
     return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, skip_reason)
+
+
+def together(ids: Sequence[str]) -> tuple[str, ...]:
+    """Leave out what changes the same thing as one before it."""
+    groups = [patch.group if (patch := patch_of(name)) is not None else "" for name in ids]
+    return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])

@@ -13,8 +13,9 @@ from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
 from diagnose.model.step_means import mean_step, period_of
 from diagnose.model.trial_methods import NOTHING_CERTAIN
-from diagnose.trials.candidates import Candidate
+from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import ProveResult, Recorded, Runs
+from diagnose.trials.sentences import sentence
 from diagnose.trials.spec import TrialResult
 from diagnose.trials.trials import (
     TrialRuns,
@@ -26,9 +27,9 @@ from diagnose.trials.trials import (
     joined,
     nothing_done,
     skipped,
+    undecided,
     with_note,
 )
-from diagnose.trials.verdicts import sentence, together, undecided
 
 __all__ = ["NOTHING_TRIED", "ProveResult", "Recorded", "Runs", "prove"]
 

@@ -28,6 +28,7 @@ __all__ = [
     "loosest",
     "nothing_done",
     "skipped",
+    "undecided",
     "with_note",
 ]
 
@@ -137,6 +138,12 @@ def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
     return not trial.failure and not is_certain(trial) and high > INCONCLUSIVE * low
+
+
+def undecided(trial: Trial) -> Trial:
+    """Return the trial with an interval that includes no difference."""
+    low, high = trial.interval
+    return replace(trial, interval=(min(low, 1.0), max(high, 1.0)))
 
 
 def is_settled(trial: Trial) -> bool:

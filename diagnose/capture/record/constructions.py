@@ -16,13 +16,12 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from diagnose.capture.record.excerpts import excerpt_of
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.text.masking import mask_code
 
 __all__ = ["Constructions"]
 
-CONTEXT = 3  # lines before and after a call, as a unified diff has them
 MAX_CALL_LINES = 60
 MAX_PARAMETERS = 60
 
@@ -65,20 +64,13 @@ class Constructions:
         """Return what is taken down of a call, None for one with a credential in its lines."""
         file = frame.f_code.co_filename
         lines = self._lines.text(file)
-        if lines is None or call.end_lineno is None:
-            return None
-        first, last = max(1, call.lineno - CONTEXT), min(len(lines), call.end_lineno + CONTEXT)
-        shown = [line.rstrip("\r") for line in lines[first - 1 : last]]
-        if last - first > MAX_CALL_LINES or any(mask_code(line) != line for line in shown):
+        shown = excerpt_of(call, lines) if lines is not None else None
+        if shown is None or len(shown.lines) - 1 > MAX_CALL_LINES:
             return None
         return {
             "name": name,
             "file": self._name(file),
-            "first": first,
-            "lines": shown,
-            "begin": (call.lineno, _characters(lines[call.lineno - 1], call.col_offset)),
-            "end": (call.end_lineno, _characters(lines[call.end_lineno - 1], call.end_col_offset or 0)),
-            "ends_file": last == len(lines),  # its last line has no end of its own
+            **shown._asdict(),
             **_parameters(made),
             "spread": _spread(call, frame),
         }
@@ -117,14 +109,11 @@ def _place(frame: FrameType) -> tuple[int | None, ...] | None:
 
 def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
     """Return the innermost frame of the user's code that is not one of the object's own constructors."""
-    while frame is not None:
-        if is_users(frame.f_code) and not _constructs(frame, made):
-            return frame
-        frame = frame.f_back
-    return None
+    return next((each for each in _users_frames(frame) if not _constructs(each, made)), None)
 
 
 def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of the user's code, innermost first."""
     while frame is not None:
         if is_users(frame.f_code):
             yield frame
@@ -187,8 +176,3 @@ def _spread(call: ast.Call, frame: FrameType) -> Sequence[str] | None:
             return None
         keys += [key for key in value if isinstance(key, str)]
     return tuple(keys)
-
-
-def _characters(line: str, offset: int) -> int:
-    """Return the column in characters of an offset in bytes of UTF-8, as syntax trees have it."""
-    return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from diagnose.text.masking import mask_code
+from diagnose.capture.record.excerpts import excerpt_of
 
-__all__ = ["CONTEXT", "list_lookups"]
+__all__ = ["list_lookups"]
 
-CONTEXT = 3  # lines before and after an expression, as a unified diff has them
 MAX_LOOKUPS = 100
 MAX_BUILT_LINES = 60
 MIN_LISTED = 8  # going through fewer values takes about as long as a hash
@@ -152,22 +151,8 @@ def _used(node: ast.AST) -> Iterator[str]:
 
 def _shown(built: ast.expr, lines: Sequence[str]) -> Mapping[str, object] | None:
     """Return the lines around the expression and its place in them, None where they are many or hold a credential."""
-    end = built.end_lineno or built.lineno
-    first, last = max(1, built.lineno - CONTEXT), min(len(lines), end + CONTEXT)
-    shown = [line.rstrip("\r\n") for line in lines[first - 1 : last]]
-    if end - built.lineno > MAX_BUILT_LINES or any(mask_code(line) != line for line in shown):
+    if (built.end_lineno or built.lineno) - built.lineno > MAX_BUILT_LINES:
         return None
-    return {
-        "name": "list",
-        "file": "",  # the one that holds the test
-        "first": first,
-        "lines": shown,
-        "begin": (built.lineno, _characters(lines[built.lineno - 1], built.col_offset)),
-        "end": (end, _characters(lines[end - 1], built.end_col_offset or 0)),
-        "ends_file": last == len(lines),
-    }
-
-
-def _characters(line: str, offset: int) -> int:
-    """Return the column in characters of an offset in bytes of UTF-8, as syntax trees have it."""
-    return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))
+    shown = excerpt_of(built, lines)
+    # The file is the one that holds the test.
+    return None if shown is None else {"name": "list", "file": "", **shown._asdict()}

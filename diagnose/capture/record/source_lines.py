@@ -55,7 +55,7 @@ class SourceLines:
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
         self.changed: list[str] = []
-        self.noted: list[tuple[str, int]] = []  # files and lines that are stored beside those asked for
+        self.noted: list[tuple[str, int]] = []  # files and lines that are stored in addition to those requested
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
         self._trees: dict[str, SourceTree] = {}
