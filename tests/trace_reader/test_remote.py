@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from diagnose.cli.main import run
 from diagnose.errors import InputError
 from diagnose.trace_reader import inputs, open_captures
 from diagnose.trace_reader.folders import read_rank
@@ -62,8 +63,11 @@ def test_the_ranks_of_a_run_behind_a_url(bucket, path, monkeypatch):
 
 
 def test_the_command_answers_for_a_run_behind_a_url(bucket, tmp_path):
+    """In a process of its own: one that started workers before has them without the store's credentials."""
     output = tmp_path / "answer.json"
-    assert run(["analyze", f"{bucket}/run", "--json", "--no-cache", "--quiet", "--output", str(output)]) == 0
+    asked = ["analyze", f"{bucket}/run", "--json", "--no-cache", "--quiet", "--output", str(output)]
+    done = subprocess.run([sys.executable, "-m", "diagnose", *asked], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     answer = json.loads(output.read_text())
     assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
     assert answer["source"]["path"].startswith(f"{bucket}/run/rank")
