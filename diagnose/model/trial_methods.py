@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from diagnose.model.statistics import is_even
-
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
 
@@ -27,4 +25,6 @@ HOW_TRIED: Mapping[TrialMethod, str] = {
 
 def shows_no_difference(trial: Trial) -> bool:
     """Return whether the runs show that the change makes no difference worth having."""
+    from diagnose.model.statistics import is_even  # with numpy, which the process of a trial is not to import
+
     return is_even(trial.interval) and NOTHING_CERTAIN not in trial.note
