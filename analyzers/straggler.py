@@ -134,7 +134,7 @@ def _bubbles(c: Comparison) -> Finding | None:
 
 def _uneven_exchange(c: Comparison) -> Finding | None:
     """Name an all-to-all to which one rank contributes clearly more than the mean."""
-    waited = sum(k.exposed_waiting_ns for k in c.collectives if k.purpose == "all-to-all")
+    waited = sum(k.exposed_waiting_ns for k in c.collectives if k.name == "all_to_all")
     most = c.exchanged
     if most is None or most[1] < MIN_IMBALANCE or waited < MIN_EXCHANGE_SHARE * c.step_ns:
         return None

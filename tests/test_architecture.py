@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "analyzers": {*GROUND, "perf_model", "tables", "ranks"},
     "replay": {*GROUND, "perf_model", "tables"},
     "reports": GROUND,
-    "changes": {*GROUND, "tables", "analyzers", "replay", "kernels"},
+    "changes": {*GROUND, "perf_model", "tables", "analyzers", "replay", "kernels"},
     "pipeline": {*GROUND, "trace_reader", "tables", "ranks", "analyzers", "replay", "changes"},
     "compare": {*GROUND, "trace_reader", "tables", "pipeline", "reports"},
     "monitor": {*GROUND, "capture", "tables", "reports"},

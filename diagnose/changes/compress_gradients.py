@@ -44,7 +44,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
-    from diagnose.changes.common.buckets import START_UP_NS
+    from diagnose.perf_model.gradient_buckets import START_UP_NS
     from diagnose.replay.effects import effect_of_tasks
 
     tasks = np.flatnonzero(t.tasks.is_collective)

@@ -16,6 +16,7 @@ from diagnose.cli.other_tools import completion, doctor, export, serve
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.trace_options import trace
 from diagnose.cli.watch_options import history, watch
+from diagnose.model.choices import OVERLAPPED
 
 __all__ = ["cli"]
 
@@ -183,6 +184,14 @@ cli.add_command(gate)
     help="Reduce gradients in buckets of MB megabytes.",
 )
 @option(
+    "--overlap",
+    group=CHANGES,
+    multiple=True,
+    type=click.Choice(OVERLAPPED),
+    metavar="COLLECTIVE",
+    help=f"Run these collectives beside computing: {', '.join(OVERLAPPED)}; repeatable.",
+)
+@option(
     "--scale",
     "scales",
     group=CHANGES,
@@ -195,7 +204,8 @@ cli.add_command(gate)
 def what_if(path: str, **asked: Any) -> None:  # lists of texts
     """Predict the step time of a recording after changes, applied one after the other.
 
-    The steady steps of one rank are replayed as a dependency graph. Without a change the critical path is shown.
+    The steady steps of one rank are replayed as a dependency graph. Without a change the critical path is shown. Of a
+    job, --bucket-mb, --overlap and --without straggler replay all ranks.
     """
     from diagnose.cli.what_if import WhatIfOptions, predict_and_answer
 

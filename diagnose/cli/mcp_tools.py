@@ -57,12 +57,18 @@ class WhatIf(Arguments, frozen=True):
     no_sync: Annotated[list[str], Meta(description="Lines that no longer wait for the device: FILE:LINE.")] = []
     workers: Annotated[int, Meta(ge=1, description="Load batches in so many worker processes.")] | None = None
     bucket_mb: Annotated[float, Meta(gt=0, description="Reduce gradients in buckets of this size, MB.")] | None = None
+    overlap: Annotated[list[str], Meta(description="Collectives of all ranks to run beside computing.")] = []
     scale: Annotated[list[str], Meta(description="PATTERN=FACTOR: the time of kernels of that name.")] = []
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose what-if``."""
         words = [f"--apply={','.join(self.apply)}"] if self.apply else []
-        for name, values in (("without", self.without), ("no-sync", self.no_sync), ("scale", self.scale)):
+        for name, values in (
+            ("without", self.without),
+            ("no-sync", self.no_sync),
+            ("overlap", self.overlap),
+            ("scale", self.scale),
+        ):
             words += [f"--{name}={value}" for value in values]
         for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb)):
             words += [f"--{name}={value}"] if value is not None else []

@@ -25,6 +25,7 @@ class WhatIfOptions(ResultRequest):
     places: tuple[str, ...] = ()
     loader_workers: int | None = None
     bucket_mb: float | None = None
+    overlap: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
 
 
@@ -44,6 +45,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         no_sync=tuple(map(parse_place, options.places)),
         workers=options.loader_workers,
         bucket_mb=options.bucket_mb,
+        overlap=options.overlap,
         scale=tuple(map(parse_scale, options.scales)),
     )
     files = plan_text(options, inputs=[path], has_page=True)

@@ -19,13 +19,26 @@ __all__ = [
 
 LATE_RANKS: Final = "straggler"  # as the rule is called that finds them, in a diagnosis and on the command line
 
+PURPOSES: Final = (
+    "ddp-bucket",
+    "fsdp-gather",
+    "fsdp-scatter",
+    "tensor-parallel",
+    "expert-parallel",
+    "context-parallel",
+    "buffer-broadcast",
+    "all-to-all",
+    "pipeline",
+)
+"""What a collective may serve."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSummary:
     """Collectives of one kind, in all groups that do the same; means over ranks."""
 
     name: str
-    purpose: str  # ddp-bucket, fsdp-gather, fsdp-scatter, buffer-broadcast, all-to-all, pipeline, or ""
+    purpose: str  # of PURPOSES, "" where nothing shows it
     group_use: str  # the group's description, "" where none is recorded
     group_size: int
     num_groups: int

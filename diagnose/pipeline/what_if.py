@@ -24,7 +24,8 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
 from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run
-from diagnose.pipeline.what_if_changes import without_late_ranks, without_syncs_at
+from diagnose.pipeline.what_if_changes import without_syncs_at
+from diagnose.pipeline.what_if_ranks import AskedOfJob, of_all_ranks
 from diagnose.pipeline.what_if_workers import with_workers
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
@@ -51,6 +52,7 @@ class WhatIfRequest:
     no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
     workers: int | None = None  # of the DataLoader
     bucket_mb: float | None = None  # of DistributedDataParallel
+    overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
     scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
 
 
@@ -174,20 +176,18 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if mean_ns is not None:
         state, now = replace(state, low_ns=mean_ns, high_ns=mean_ns), f"{now}, mean of the run"
     forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
-    are_late = LATE_RANKS in request.without and len(captures) > 1
-    if are_late:  # all ranks are replayed, after what changes one of them
-        request = replace(request, without=tuple(rule for rule in request.without if rule != LATE_RANKS))
+    of_job, request = _of_job(request, len(captures))
     for step in _steps(t, capture, asked, request):
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
-    if are_late:
+    if of_job:
         gone = (
             *request.without,
             *([data_stall.META.id] if request.workers else []),
             *([host_sync.META.id] if request.no_sync else []),
         )
-        forecasts.append(without_late_ranks(captures, forecasts, gone, request.apply))
+        forecasts += of_all_ranks(captures, of_job, tuple(forecasts), gone, request.apply)
     if mean_ns is not None:
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
@@ -199,6 +199,20 @@ def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
     if request.no_sync and capture.attribution is not None:
         return build_tables(capture, capture.attribution)
     return tables_without_recording(capture)
+
+
+def _of_job(request: WhatIfRequest, num_ranks: int) -> tuple[AskedOfJob, WhatIfRequest]:
+    """Return what is asked about all ranks, which is made after what changes one of them, and the rest."""
+    if num_ranks == 1:
+        if request.overlap:
+            raise UsageError(
+                "Overlapped exchanges are replayed on all ranks at once, and this is the recording of one: give the "
+                "folder of all ranks."
+            )
+        return AskedOfJob(), request
+    others = tuple(rule for rule in request.without if rule != LATE_RANKS)
+    asked = AskedOfJob(others != request.without, request.bucket_mb, request.overlap)
+    return asked, replace(request, without=others, bucket_mb=None, overlap=())
 
 
 def _now(capture: Capture, num_ranks: int) -> str:
@@ -259,7 +273,8 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
     if change is None:
         raise UsageError(
             "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
-            "they take far longer than their bytes explain, waiting for other ranks. What takes time here can be "
+            "they take far longer than their bytes explain, waiting for other ranks, whose recordings would show "
+            "since when: give the folder of all. What takes time here can be "
             f"taken away with --without: {listed(_replayable_causes(t))}."
         )
     return change

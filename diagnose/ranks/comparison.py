@@ -17,7 +17,7 @@ from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
-__all__ = ["Comparison", "compare_ranks", "job_of"]
+__all__ = ["Comparison", "compare_ranks", "excess_of", "job_of"]
 
 MAX_REPLAY_ERROR = 0.05  # of the step: beyond it the ranks' own times alone show what a late one costs
 MAX_ROWS = 64  # of the tables and of the heat map; of more late ranks each has one
@@ -99,13 +99,15 @@ def _without_late(
     ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness
 ) -> Replayed | None:
     """Replay the steps with the late ranks as their equals are."""
-    if not lateness.late:
-        return None
-    less = {
+    return replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None
+
+
+def excess_of(ranks: tuple[RankProfile, ...], lateness: Lateness) -> dict[int, Less]:
+    """Return what the late ranks have more of than their equals."""
+    return {
         i: Less(np.maximum(np.nan_to_num(lateness.excess[i]), 0.0), tuple(equals_of(ranks, i, lateness.late)))
         for i in lateness.late
     }
-    return replay_steps(ranks, matches, times, less)
 
 
 def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:

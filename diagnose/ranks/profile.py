@@ -62,7 +62,7 @@ class CollectiveKind:
     num_bytes: int = -1  # that this rank puts in; -1: not recorded
     num_bytes_out: int = -1  # that it gets
     dtype: str = ""  # lower case, as the profiler names it
-    purpose: str = ""  # ddp-bucket, fsdp-gather, fsdp-scatter, tensor-parallel, buffer-broadcast, all-to-all, pipeline
+    purpose: str = ""  # of model.job.PURPOSES, "" where nothing shows it
     source: int = -1  # send and recv: the ranks at both ends
     target: int = -1
 

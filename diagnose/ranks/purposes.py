@@ -1,8 +1,9 @@
 """What collectives serve, as the host's events and the process groups show it.
 
 A job may exchange in several groups: of data parallel ranks, whose gradients DistributedDataParallel reduces in buckets
-or FSDP scatters, and of ranks that share layers. Which of them is whose, a group's description states; else the group
-is FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
+or FSDP scatters, and of ranks that share layers, experts or the sequence. Which of them is whose, a group's description
+states (``mesh_tp`` of a device mesh, ``EXPERT_MODEL_PARALLEL_GROUP`` of Megatron); else the group is FSDP's that
+gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
 """
 
 from __future__ import annotations
@@ -26,10 +27,21 @@ _DDP = lazy_pattern(
     r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
 )
 _FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
-_TENSOR = lazy_pattern(r"(?i)(^|[^a-z])(tp|tensor)([^a-z]|$)")  # mesh_tp, TENSOR_MODEL_PARALLEL_GROUP
-_OTHER = lazy_pattern(r"(?i)(^|[^a-z])(pp|pipeline|ep|expert|cp|context|sp|sequence)([^a-z]|$)")
+_WORD = lazy_pattern(r"[a-z]+")
+# Words of a group's description and what its ranks share, the first that fits. Tensor parallel experts are the former,
+# and a mesh that folds context parallel ranks into the data parallel ones (mesh_dp_shard_cp) holds shards of the data.
+_USES: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"tp", "tensor"}), "tensor-parallel"),
+    (frozenset({"dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard"}), "data-parallel"),
+    (frozenset({"ep", "expert", "experts", "moe"}), "expert-parallel"),
+    (frozenset({"cp", "context", "sp", "sequence", "ulysses"}), "context-parallel"),
+    (frozenset({"pp", "pipeline"}), "pipeline"),
+)
 _SHARDED = {"all_gather": "fsdp-gather", "reduce_scatter": "fsdp-scatter"}
 _SPLIT = frozenset({"all_reduce", *_SHARDED})
+_BETWEEN_TWO = frozenset({"send", "recv"})
+_EXCHANGING = frozenset({"expert-parallel", "context-parallel"})  # tokens to experts, heads for parts of the sequence
+_SHARING = _EXCHANGING | {"tensor-parallel"}
 
 
 def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str, Group]]) -> list[str]:
@@ -44,12 +56,13 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     def serves(i: int, name: str, group: Group) -> str:
         if is_buffer[i]:
             return "buffer-broadcast"
+        use = _use(group)
         if name == "all_to_all":
-            return "all-to-all"
-        if name in ("send", "recv"):
-            return "pipeline"
-        if name in _SPLIT and _is_tensor(group):
-            return "tensor-parallel"
+            return use if use in _EXCHANGING else "all-to-all"
+        if name in _BETWEEN_TWO:
+            return use if use in _EXCHANGING else "pipeline"
+        if name in _SPLIT and use in _SHARING:
+            return use
         if name in _SHARDED:
             return _SHARDED[name] if group in of_fsdp else ""
         return "ddp-bucket" if name == "all_reduce" and in_backward[i] and group in of_ddp else ""
@@ -57,13 +70,15 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
     return [serves(i, name, group) for i, (name, group) in enumerate(known)]
 
 
-def _is_tensor(group: Group) -> bool:
-    return _TENSOR.search(group.use) is not None
+def _use(group: Group) -> str:
+    """Return what a group's description states that its ranks share, "" where it states nothing."""
+    words = set(_WORD.findall(group.use.lower()))
+    return next((use for marks, use in _USES if marks & words), "")
 
 
 def _is_other(group: Group) -> bool:
     """Return whether a group is described as neither of data parallel ranks nor of all."""
-    return _is_tensor(group) or _OTHER.search(group.use) is not None
+    return _use(group) not in ("", "data-parallel")
 
 
 def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Mask) -> set[Group]:

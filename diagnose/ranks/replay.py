@@ -1,4 +1,4 @@
-"""The steps of all ranks replayed through their collectives: what a step takes if some ranks were as their equals.
+"""The steps of all ranks replayed through their collectives: what a step takes if ranks or collectives were otherwise.
 
 Each rank has two lanes. Its own work runs on one; a collective runs on the other, from when the rank's work and its
 collective before it are there, and ends for all members at once, after the last of them and the transfer. Where nothing
@@ -8,6 +8,7 @@ covered the rest of a collective, the rank's work waited for it, and does so in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,23 @@ from diagnose.model.arrays import Floats, Ints
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.ranks.matches import Matches
-from diagnose.ranks.profile import RankProfile
+from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile
 from diagnose.ranks.waits import Times
 
-__all__ = ["Less", "Replayed", "replay_steps"]
+__all__ = [
+    "Collective",
+    "Less",
+    "Part",
+    "Replayed",
+    "Schedule",
+    "Step",
+    "replay_steps",
+    "replayed",
+    "schedule_of",
+    "without_excess",
+]
 
+BACKWARD = PHASES[1]
 MIN_WAIT_SHARE = 0.02  # of a collective: less is pauses between kernels beside it, and no wait for its end
 
 
@@ -43,12 +56,20 @@ class Replayed:
         return max(self.unchanged_ns - self.after_ns, 0.0)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """What one rank has of one collective, on its own lane: ns of its work since the last step's end."""
 
     rank: int
     arrives: float  # own work done when it comes
     blocks: float | None  # own work done when it begins to wait for the end; None: it never does
+
+
+class Collective(NamedTuple):
+    """One collective of all its members."""
+
+    kind: CollectiveKind
+    transfer_ns: float
+    parts: tuple[Part, ...]
 
 
 class Less(NamedTuple):
@@ -65,19 +86,35 @@ class _Curve(NamedTuple):
     gone: Floats
 
 
-def replay_steps(
-    ranks: Sequence[RankProfile], matches: Matches, times: Times, less: Mapping[int, Less]
-) -> Replayed | None:
-    """Replay every step but the first, as it was and with ``less`` of some ranks; None where there is none to replay.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is replayed of one step; columns are by rank, in ns."""
 
-    What a rank has more of than its equals goes where it has it: before the collective that it
-    comes later to than they do, by their own work up to there.
-    """
+    collectives: tuple[Collective, ...]
+    own: Floats
+    backward: Floats  # of ``own``: computing gradients
+    host: Floats  # what the host takes where it is no further than its device, else 0: no step is shorter
+    lanes: tuple[_Lane, ...]
+    curves: Mapping[int, _Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps that all ranks recorded, but for the first."""
+
+    steps: tuple[Step, ...]
+    places: tuple[int, ...]  # theirs among the recorded ones, the first and those that ranks lack included
+    measured_ns: float  # mean
+
+
+def schedule_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Schedule | None:
+    """Return what was recorded as it can be replayed, None where there is no step to replay."""
     steps = distinct(*(p.step_number for p in ranks))
     transfer = matches.least(matches.column(ranks, "length")).astype(np.float64)
     lanes = [_lane(p) for p in ranks]
-    in_step = _by_step(ranks, matches, lanes)
-    measured, each_step, hosts = [], [], []
+    in_step = _by_step(ranks, matches, lanes, transfer)
+    backward = [i for i, cause in enumerate(times.causes) if cause == BACKWARD]
+    measured, found, places = [], [], []
     for s, number in enumerate(steps.tolist()):
         if s == 0 or number not in in_step or np.isnan(times.own[:, s]).any():
             continue
@@ -85,32 +122,53 @@ def replay_steps(
         if len(lengths) < len(ranks):
             continue
         measured.append(float(np.median(lengths)))
-        work = times.own[:, s] - times.ahead[:, s]
-        curves = {}
+        places.append(s)
+        found.append(
+            Step(
+                tuple(in_step[number]),
+                times.own[:, s] - times.ahead[:, s],
+                times.spent[:, backward, s].sum(axis=1),
+                np.where(times.ahead[:, s] > 0, times.host[:, s], 0.0),
+                tuple(lane.of(p, number) for lane, p in zip(lanes, ranks, strict=True)),
+            )
+        )
+    return Schedule(tuple(found), tuple(places), float(np.mean(measured))) if found else None
+
+
+def replayed(before: Schedule, after: Schedule) -> Replayed:
+    """Replay what was recorded and what was made of it."""
+    unchanged = _lengths(before.steps)
+    hosts = np.array([float(step.host.max()) for step in after.steps])
+    then = np.maximum(_lengths(after.steps), np.minimum(hosts, unchanged))
+    return Replayed(before.measured_ns, float(unchanged.mean()), float(then.mean()))
+
+
+def replay_steps(
+    ranks: Sequence[RankProfile], matches: Matches, times: Times, less: Mapping[int, Less]
+) -> Replayed | None:
+    """Replay every step but the first, as it was and with ``less`` of some ranks; None where there is none."""
+    recorded = schedule_of(ranks, matches, times)
+    return None if recorded is None else replayed(recorded, without_excess(recorded, less))
+
+
+def without_excess(recorded: Schedule, less: Mapping[int, Less]) -> Schedule:
+    """Return the schedule with less own time of some ranks.
+
+    What a rank has more of than its equals goes where it has it: before the collective that it
+    comes later to than they do, by their own work up to there.
+    """
+    steps = []
+    for s, step in zip(recorded.places, recorded.steps, strict=True):
+        curves, host = {}, step.host.copy()
         for r, each in less.items():
-            parts = [lanes[i].of(ranks[i], number) for i in (r, *each.equals)]
-            curves[r] = _curve(parts[0], parts[1:], float(work[r]), float(each.by_step[s]))
-        each_step.append(_Step(in_step[number], work, curves))
-        host = np.where(times.ahead[:, s] > 0, times.host[:, s], 0.0)  # no step is shorter than their longest
-        for r, each in less.items():
-            host[r] = max(host[r] - float(each.by_step[s]), 0.0)
-        hosts.append(float(host.max()))
-    if not measured:
-        return None
-    unchanged = _lengths([step._replace(curves={}) for step in each_step], transfer)
-    after = np.maximum(_lengths(each_step, transfer), np.minimum(hosts, unchanged))
-    return Replayed(float(np.mean(measured)), float(unchanged.mean()), float(after.mean()))
+            gone = float(each.by_step[s])
+            curves[r] = _curve(step.lanes[r], [step.lanes[i] for i in each.equals], float(step.own[r]), gone)
+            host[r] = max(host[r] - gone, 0.0)
+        steps.append(replace(step, curves=curves, host=host))
+    return replace(recorded, steps=tuple(steps))
 
 
-class _Step(NamedTuple):
-    """What is replayed of one step."""
-
-    collectives: list[tuple[int, list[_Part]]]
-    own: Floats  # by rank
-    curves: Mapping[int, _Curve]
-
-
-def _lengths(steps: Sequence[_Step], transfer: Floats) -> Floats:
+def _lengths(steps: Sequence[Step]) -> Floats:
     """Return what each step takes, one after the other.
 
     Ranks that share no collective at the end of a step, as stages of a pipeline, begin the next one apart. How far
@@ -118,11 +176,11 @@ def _lengths(steps: Sequence[_Step], transfer: Floats) -> Floats:
     """
     begin = np.zeros(len(steps[0].own))
     for step in steps:
-        begin = _ends(step, transfer, begin - begin.min())
+        begin = _ends(step, begin - begin.min())
     found = []
     for step in steps:
         begin -= begin.min()
-        ends = _ends(step, transfer, begin)
+        ends = _ends(step, begin)
         found.append(float(ends.max() - begin.max()))
         begin = ends
     return np.array(found)
@@ -163,17 +221,22 @@ class _Lane(NamedTuple):
 
 
 def _by_step(
-    ranks: Sequence[RankProfile], matches: Matches, lanes: Sequence[_Lane]
-) -> dict[int, list[tuple[int, list[_Part]]]]:
-    """Return for each step its collectives in the order of their ends, and the ranks' parts of them."""
-    found: dict[int, dict[int, list[_Part]]] = {}
+    ranks: Sequence[RankProfile], matches: Matches, lanes: Sequence[_Lane], transfer: Floats
+) -> dict[int, list[Collective]]:
+    """Return for each step its collectives in the order of their ends."""
+    found: dict[int, dict[int, list[Part]]] = {}
     for rank, row, match in zip(matches.rank.tolist(), matches.row.tolist(), matches.match.tolist(), strict=True):
         p = ranks[rank]
         number = int(p.step_number[int(p.collectives.step[row])])
         arrives, blocks = lanes[rank]
         at = None if np.isnan(blocks[row]) else float(blocks[row])
-        found.setdefault(number, {}).setdefault(match, []).append(_Part(rank, float(arrives[row]), at))
-    return {number: sorted(of_match.items()) for number, of_match in found.items()}
+        found.setdefault(number, {}).setdefault(match, []).append(Part(rank, float(arrives[row]), at))
+    return {
+        number: [
+            Collective(matches.kinds[m], float(transfer[m]), tuple(parts)) for m, parts in sorted(of_match.items())
+        ]
+        for number, of_match in found.items()
+    }
 
 
 def _lane(p: RankProfile) -> _Lane:
@@ -196,14 +259,14 @@ def _lane(p: RankProfile) -> _Lane:
     return _Lane(arrives, np.where(waits > MIN_WAIT_SHARE * c.length, blocks, np.nan))
 
 
-def _ends(step: _Step, transfer: Floats, begin: Floats) -> Floats:
+def _ends(step: Step, begin: Floats) -> Floats:
     """Return when each rank has done its work and left its last collective."""
     own, curves = step.own, step.curves
     waited = begin.copy()
     comm = np.zeros(len(own))
-    for match, parts in step.collectives:
+    for _, transfer_ns, parts in step.collectives:
         came = max(max(_done(p.arrives, p.rank, curves) + waited[p.rank], comm[p.rank]) for p in parts)
-        end = came + transfer[match]
+        end = came + transfer_ns
         for p in parts:
             comm[p.rank] = end
             if p.blocks is not None:

@@ -62,6 +62,7 @@ class Plan:
     records_groups: bool = True
     records_numbers: bool = True
     clock_apart_ns: float = 0.0
+    waits_for_buckets: bool = False  # the backward goes on only when a bucket is reduced
 
 
 def draw_plan(seed: int, number: int, reason: str | None = None) -> Plan:

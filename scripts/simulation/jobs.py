@@ -19,6 +19,7 @@ from simulation.job_plans import MS, US, Plan, full_at
 __all__ = ["FIRST_STEP", "Event", "JobRun", "run_job"]
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+NODE = "autograd::engine::evaluate_function: "
 FIRST_STEP = 10  # the number of the first recorded step
 PREEMPTED = 0.1  # of the operators, where other programs share the cores
 Lanes = np.ndarray[Any, np.dtype[np.float64]]
@@ -152,11 +153,13 @@ class _Job:
         self.loaded.append(load)
         self._host("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", load)
         self._copy("Memcpy HtoD (Pinned -> Device)", 60 * US)
+        forward = self.host.copy()
         for layer in range(plan.num_layers):
             self._operator("aten::linear", "sgemm_128x64_nn", plan.layer_ns, layer)
             self._operator("aten::relu", "vectorized_elementwise_relu", plan.layer_ns * 0.08, layer)
             if plan.split > 1:
                 self._collective("tp", 2 << 20, self.split_of, waits=True)
+        self._host_from("user_annotation", "DistributedDataParallel.forward", forward)
         self._operator("aten::nll_loss", "nll_loss_forward", 0.05 * MS, 0)
         self._backward()
         for work in self.works:
@@ -175,13 +178,12 @@ class _Job:
         plan = self.plan
         full = full_at(plan)
         for layer in reversed(range(plan.num_layers)):
-            node = "autograd::engine::evaluate_function: "
-            self._operator("aten::mm", "sgemm_128x64_nt", plan.layer_ns, layer, around=f"{node}AddmmBackward0")
-            self._operator("aten::mul", "sgemm_128x64_tn", plan.layer_ns, layer, around=f"{node}MulBackward0")
+            self._operator("aten::mm", "sgemm_128x64_nt", plan.layer_ns, layer, around=f"{NODE}AddmmBackward0")
+            self._operator("aten::mul", "sgemm_128x64_tn", plan.layer_ns, layer, around=f"{NODE}MulBackward0")
             if plan.split > 1:
                 self._collective("tp", 2 << 20, self.split_of, waits=True)
             if layer in full:
-                self._collective("dp", plan.bucket_bytes + (layer << 16), self.across_of, waits=False)
+                self._collective("dp", plan.bucket_bytes + (layer << 16), self.across_of, waits=plan.waits_for_buckets)
             if plan.reason == "backward-pause" and layer == plan.pause_layer:
                 self._pause(plan.rank)
 
@@ -265,7 +267,8 @@ class _Job:
             return self._described(use, num_bytes // 4, int(group_of[rank]), members, number)
 
         stream = 20 if use == "dp" else 24
-        self._launch(Launch("c10d::allreduce_", NCCL, begun, launch, start, end, stream, described))
+        around = f"{NODE}torch::autograd::AccumulateGrad" if use == "dp" else ""  # whose hook reduces a full bucket
+        self._launch(Launch("c10d::allreduce_", NCCL, begun, launch, start, end, stream, described, around))
 
     def _described(self, use: str, elements: int, group: int, members: list[int], number: int) -> dict[str, Any]:
         args: dict[str, Any] = {

@@ -9,17 +9,21 @@ KERNELS = {
     "_allgather_base": "ncclDevKernel_AllGather_RING_LL",
     "_reduce_scatter_base": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
     "alltoall": "ncclDevKernel_SendRecv",
+    "send": "ncclDevKernel_SendRecv",
 }
 DDP, FSDP, BACKWARD = (
     "DistributedDataParallel.forward",
     "FSDP::all_gather (layers.0)",
     "autograd::engine::evaluate_function: MmBackward0",
 )
-WORLD, DATA, TENSOR, PLAIN = (
+WORLD, DATA, TENSOR, PLAIN, EXPERT, CONTEXT, SHARDS = (
     ("0", "default_pg", "0,1,2,3"),
     ("3", "mesh_dp", "0,2"),
     ("4", "mesh_tp", "0,1"),
     ("4", "undefined", "0,1"),
+    ("5", "EXPERT_MODEL_PARALLEL_GROUP", "0,1"),
+    ("6", "mesh_cp", "0,1"),
+    ("7", "mesh_dp_shard_cp", "0,1,2,3"),
 )
 
 
@@ -78,3 +82,36 @@ def test_gathers_of_fsdp_are_told_from_those_of_tensor_parallel_layers(recording
 def test_fsdp_whose_ranges_lie_elsewhere_gathers_in_every_group_that_is_not_described_otherwise(recording):
     steps = [("_allgather_base", DATA, "forward"), ("_allgather_base", TENSOR, "forward")]
     assert purposes(recording, *steps, wrapper=FSDP) == ["fsdp-gather", "tensor-parallel"]
+
+
+def test_what_experts_and_parts_of_the_sequence_exchange_is_told_from_other_exchanges(recording):
+    steps = [
+        ("alltoall", EXPERT, "forward"),
+        ("alltoall", CONTEXT, "forward"),
+        ("alltoall", WORLD, "forward"),
+        ("send", CONTEXT, "forward"),
+        ("send", WORLD, "forward"),
+        ("allreduce", EXPERT, "backward"),
+        ("allreduce", DATA, "backward"),
+    ]
+    assert purposes(recording, *steps, wrapper=DDP) == [
+        "expert-parallel", "context-parallel", "all-to-all", "context-parallel", "pipeline", "expert-parallel",
+        "ddp-bucket",
+    ]  # fmt: skip
+
+
+def test_a_mesh_of_data_and_context_parallel_ranks_gathers_for_fsdp(recording):
+    steps = [("_allgather_base", SHARDS, "wrapper"), ("_allgather_base", CONTEXT, "forward")]
+    assert purposes(recording, *steps, wrapper=FSDP) == ["fsdp-gather", "context-parallel"]
+
+
+@pytest.mark.parametrize(
+    ("use", "serves"),
+    [
+        ("TENSOR_MODEL_PARALLEL_GROUP", "tensor-parallel"), ("EXPERT_TENSOR_PARALLEL_GROUP", "tensor-parallel"),
+        ("EXPERT_DATA_PARALLEL_GROUP", ""), ("mesh_ep", "expert-parallel"), ("ep_size_8", "expert-parallel"),
+        ("CONTEXT_PARALLEL_GROUP", "context-parallel"), ("deepspeed", ""), ("undefined", ""),
+    ],
+)  # fmt: skip
+def test_a_description_names_what_the_ranks_share(recording, use, serves):
+    assert purposes(recording, ("allreduce", ("8", use, "0,1"), "forward"), wrapper="train") == [serves]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.model.diagnosis import Partition
+from diagnose.model.job import PURPOSES
 from diagnose.reports.json import render, schema, to_dict
 
 validator = pytest.importorskip("jsonschema", reason="the schema is checked with the package jsonschema")
@@ -21,6 +22,11 @@ CONTRACT = {
 
 def test_the_schema_is_a_valid_schema():
     validator.Draft202012Validator.check_schema(schema())
+
+
+def test_the_schema_knows_every_purpose_of_a_collective():
+    purposes = json.dumps(["", *PURPOSES])
+    assert f'"purpose": {{"enum": {purposes}}}' in json.dumps(schema())
 
 
 def test_every_form_follows_the_schema(any_form):

@@ -13,6 +13,8 @@ from diagnose.errors import UsageError
 from diagnose.pipeline.run import analyze_paths
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 
+MEGABYTE = 1 << 20
+
 
 def small(reason, seed=1):
     """Return the first plan of the seed with at most eight ranks."""
@@ -117,6 +119,66 @@ def test_a_late_rank_that_is_not_there_cannot_be_taken_away(tmp_path):
     write_job(run_job(small("nothing")), tmp_path)
     with pytest.raises(UsageError, match="No rank is late in most steps"):
         run_what_if(tmp_path, WhatIfRequest(without=("straggler",)))
+
+
+def rebucketed(reason="nothing", *, num_buckets, **changed):
+    """Return a job of four ranks with 48 MB of gradients in so many buckets."""
+    plan = replace(small(reason), num_ranks=4, rank=1, split=1, num_layers=12, layer_ns=0.5 * MS, bus_gbps=10.0)
+    plan = replace(plan, host_ns=0.02 * MS, num_buckets=num_buckets, bucket_bytes=48 * MEGABYTE // num_buckets)
+    return replace(plan, num_steps=6, records_groups=True, **changed)
+
+
+@pytest.mark.parametrize(("before", "after", "split"), [(4, 1, 1), (1, 4, 1), (2, 6, 2), (6, 2, 2)])
+def test_buckets_of_another_size_take_what_a_job_with_them_takes(tmp_path, before, after, split):
+    now, then = (run_job(rebucketed(num_buckets=n, split=split)) for n in (before, after))
+    write_job(now, tmp_path)
+    answer = run_what_if(tmp_path, WhatIfRequest(bucket_mb=48 * 1.03 / after))
+    assert answer.forecasts[-1].title.endswith("on 4 ranks")
+    assert answer.after_ns / answer.baseline_ns == pytest.approx(then.step_ns / now.step_ns, abs=0.03)
+
+
+def test_exchanges_that_the_backward_waits_for_are_overlapped(tmp_path):
+    now, then = (run_job(rebucketed(num_buckets=4, waits_for_buckets=waits)) for waits in (True, False))
+    write_job(now, tmp_path)
+    answer = run_what_if(tmp_path, WhatIfRequest(overlap=("all_reduce",)))
+    assert then.step_ns < 0.9 * now.step_ns
+    assert answer.after_ns / answer.baseline_ns == pytest.approx(then.step_ns / now.step_ns, abs=0.01)
+
+
+def test_buckets_are_cut_after_the_late_rank_is_gone(tmp_path):
+    now, then = run_job(rebucketed("loader-5", num_buckets=1)), run_job(rebucketed(num_buckets=4))
+    write_job(now, tmp_path)
+    answer = run_what_if(tmp_path, WhatIfRequest(without=("straggler",), bucket_mb=48 * 1.03 / 4))
+    assert [f.title for f in answer.forecasts[1:]] == [
+        "rank 1 as the others of its role",
+        "gradient buckets of 12.36 MB on 4 ranks",
+    ]
+    assert answer.after_ns / answer.baseline_ns == pytest.approx(then.step_ns / now.step_ns, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (WhatIfRequest(overlap=("all_gather",)), "No rank waits for an all_gather that .* Waited for: all_reduce"),
+        (WhatIfRequest(overlap=("reduce_scatter",), bucket_mb=24), "No rank waits for a reduce_scatter"),
+    ],
+)
+def test_what_nobody_waits_for_is_not_overlapped(tmp_path, request_, why):
+    write_job(run_job(rebucketed(num_buckets=4)), tmp_path)
+    with pytest.raises(UsageError, match=why):
+        run_what_if(tmp_path, request_)
+
+
+def test_of_one_rank_exchanges_are_not_overlapped(tmp_path):
+    write_job(run_job(rebucketed(num_buckets=4)), tmp_path)
+    with pytest.raises(UsageError, match="recording of one"):
+        run_what_if(next(tmp_path.glob("*rank0*")), WhatIfRequest(overlap=("all_reduce",)))
+
+
+def test_of_one_step_nothing_is_replayed(tmp_path):
+    write_job(run_job(replace(rebucketed(num_buckets=4), num_steps=1)), tmp_path)
+    with pytest.raises(UsageError, match="no two steps.*give the traces of all ranks"):
+        run_what_if(tmp_path, WhatIfRequest(bucket_mb=24))
 
 
 def test_the_table_has_a_row_for_each_reason():

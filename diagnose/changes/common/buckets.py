@@ -15,16 +15,16 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
+from diagnose.perf_model.gradient_buckets import START_UP_NS, cut_anew, rate_of
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Transform
 from diagnose.replay.simulate import simulate
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, REDUCTION
 
-__all__ = ["START_UP_NS", "Reductions", "end_of_buckets", "reductions", "with_buckets"]
+__all__ = ["Reductions", "end_of_buckets", "reductions", "with_buckets"]
 
 
-START_UP_NS = 20_000  # of a collective, whatever it carries
 MAX_UNEXPLAINED = 0.1  # of the step: what the model of sizes and rate may be off for the recorded buckets
 _ELEMENT_BYTES = {"float": 4, "half": 2, "bfloat16": 2, "double": 8, "char": 1, "byte": 1}
 
@@ -51,7 +51,7 @@ def reductions(t: Tables) -> Reductions | None:
         return None
     num_bytes = each * events.size[tasks.row[mine]]
     length = (tasks.end - tasks.start)[mine].astype(np.float64)
-    rate = float(np.median(num_bytes / np.maximum(length - START_UP_NS, 1.0)))
+    rate = rate_of(num_bytes, length)
     queued = np.where(tasks.launch[mine] >= 0, events.start[tasks.launch[mine]], tasks.start[mine])
     step = np.searchsorted(t.steps.end, queued, side="left").astype(np.intp)
     first = began[np.minimum(np.searchsorted(began, t.steps.start), len(began) - 1)].astype(np.float64)
@@ -114,12 +114,9 @@ def end_of_buckets(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes:
         bucket_bytes: of the new buckets; the last one takes the rest.
         rate: of the link, bytes per ns.
     """
-    filled = np.concatenate([[0.0], np.cumsum(num_bytes)])
-    moments = np.maximum.accumulate(np.concatenate([[min(begin, float(ready[0]))], ready]))
-    cuts = np.append(np.arange(bucket_bytes, filled[-1], bucket_bytes), filled[-1])
-    sizes = np.diff(cuts, prepend=0.0)
+    full, sizes = cut_anew(ready, num_bytes, begin, bucket_bytes)
     end = 0.0
-    for at, size in zip(np.interp(cuts, filled, moments).tolist(), sizes.tolist(), strict=True):
+    for at, size in zip(full.tolist(), sizes.tolist(), strict=True):
         end = max(end, at) + START_UP_NS + size / rate
     return end
 

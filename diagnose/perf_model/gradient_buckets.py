@@ -1,0 +1,33 @@
+"""Gradients of a backward cut into buckets of another size: when each bucket is full, and what it takes to reduce."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.model.arrays import Floats
+
+__all__ = ["START_UP_NS", "cut_anew", "rate_of"]
+
+START_UP_NS = 20_000  # of a collective, whatever it carries
+
+
+def rate_of(num_bytes: Floats, transfer: Floats) -> float:
+    """Return the bytes per ns of collectives of these sizes that take so long, ns, of which one part is start-up."""
+    return float(np.median(num_bytes / np.maximum(transfer - START_UP_NS, 1.0)))
+
+
+def cut_anew(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes: float) -> tuple[Floats, Floats]:
+    """Return when each of the new buckets is full, and its bytes.
+
+    Gradients become ready evenly between the moments at which the recorded buckets were.
+
+    Args:
+        ready: when the last gradient of each recorded bucket was ready, ns.
+        num_bytes: of each recorded bucket.
+        begin: when the first gradient was computed, ns.
+        bucket_bytes: of the new buckets; the last one takes the rest.
+    """
+    filled = np.concatenate([[0.0], np.cumsum(num_bytes)])
+    moments = np.maximum.accumulate(np.concatenate([[min(begin, float(ready[0]))], ready]))
+    cuts = np.append(np.arange(bucket_bytes, filled[-1], bucket_bytes), filled[-1])
+    return np.interp(cuts, filled, moments), np.diff(cuts, prepend=0.0)
