@@ -97,7 +97,12 @@ def _host_collectives(t: Tables) -> Intervals:
 def _find_on_host(t: Tables) -> list[Finding]:
     rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     text = f"{len(rows) / t.steps.num:.1f} collectives of a host backend a step."
-    facts = _ddp_facts(t)
+    facts = {**_ddp_facts(t), **_free_cores(t)}
+    if facts.get("free_cores") == 0:
+        text += (
+            " The ranks of this machine compute on all of its cores: what runs beside computing, or casts gradients, "
+            "takes from it."
+        )
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))
         facts = {**facts, "reductions_by_hand": reductions / t.steps.num}
@@ -219,6 +224,14 @@ def _ddp_facts(t: Tables) -> Facts:
     ddp = as_facts(t.capture.info.flags.ddp) if t.capture.info else {}
     known = t.capture.info.optimizer.param_bytes if t.capture.info else None
     return {"ddp": ddp, "has_device": t.device_id >= 0, "gradient_bytes": known, **_reduced(t)}
+
+
+def _free_cores(t: Tables) -> Facts:
+    """Return how many of the cores that a rank can use its operators' threads leave, where both are recorded."""
+    flags = t.capture.info.flags if t.capture.info else None
+    if flags is None or not flags.cores or not flags.num_threads:
+        return {}
+    return {"free_cores": max(flags.cores - flags.num_threads, 0)}
 
 
 def _reduced(t: Tables) -> Facts:

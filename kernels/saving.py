@@ -9,7 +9,8 @@ When it does not help
     room for a copy.
 
 Cost
-    One copy of the state in host memory, taken while the step waits; the interpreter's lock while a thread pickles.
+    One copy of the state in host memory, taken while the step waits, whose memory serves the next copy too; the
+    interpreter's lock while a thread pickles.
 
 Files of many parts
     `save_files` writes weights as safetensors files with an index, on the thread (`fast_save`). `save_sharded` writes
@@ -35,12 +36,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import torch
@@ -65,7 +66,8 @@ class BackgroundSaver:
             raise ValueError(f"BackgroundSaver needs max_pending >= 1, not {max_pending}.")
         self.max_pending = max_pending
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
-        self._pending: deque[Future[Any]] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._written: Sequence[torch.UntypedStorage] = ()  # copies whose files are written: the next ones go there
         self._group: dist.ProcessGroup | None = None
         self._is_closed = False
 
@@ -77,7 +79,9 @@ class BackgroundSaver:
             RuntimeError: `close` was called.
         """
         self._make_room(path)
-        self._pending.append(self._pool.submit(_write, _Copies().of(obj), Path(path).absolute()))
+        copies = _Copies(self._written)
+        copied, self._written = copies.of(obj), ()
+        self._pending.append(_Pending(self._pool.submit(_write, copied, Path(path).absolute()), copies.made))
 
     def save_files(
         self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
@@ -93,8 +97,10 @@ class BackgroundSaver:
         from diagnose.kernels.fast_save import save_files
 
         self._make_room(folder)
-        copied = _Copies().of(dict(state))
-        self._pending.append(self._pool.submit(save_files, copied, Path(folder).absolute(), max_bytes=max_bytes))
+        copies = _Copies(self._written)
+        copied, self._written = copies.of(dict(state)), ()
+        writing = self._pool.submit(save_files, copied, Path(folder).absolute(), max_bytes=max_bytes)
+        self._pending.append(_Pending(writing, copies.made))
 
     def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
         """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.
@@ -121,13 +127,13 @@ class BackgroundSaver:
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         pending: Any = async_save(_unshared(state), checkpoint_id=Path(folder).absolute(), process_group=self._group)
-        self._pending.append(getattr(pending, "upload_completion", pending))
+        self._pending.append(_Pending(getattr(pending, "upload_completion", pending)))
 
     def _make_room(self, path: str | os.PathLike[str]) -> None:
         if self._is_closed:
             raise RuntimeError(f"{path} cannot be saved: the saver was closed; make another BackgroundSaver.")
         while len(self._pending) >= self.max_pending:
-            self._pending.popleft().result()
+            self._finish_oldest()
 
     def wait(self) -> None:
         """Return when every file is written.
@@ -136,7 +142,12 @@ class BackgroundSaver:
             OSError: one of them could not be.
         """
         while self._pending:
-            self._pending.popleft().result()
+            self._finish_oldest()
+
+    def _finish_oldest(self) -> None:
+        oldest = self._pending.popleft()
+        oldest.writing.result()
+        self._written = oldest.copies or self._written
 
     def close(self) -> None:
         """Wait for the files and end the thread."""
@@ -145,6 +156,7 @@ class BackgroundSaver:
             self.wait()
         finally:
             self._pool.shutdown(wait=True)
+            self._written = ()
 
     def __enter__(self) -> BackgroundSaver:
         return self
@@ -166,11 +178,34 @@ def _unshared(value: Any) -> Any:  # whatever is saved
     return value
 
 
-class _Copies:
-    """One copy of each memory, however many tensors of the object share it."""
+class _Pending(NamedTuple):
+    """A file that is being written, and the copies that it is written from."""
 
-    def __init__(self) -> None:
+    writing: Future[Any]
+    copies: Sequence[torch.UntypedStorage] = ()
+
+
+class _Copies:
+    """One copy of each memory, however many tensors of the object share it.
+
+    Copies are made in the memory of ``written`` ones of the same size: fresh memory costs several times what copying
+    does, page by page.
+    """
+
+    def __init__(self, written: Iterable[torch.UntypedStorage] = ()) -> None:
         self._storages: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+        self._free: dict[int, list[torch.UntypedStorage]] = defaultdict(list)
+        for storage in written:
+            self._free[storage.nbytes()].append(storage)
+
+    @property
+    def made(self) -> list[torch.UntypedStorage]:
+        """Return the copies."""
+        return list(self._storages.values())
+
+    def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        free = self._free[storage.nbytes()]
+        return (free.pop() if free else torch.UntypedStorage(storage.nbytes())).copy_(storage)
 
     def of(self, value: Any) -> Any:  # whatever is saved
         """Return the value with every tensor copied to the host; of other objects a deep copy."""
@@ -192,8 +227,7 @@ class _Copies:
         storage = value.untyped_storage()
         key = (value.device, storage.data_ptr())
         if key not in self._storages:
-            whole: Any = storage
-            self._storages[key] = whole.clone() if value.device.type == "cpu" else whole.cpu()
+            self._storages[key] = self._copy(storage)
         made = torch.empty(0, dtype=value.dtype)
         made.set_(self._storages[key], value.storage_offset(), value.size(), value.stride())
         if value.is_conj():
@@ -209,8 +243,8 @@ def _write(obj: Any, path: Path) -> None:  # whatever torch.save takes
     """Write beside the path and rename, so that no reader finds half a file."""
     partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")
     try:
-        with partial.open("xb") as file:
-            torch.serialization.save(obj, file)  # whatever stands in the place of torch.save meanwhile
+        partial.touch(exist_ok=False)
+        torch.serialization.save(obj, partial)  # whatever stands in the place of torch.save meanwhile
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
-from diagnose.changes.common.gradients import ddp_arguments, ddp_call, is_a_reduction, to_large_gradients
+from diagnose.changes.common.gradients import ddp_arguments, ddp_call, has_free_core, is_a_reduction, to_large_gradients
 from diagnose.changes.patches import distributed
 from diagnose.text.numbers import percent
 
@@ -28,7 +28,7 @@ HALVED = (0.25, 0.5)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
-    if not is_a_reduction(finding):
+    if not is_a_reduction(finding) or not has_free_core(finding.facts):
         return None
     call = ddp_call(ddp_arguments(finding), has_device=bool(finding.facts.get("has_device")))
     return Advice(

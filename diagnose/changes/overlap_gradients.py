@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
 from diagnose.changes.common.change import Advice, Change, Patch, rounding
-from diagnose.changes.common.gradients import BUCKET_MB, BUCKETS, ddp_arguments, ddp_call, is_reduced_by_hand
+from diagnose.changes.common.gradients import (
+    BUCKET_MB,
+    BUCKETS,
+    ddp_arguments,
+    ddp_call,
+    has_free_core,
+    is_reduced_by_hand,
+)
 from diagnose.changes.patches import distributed
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     facts, known = finding.facts, ddp_arguments(finding)
     bucket_mb = known.get("bucket_cap_mb")
     is_late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
-    if facts.get("is_exchange") or is_reduced_by_hand(facts) or not is_late:
+    if facts.get("is_exchange") or is_reduced_by_hand(facts) or not is_late or not has_free_core(facts):
         return None
     on_device = bool(facts.get("has_device"))
     cores = "" if on_device else "; and cores beside those that compute, since an exchange without a GPU takes some"

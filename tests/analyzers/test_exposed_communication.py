@@ -192,6 +192,22 @@ def test_buckets_that_start_late_are_prescribed_smaller(has_device, shares, core
 
 
 @pytest.mark.parametrize(
+    ("flags", "left", "says"),
+    [
+        ({"cores": 1, "num_threads": 1}, [], True),
+        ({"cores": 4, "num_threads": 1}, ["overlap-gradients", "compress-gradients"], False),
+        ({"cores": 2}, ["overlap-gradients", "compress-gradients"], False),
+    ],
+)
+def test_without_a_free_core_nothing_is_moved_beside_computing(recording, flags, left, says):
+    r = on_host(recording)
+    r.with_info(flags={"ddp": {"bucket_cap_mb": 500.0}, **flags})
+    finding = r.find("exposed-communication")
+    assert [p.id for p in prescribe(finding, 1e6)] == left
+    assert ("on all of its cores" in finding.evidence[1]) is says
+
+
+@pytest.mark.parametrize(
     ("info", "num", "first"),
     [
         ({"flags": {}}, 8, "bucket-gradients"),

@@ -131,7 +131,27 @@ def test_no_more_files_are_under_way_than_asked_for(tmp_path, monkeypatch, most)
         saver.save(torch.tensor(number), tmp_path / f"{number}.pt")
         assert len(list(tmp_path.iterdir())) == max(0, number + 1 - most)
     saver.close()
-    assert len(list(tmp_path.iterdir())) == 5
+    assert [int(torch.load(tmp_path / f"{n}.pt", weights_only=True)) for n in range(5)] == list(range(5))
+
+
+def test_a_copy_whose_file_is_written_lends_its_memory_to_the_next(tmp_path, monkeypatch):
+    places = []
+
+    class Noting(Lazy):
+        def submit(self, write, state, path):
+            places.append([value.data_ptr() for value in state])
+            return super().submit(write, state, path)
+
+    saver = BackgroundSaver(max_pending=2)
+    saver._pool.shutdown()
+    monkeypatch.setattr(saver, "_pool", Noting())
+    for number in range(4):
+        saver.save([torch.full((64,), number), torch.full((8,), float(number))], tmp_path / f"{number}.pt")
+    saver.close()
+    first, second, third, fourth = places
+    assert set(first).isdisjoint(second)
+    assert (third, fourth) == (first, second)
+    assert [torch.load(tmp_path / f"{n}.pt", weights_only=True)[1][0] for n in range(4)] == [0, 1, 2, 3]
 
 
 def test_the_next_call_raises_what_went_wrong_with_the_last(tmp_path):

@@ -21,6 +21,7 @@ __all__ = [
     "NO_SEARCH",
     "ddp_arguments",
     "ddp_call",
+    "has_free_core",
     "is_a_reduction",
     "is_costly",
     "is_dominant",
@@ -75,6 +76,14 @@ def ddp_call(arguments: Mapping[str, object], *, has_device: bool) -> str:
 def is_a_reduction(finding: Finding) -> bool:
     """Return whether DistributedDataParallel reduces the gradients, as far as the finding shows it."""
     return not finding.facts.get("is_exchange") and not is_reduced_by_hand(finding.facts)
+
+
+def has_free_core(facts: Facts) -> bool:
+    """Return whether an exchange without a device has a core to itself, as far as that is known.
+
+    On two cores with a rank on each, 16-bit gradients made steps of 44 ms 3 % longer and smaller buckets 13 %.
+    """
+    return bool(facts.get("has_device")) or facts.get("free_cores") != 0
 
 
 def is_costly(finding: Finding, step_ns: float) -> bool:
