@@ -118,7 +118,8 @@ CAPTURE_END = lazy_pattern(r"^(cuda|hip|cu)StreamEndCapture")
 GRAPH_CAPTURE = lazy_pattern(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 # Calls that return only once the device has caught up.
 BLOCKING = lazy_pattern(
-    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip|cnrt)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"
+    r"|^cnrt(QueueSync|SyncDevice|WaitNotifier)$"  # of Cambricon's runtime
 )
 # Calls by which memory is taken from or given back to the driver.
 ALLOCATION = lazy_pattern(

@@ -30,7 +30,7 @@ RETURN_NS = 50_000  # a blocking call returns within this of the device having d
 # A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
 _NEED_NOT_WAIT = lazy_pattern(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
 _QUEUES = lazy_pattern(r"^(cuda|hip|cu)Memcpy\w*Async")
-_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize")
+_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^cnrtSyncDevice$")
 
 
 @shared_table
