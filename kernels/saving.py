@@ -205,7 +205,9 @@ class _Copies:
 
     def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         free = self._free[storage.nbytes()]
-        return (free.pop() if free else torch.UntypedStorage(storage.nbytes())).copy_(storage)
+        return (free.pop() if free else torch.empty(storage.nbytes(), dtype=torch.uint8).untyped_storage()).copy_(
+            storage
+        )
 
     def of(self, value: Any) -> Any:  # whatever is saved
         """Return the value with every tensor copied to the host; of other objects a deep copy."""

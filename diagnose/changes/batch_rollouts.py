@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.9  # of the rollout, that a policy called once for many environments saves
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.95  # of the rollout, that a policy called once for many environments saves
 
 _ROLLOUT = """envs = gymnasium.make_vec(name, num_envs=64, vectorization_mode="async")   # simulated in processes
 with torch.inference_mode():

@@ -68,6 +68,7 @@ CHANGE = Change(
     edit=EditLoop(
         "with_threads", "threads", THREADS, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
     ),
+    is_moved=True,
     advice=_advice,
     applies=_applies,
     remedy="diagnose.kernels.concurrent_samples",

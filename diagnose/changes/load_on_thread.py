@@ -42,6 +42,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=Patch(loading.load_on_thread),
     edit=ByHand("which loop takes the batches only the script's author knows"),
+    is_moved=True,
     advice=_advice,
     remedy="diagnose.kernels.background_loader",
 )

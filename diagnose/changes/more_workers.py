@@ -108,6 +108,7 @@ CHANGE = Change(
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.more_workers),
     edit=MORE_WORKERS,
+    is_moved=True,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -44,6 +44,7 @@ CHANGE = Change(
     id="move-to-process",
     title="Do the thread's Python work in a process, or once before the loop",
     numerics=identical("where the work draws no random numbers that others draw too"),
+    is_moved=True,
     advice=_advice,
     patch=ByHand("what a process is given only the script's author knows"),
     edit=ByHand("what a process is given only the script's author knows"),

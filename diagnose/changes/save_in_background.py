@@ -47,6 +47,7 @@ CHANGE = Change(
     numerics=identical(),
     patch=Patch(saving.save_in_background),
     edit=EditLoop("with_background_saver", "device", "cpu", IMPORT),
+    is_moved=True,
     advice=_advice,
     remedy="diagnose.kernels.saving",
 )

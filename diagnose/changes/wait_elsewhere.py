@@ -47,6 +47,7 @@ CHANGE = Change(
     numerics=identical("where the result does not depend on this step"),
     patch=ByHand("the script itself waits at that line"),
     edit=ByHand("what the script waits for at that line only its author knows"),
+    is_moved=True,
     advice=_advice,
     without_remedy="a line of the script's own Python",
 )

@@ -69,10 +69,16 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     if effect is None:
         return None
     limit_ns = min(effect.limit_ns, finding.lost_ns) if _hides_causes(t) else effect.limit_ns
-    error = cost_error(t, finding, META[finding.rule].cause, t.steps.step_ns - recording_ns(t))
     change = CHANGES.get(prescription.id)
+    error = cost_error(
+        t,
+        finding,
+        META[finding.rule].cause,
+        t.steps.step_ns - recording_ns(t),
+        is_moved=change is not None and change.is_moved,
+    )
     if t.device_id < 0 and change is not None and change.is_within_share:
-        limit_ns, error = min(limit_ns, max(prescription.saves_ns)), error._replace(more=0.0)
+        limit_ns = min(limit_ns, max(prescription.saves_ns))
     return effect._replace(limit_ns=limit_ns, error=error)
 
 

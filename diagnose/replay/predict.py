@@ -20,7 +20,7 @@ from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import simulate
-from diagnose.replay.unrecorded import with_recording, without_events
+from diagnose.replay.unrecorded import HIDDEN_EVENT_NS, with_recording, without_events
 from diagnose.tables import Tables
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
 # Of what a change saves: what a replay misses it by. The published pairs of docs/savings.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05
 MAX_RATIO_HIDDEN = 1.1  # of recorded and unrecorded steps: beyond it what recording costs is measured
-HIDDEN_EVENT_NS = 2_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,17 @@ from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
-__all__ = ["Unrecorded", "unrecorded", "unrecorded_host", "with_recording", "without_events"]
+__all__ = [
+    "HIDDEN_EVENT_NS",
+    "Unrecorded",
+    "unrecorded",
+    "unrecorded_host",
+    "with_recording",
+    "without_events",
+]
 
 MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
+HIDDEN_EVENT_NS = 2_000.0  # where it could not be measured
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
 CALL_WEIGHT = 3  # what a call of the runtime costs against an operator: 7.9 against 2.5 µs on that machine
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end

@@ -1,6 +1,7 @@
 """data-stall: the DataLoader's own time in gaps that it explains."""
 
 import json
+import math
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_workers_are_prescribed_with_the_scripts_own_arguments(late):
     assert p.needs.startswith("2 CPU cores")
 
 
-@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 210_000), (1, None)])
+@pytest.mark.parametrize(("cpus", "least"), [(8, 0.85 * 790_000), (2, 0), (1, None)])
 def test_loading_that_workers_cannot_hide_saves_less(recording, cpus, least):
     r = recording()
     r.with_info(flags={"cores": cpus}, loader={"dataset": "Images", "num_workers": 0})
@@ -88,7 +89,8 @@ def test_loading_that_workers_cannot_hide_saves_less(recording, cpus, least):
     loading(r, start=100, end=890)
     r.op("aten::relu", 890, 1000)
     r.kernel("relu", 900, 1000, launched=(890, 895))
-    # of two cores one stays with the training: the worker on the other takes 790 µs; one core has no room for workers
+    # of two cores one stays with the training: the worker on the other takes 790 µs, or 1027 where both are threads of
+    # one core; one core has no room for workers
     assert [p.saves_ns for p in r.prescribe("data-stall")] == [(pytest.approx(least), 790_000)] * (least is not None)
 
 
@@ -257,8 +259,8 @@ def test_what_taking_batches_from_workers_costs_is_not_saved(recording):
         loading(r, start=20_000 * i, end=20_000 * i + 5000)
         r.op("aten::mm", 20_000 * i + 5000, 20_000 * (i + 1))
     (p,) = r.diagnosis().prescriptions
-    # 5 ms less 2.1 ms, or less 0.7 ms; a replay misses by a twentieth of the middle, and the rest may gain as much.
-    assert [round(ns) for ns in p.saves_ns] == [2_720_000, 4_580_401]
+    # 5 ms less 2.1 ms, or less 0.7 ms; a replay misses by a twentieth of the middle, and the rest may gain a tenth.
+    assert p.saves_ns == (pytest.approx(2.72e6, rel=1e-4), pytest.approx(4.3e6 + math.hypot(0.18e6, 0.43e6), rel=1e-3))
 
 
 def test_the_example_keeps_what_the_loader_was_seen_with(late):

@@ -41,7 +41,7 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
     text = " ".join(render(computing(recording, cores=3).diagnosis()).split())
     assert "or Load batches in 1 worker process, ahead of the step saves" in text
     assert first.title == "Make the sample cheaper at data.py:30 to 32, which take 100 % of loading"
-    assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.1))
+    assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
 
 
 def loader_made(r):
@@ -120,10 +120,10 @@ def test_at_most_all_of_the_line_is_saved_and_nothing_beside_it(recording):
     assert change.title == "Make the sample cheaper at data.py:31, which takes 60 % of loading"
 
 
-def test_no_more_is_saved_than_the_line_takes_of_the_stall(recording):
+def test_no_more_is_saved_than_the_line_takes_of_the_stall_and_the_rest_gains(recording):
     most = [computing(recording, lines=lines, cores=1).diagnosis().prescriptions[0].saves_ns[1] for lines in _IN_TURNS]
-    # 16 of 16 samples, and 12 of 16: 0.75 within 1.96 × √(0.75 × 0.25 / 16) = 0.212
-    assert most == [pytest.approx(800_000), pytest.approx(0.9622 * 800_000, rel=1e-3)]
+    # 16 of 16 samples, and 12 of 16: 0.75 within 1.96 × √(0.75 × 0.25 / 16) = 0.212; of the rest 0.45 × 200 µs at most
+    assert most == [pytest.approx(1.1125 * 800_000), pytest.approx(1.1125 * 0.9622 * 800_000, rel=1e-3)]
 
 
 _IN_TURNS = ((31, 32), (31, 31, 31, 50))
@@ -222,7 +222,7 @@ def test_a_list_that_a_slow_line_looks_up_in_becomes_a_set(recording, presentabl
     ]
     assert (p.before, p.after, p.needs) == ("self.a = list(docs[0])", "self.a = set(docs[0])", "")
     assert p.safety.startswith("same numbers where each value in self.a has a hash")
-    assert p.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(800_000, rel=0.01))
+    assert p.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
 
 
 @pytest.mark.parametrize(("text", "becomes"), [("[x for x in d]", "{x for x in d}"), ("['a',\n'b']", "{'a',\n'b'}")])

@@ -37,7 +37,7 @@ def test_a_free_core_operators_of_one_thread_or_loading_that_waits_leave_room_fo
 ):
     p = workers(loading(recording, cores=cores, threads=threads, running=running))
     assert p is not None
-    assert p.saves_ns[0] > 0
+    assert (p.saves_ns[0] > 0) is (cores > 2 or not running)  # two processors may be threads of one core
 
 
 def test_many_workers_are_advised_where_loading_is_nearly_all_of_the_step_but_nothing_is_promised_at_least(recording):

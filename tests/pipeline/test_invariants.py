@@ -10,7 +10,7 @@ from diagnose.analyzers import META
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.intervals import total, union
 from diagnose.model.rules import FREES_HOST
-from diagnose.replay.effects import MAX_ERROR, REST_GAINS
+from diagnose.replay.effects import MAX_ERROR, MAX_GAIN
 from diagnose.tables import Tables
 
 KERNELS = ("gemm", "volta_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")
@@ -116,7 +116,7 @@ def assert_diagnosis_holds(d: Diagnosis) -> None:
     for p in d.prescriptions:
         rule = META[p.rule]  # without its copies or kernels the host, too, has less to do, and runs ahead
         frees_host = rule.cause in FREES_HOST | {"copy"} or rule.kind == "kernel"
-        most = d.step_ns if frees_host else min((1 + MAX_ERROR + REST_GAINS) * lost[p.rule], d.step_ns)
+        most = d.step_ns if frees_host else min((1 + MAX_ERROR + MAX_GAIN) * lost[p.rule], d.step_ns)
         assert 0 <= p.saves_ns[0] <= p.saves_ns[1] <= most * (1 + 1e-9), p.id
         if p.predicted_step_ns is not None:
             assert 0 <= p.predicted_step_ns <= d.step_ns

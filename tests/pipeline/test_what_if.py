@@ -180,11 +180,12 @@ def loading_on(recording, monkeypatch, *, cores, loading_ms=60):
 
 
 def test_workers_leave_the_training_its_core(recording, monkeypatch):
-    # One of two cores is left to load on: a batch of 60 ms, and 0.7 to 2.1 ms for handing it over.
+    # One of two cores is left to load on: a batch of 60 ms, and 0.7 to 2.1 ms for handing it over. Two processors may
+    # be threads of one core: then loading takes 1.3 times as long.
     asked = loading_on(recording, monkeypatch, cores=2)
     one, two = (asked(workers=num) for num in (1, 2))
     assert one.forecasts[-1].low_ns == two.forecasts[-1].low_ns == pytest.approx(60.7e6, rel=0.001)
-    assert one.forecasts[-1].high_ns == pytest.approx(62.1e6, rel=0.001)
+    assert one.forecasts[-1].high_ns == pytest.approx(1.3 * 60e6 + 2.1e6, rel=0.001)
     assert two.forecasts[-1].high_ns == pytest.approx(100e6)
     words = "The training keeps one of 2 cores, which leaves 1 for 2 workers: they load no faster than 1 would"
     assert words in two.text()
@@ -227,10 +228,11 @@ def test_a_prescription_is_applied_between_its_bounds(on_the_host):
     answer = on_the_host(apply=("load-in-workers",))
     now, then = answer.forecasts
     assert now.step_ns == pytest.approx(100_000)
-    assert then.low_ns == pytest.approx(37_000)  # all of the stall of 60, and a twentieth that the rest gains
+    assert then.low_ns == pytest.approx(34_000)  # all of the stall of 60, and a tenth of that which the rest gains
     assert then.low_ns < then.step_ns < then.high_ns < 100_000
     assert "with load-in-workers: " in answer.text()
-    assert json.loads(answer.to_json())["forecasts"][1]["range_ms"] == [then.low_ns / 1e6, then.high_ns / 1e6]
+    written = json.loads(answer.to_json())["forecasts"][1]["range_ms"]
+    assert written == [round(ns / 1e6, 6) for ns in (then.low_ns, then.high_ns)]
 
 
 def test_without_a_device_operators_are_scaled(on_the_host):

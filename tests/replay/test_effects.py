@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from diagnose.model.diagnosis import Finding
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.savings import replay_savings
-from diagnose.replay.effects import MAX_ERROR, REST_GAINS, cost_error
+from diagnose.replay.effects import MAX_ERROR, MAX_GAIN, MAX_GAIN_MOVED, REST_GAINS, cost_error
 
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+REST = REST_GAINS * 100 / 400  # of steps that load for 400 and compute for 100
+EVENT = 2 * 2 / 400  # what recording the step's mark and the loading may have taken of it
 MEAN_OF_FOUR = 3.182 / 4**0.5  # of standard deviations: Student's quantile for four values, 95 %
 
 
@@ -30,18 +35,43 @@ def error_of(r):
 
 
 def test_equal_steps_may_only_gain_beside(recording):
-    assert error_of(loads(recording, 400, 400, 400, 400)) == pytest.approx((0, REST_GAINS))
+    assert error_of(loads(recording, 400, 400, 400, 400)) == pytest.approx((EVENT, REST))
+
+
+@pytest.mark.parametrize(("loading", "gone", "moved"), [(400, REST, MAX_GAIN_MOVED), (100, MAX_GAIN, MAX_GAIN_MOVED)])
+def test_the_rest_gains_as_much_as_is_gone_and_less_where_it_is_only_moved(recording, loading, gone, moved):
+    r = loads(recording, *[loading] * 4)
+    t, finding = r.tables(), r.find("data-stall")
+    for is_moved, more in ((False, gone), (True, moved)):
+        error = cost_error(t, finding, "loading", t.steps.step_ns, is_moved=is_moved)
+        assert error == pytest.approx((2 * 2 / loading, more))
+
+
+def test_a_cost_of_many_recorded_operators_may_be_their_recording_unless_that_was_taken_out(recording):
+    r = recording(devices=())
+    for step in range(3):
+        at = 1000 * step
+        r.step(step + 1, at, at + 1000)
+        r.annotation(NEXT, at, at + 400)
+        for i in range(99):
+            r.op("aten::add", at + 4 * i, at + 4 * i + 3)
+        r.op("aten::mm", at + 400, at + 1000)
+    t, finding = r.tables(), r.find("data-stall")
+    assert cost_error(t, finding, "loading", 1e6).less == pytest.approx(101 * 2 / 400)
+    known = replace(t.capture, event_cost_ns=1000)
+    without = build_tables(known, known.trace)
+    assert cost_error(without, finding, "loading", 1e6).less == 0
 
 
 def test_unequal_steps_are_a_sample(recording):
     # 300, 400, 400 and 500 have a standard deviation of 81.6; of the mean of four it is half.
     error = error_of(loads(recording, 300, 400, 400, 500))
     sampled = MEAN_OF_FOUR * 81.65 / 400
-    assert error == pytest.approx((sampled, sampled + REST_GAINS), rel=1e-3)
+    assert error == pytest.approx((sampled, sampled + REST), rel=1e-3)
 
 
 def test_of_two_steps_nothing_is_known(recording):
-    assert error_of(loads(recording, 300, 500)) == pytest.approx((0, REST_GAINS))
+    assert error_of(loads(recording, 300, 500)) == pytest.approx((EVENT, REST))
 
 
 def test_device_tasks_are_a_sample_too(recording):
@@ -59,7 +89,7 @@ def test_device_tasks_are_a_sample_too(recording):
 
 
 def test_what_comes_in_one_step_of_many_costs_at_most_twice_as_much(recording):
-    assert error_of(loads(recording, *[0] * 9, 5000)) == pytest.approx((MAX_ERROR, MAX_ERROR + REST_GAINS))
+    assert error_of(loads(recording, *[0] * 9, 5000)) == pytest.approx((MAX_ERROR, MAX_ERROR + REST_GAINS * 100 / 500))
 
 
 def timed(recording, run_steps, plain_ms):
@@ -71,7 +101,7 @@ def timed(recording, run_steps, plain_ms):
 
 @pytest.mark.parametrize(("plain_ms", "less", "more"), [(0.45, 0, 0.125), (0.36, 0.1, 0), (0.4, 0, 0)])
 def test_loading_is_timed_in_steps_without_the_profiler_too(recording, run_steps, plain_ms, less, more):
-    assert error_of(timed(recording, run_steps, plain_ms)) == pytest.approx((less, more + REST_GAINS))
+    assert error_of(timed(recording, run_steps, plain_ms)) == pytest.approx((max(less, EVENT), more + REST))
 
 
 def test_a_stated_range_holds_what_plain_steps_lose(recording, run_steps):

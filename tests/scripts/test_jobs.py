@@ -177,7 +177,7 @@ def test_of_one_rank_exchanges_are_not_overlapped(tmp_path):
 
 def test_of_one_step_nothing_is_replayed(tmp_path):
     write_job(run_job(replace(rebucketed(num_buckets=4), num_steps=1)), tmp_path)
-    with pytest.raises(UsageError, match="no two steps.*give the traces of all ranks"):
+    with pytest.raises(UsageError, match=r"no two steps.*give the traces of all ranks"):
         run_what_if(tmp_path, WhatIfRequest(bucket_mb=24))
 
 

@@ -219,6 +219,7 @@ class Change:
     applies: Callable[[Program, Finding], str] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
+    is_moved: bool = False  # what takes the time is done all the same, elsewhere
     records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
