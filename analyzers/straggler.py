@@ -327,4 +327,5 @@ def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
         "cause_ms": c.reason.more_ns / 1e6,
         "slower_by": c.reason.ratio,
         "slower_kernel": c.reason.kernel,
+        "num_ranks": len(c.ranks),
     }

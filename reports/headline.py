@@ -252,6 +252,8 @@ def view(d: Diagnosis) -> str:
             "Step and changes are those of one of {num} ranks, the one waited for or else the slowest.",
             num=len(d.ranks),
         )
+    if shown == late and len(d.ranks) == 2:
+        return tr("Step and changes are those of rank {num}, which the other one waits for.", num=shown)
     if shown == late:
         return tr(
             "Step and changes are those of rank {num}, which the other {others} wait for.",

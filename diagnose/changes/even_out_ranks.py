@@ -25,6 +25,9 @@ with scheduled_gc() as collect:   # Python collects at another step on every ran
     collect.step()                # at the end of each step"""
 
 
+_EVEN = """# the same number of samples, of like lengths, on every rank
+sampler = DistributedSampler(dataset, shuffle=True)"""
+
 # links, what lies before the recording, and pauses on another rank each step have changes of their own
 _NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin", "turns"})
 _SLOWER = frozenset({"slower-device", "slower-host", "slower-rank"})  # as much work, which takes longer there
@@ -33,14 +36,21 @@ _SLOWER = frozenset({"slower-device", "slower-host", "slower-rank"})  # as much 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if finding.facts.get("kind") in _NOT_OF_THE_WORK or finding.facts.get("cause") in _SLOWER:
         return None
+    cause, num = str(finding.facts.get("cause") or ""), finding.facts.get("num_ranks")
+    if program.trains is not False and (cause == "more-work" or cause.startswith("compute-")):
+        return Advice(
+            title=f"Give rank {finding.facts.get('late_rank')} as much work as the others: samples, and their lengths",
+            after=_EVEN,
+            most=1 - 1 / num if isinstance(num, int) and num > 1 else 1.0,  # the others then have what it no longer has
+            needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
+        )
     needs = "the cause on the late rank, which its own findings name"
     if program.trains is False:
         after = f"# requests of like lengths, and as many of them, on every rank\n{_PAUSES}"
         return Advice(after=after, needs=needs)
     return Advice(
         before="if rank == 0 and step % 10 == 0:\n    save(model)",
-        after="# the same number of samples, of like lengths, on every rank\n"
-        f"sampler = DistributedSampler(dataset, shuffle=True)\n{_PAUSES}",
+        after=f"{_EVEN}\n{_PAUSES}",
         needs=needs,
     )
 

@@ -39,6 +39,7 @@ __all__ = [
 
 # Of what a change saves: what a replay misses it by. The published pairs of docs/savings.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05
+MAX_MORE_OF_REST = 0.7  # what remains of a step never goes whole; of two repaired scripts 0.61 and 0.66 of it did
 MAX_RATIO_HIDDEN = 1.1  # of recorded and unrecorded steps: beyond it what recording costs is measured
 
 
@@ -94,7 +95,7 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         room_ns = max(left_ns - floor_ns, REPLAY_ERROR * left_ns)
         limit_ns = max(effect.limit_ns, min(effect.limit_ns * (1 + effect.error.more), t.steps.step_ns))
         less_ns = min(hypot(missed, effect.error.less * least), room_ns)
-        more_ns = min(hypot(missed, effect.error.more * most), room_ns)
+        more_ns = min(hypot(missed, effect.error.more * most), room_ns, MAX_MORE_OF_REST * left_ns)
         least = max(least - less_ns, 0.0)
         most = max(most, min(most + more_ns, limit_ns))
     ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))

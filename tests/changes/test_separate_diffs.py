@@ -53,6 +53,21 @@ def test_edits_with_a_line_between_them_apply_in_any_order(tmp_path, order):
         applied(tmp_path, LINES, [change.diff])
 
 
+@pytest.mark.parametrize(
+    ("around", "context"), [((9, 4), (4, 4)), ((3, 3), (3, 3)), ((1, 7), (1, 2)), ((6, 0), (6, 0))]
+)
+def test_a_hunk_has_as_much_context_before_its_edits_as_behind_them(around, context):
+    """GNU patch takes one that has much less behind them for one at the end of the file."""
+    before, behind = around
+    text = [*(f" above {n}" for n in range(before)), "-old", "+new", *(f" below {n}" for n in range(behind))]
+    head = f"--- a/train.py\n+++ b/train.py\n@@ -11,{before + behind + 1} +11,{before + behind + 1} @@\n"
+    (change,) = separated([Prescription("", "", "", "", "", (0.0, 0.0), None, "", diff=head + "\n".join(text) + "\n")])
+    lines = change.diff.splitlines()[3:]
+    assert (lines.index("-old"), len(lines) - lines.index("+new") - 1) == context
+    first, num = 11 + before - context[0], sum(context) + 1
+    assert change.diff.splitlines()[2] == f"@@ -{first},{num} +{first},{num} @@"
+
+
 def test_of_edits_one_below_the_other_the_upper_one_comes_first(tmp_path):
     lines = [line for line in LINES if line != "model = Model()"]
     changes = separated([prescribed(lines, 4, fused=True), prescribed(lines, 3, num_workers=2)])

@@ -119,5 +119,5 @@ def test_a_stated_range_holds_what_steps_like_those_recorded_lose(recording):
     t = r.tables()
     change = r.prescribe("data-stall")[0]
     (after,) = replay_savings(t, [finding], [change]).prescriptions
-    assert after.saves_ns[1] > 1.2 * change.saves_ns[1]
-    assert after.saves_ns[1] <= t.steps.step_ns
+    # 100 µs of the step are not loading, and 30 of them stay for certain.
+    assert after.saves_ns[1] == pytest.approx(change.saves_ns[1] + 0.7 * 100_000)

@@ -223,6 +223,8 @@ def test_a_change_for_a_rank_that_begins_late_stands_before_those_of_the_shown_r
 def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
     d = job_of_four(forms, late_ranks=(3,))
     assert answer(d).view == "Step and changes are those of rank 3, which the other 3 wait for."
+    two = replace(d, ranks=d.ranks[-2:])
+    assert answer(two).view == "Step and changes are those of rank 3, which the other one waits for."
     assert answer(job_of_four(forms)).view == "Step and changes are those of rank 3, the slowest of 4."
     assert answer(forms["gaps"]).view == ""
 

@@ -20,6 +20,7 @@ __all__ = ["applies_in", "separated"]
 _FILE = lazy_pattern(r"^--- a/(?P<name>.*)$")
 _HUNK = lazy_pattern(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
 CHANGES, NO_END = ("-", "+"), "\\"
+FUZZ = 2  # lines of context that GNU patch leaves out by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class _Hunk:
         end = next((i for n, i in enumerate(behind) if (self.file, after + n) in others), len(self.body))
         if end == last + 1:  # git takes an edit without context behind it for one of the file's end
             end = len(self.body)
+        start, end = _balanced(start, first, last, end)
+        if end < len(self.body) and self.body[end].startswith(NO_END):
+            end += 1
         return replace(self, old=self.old + start, new=self.new + start, body=self.body[start:end])
 
     def fits(self, lines: Sequence[str]) -> bool:
@@ -69,6 +73,18 @@ class _Hunk:
         before, after = (sum(line[0] in kinds for line in self.body) for kinds in (" -", " +"))
         lines = (*self.head, f"@@ -{self.old},{before} +{self.new},{after} @@", *self.body)
         return "\n".join(lines) + "\n"
+
+
+def _balanced(start: int, first: int, last: int, end: int) -> tuple[int, int]:
+    """Return where a hunk begins and ends with as much context before its edits as behind them.
+
+    GNU patch takes a hunk with less context on one side for one at that end of the file, but for `FUZZ` lines.
+    """
+    before, behind = first - start, end - last - 1
+    if not behind:
+        return start, end  # which it is
+    kept = max(min(before, behind), FUZZ)
+    return max(start, first - kept), min(end, last + 1 + kept)
 
 
 def separated(prescriptions: Sequence[Prescription]) -> tuple[Prescription, ...]:
