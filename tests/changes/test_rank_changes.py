@@ -60,6 +60,14 @@ def test_a_late_rank_gets_its_share_of_the_work_evened_out():
     assert [c.id for c in prescribed(kind="late", late_rank=1, cause="data-stall")] == ["even-out-ranks"]
 
 
+@pytest.mark.parametrize(("cause", "ranks", "most"), [("more-work", 2, 2e6), ("compute-backward", 4, 3e6)])
+def test_work_that_is_evened_out_goes_to_the_others(cause, ranks, most):
+    (change,) = prescribed(kind="late", late_rank=1, cause=cause, num_ranks=ranks)
+    assert change.title == "Give rank 1 as much work as the others: samples, and their lengths"
+    assert change.saves_ns == (0, most)
+    assert "scheduled_gc" not in change.after
+
+
 @pytest.mark.parametrize(
     ("cause", "contained", "missing"),
     [
