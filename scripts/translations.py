@@ -27,6 +27,7 @@ COMPOSED = frozenset(
         "7: rank 7 begins its step 7 late",
         "Make the sample cheaper at 7 7 of loading",
         "Make 7 a set at 7: 7",
+        "Prepare all samples once, before training: 7",
     }
 )
 """Titles that hold texts where the sample has a 7: those are translated by themselves, or the title with them."""

@@ -124,6 +124,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         "slow_line": {"file": most[0], "line": most[1], "share": share, "first": min(lines), "last": max(lines)},
         "sample_share": max(share, whole),
         "line_samples": num,
+        "line_function": functions[most],
         **work_facts(t, places, num, sorted(near, key=most.__ne__)),
     }
 

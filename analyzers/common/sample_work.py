@@ -22,7 +22,7 @@ MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
 
 _IMAGE = lazy_pattern(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
 _TABLE = lazy_pattern(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
-_PARSING = lazy_pattern(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+")
+_PARSING = lazy_pattern(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+|\b(?:np|numpy)\.(?:loadtxt|genfromtxt)\(")
 _TEXT = lazy_pattern(
     r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
     r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
@@ -46,6 +46,8 @@ _OF_PYTHON = lazy_pattern(
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
 _OF_ARRAYS = lazy_pattern(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
+_ARRAY_CALL = lazy_pattern(r"^(?:[^=(]*=\s*|return\s+|yield\s+)?(?:np|numpy|torch)(?:\.\w+)+\(")
+_OF_CHAIN = lazy_pattern(r"^(?:(?:np|numpy|torch)\.|[\])]\.|(?:str|int|float|len)$)")
 _COUNTER = lazy_pattern(r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()")
 _INDEX = lazy_pattern(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
 _SCALAR_PARTS = (
@@ -138,6 +140,8 @@ def work_facts(
         "holds_lock": locked >= MIN_LOCK_SHARE * max(total, 1),
         **({"draws": {"file": named[0][0], "line": named[0][1]}} if named else {}),
         "list_work": _list_work(lines, slow),
+        "is_array_call": any(_is_array_call(line) for place, line in lines.items() if place[:2] in slow[:1]),
+        **_drawn_beside(t),
         **({"lookup": lookup} if (lookup := _lookup(t, slow)) else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
@@ -147,6 +151,19 @@ def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence
     """Return what the line that is named does to a list each time: "pop", "insert", "index", or ""."""
     texts = [line.text.partition("#")[0] for place, line in lines.items() if slow and place[:2] == slow[0]]
     return next((name for name, shown in _LIST_WORK.items() if any(map(shown.search, texts))), "")
+
+
+def _is_array_call(line: SampledLine) -> bool:
+    """Return whether a line calls NumPy or torch once already, for all values."""
+    calls = _calls(line.text)
+    return bool(_ARRAY_CALL.match(line.text)) and all(map(_OF_CHAIN.search, calls)) and not _is_loop(line)
+
+
+def _drawn_beside(t: Tables) -> Facts:
+    """Return where samples may draw in the file that makes the loader, whose transforms may be made there."""
+    made = t.capture.info.loader.made if t.capture.info else None
+    lines = t.capture.draws.get(made.file, ()) if made is not None else ()
+    return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
 
 
 def _lookup(t: Tables, slow: Sequence[tuple[str, int]]) -> Facts:

@@ -1,17 +1,23 @@
 """Make the line of a sample cheaper that most of the loading is spent on.
 
 What it does
-    Computes once, before the training, what depends on the sample alone and comes before its first random draw, and
-    makes the line itself cheaper. The lines that are shown fit what its recorded text does: a loop over values, text,
-    parsing, rows of a table, images. At least half of what the line takes is saved, at most all of it: its share of
-    the loading, as exactly as so many samples show a share, and never more than the step waits for. Where the line
-    tests whether values are in a list that its class or module builds once, the list becomes a set: as a diff, where
-    nothing else in the file reads it.
+    Computes once, before the training, what depends on the sample alone and comes before its first random draw, or
+    makes the line itself cheaper. Where the script hands a dataset with an index to the DataLoader by a variable, and
+    no line of it is known to draw random numbers, a list of all samples takes the dataset's place: one argument of the
+    call, as a diff where its length and its sampler are known. The lines that are shown beside it fit what the slow
+    line's recorded text does: a loop over values, text, parsing, rows of a table, images. Where the line tests whether
+    values are in a list that its class or module builds once, the list becomes a set: as a diff, where nothing else in
+    the file reads it.
+
+    At least half of what the line takes is saved, at most all of it: its share of the loading, as exactly as so many
+    samples show a share; of samples that are prepared once, at most that of the whole sample. Without a device the
+    rest of the step may gain as well, at most three tenths of what is saved.
 
 What to watch
     What is kept takes memory, in each worker too. What follows the first random draw, as a random crop, must run for
     each sample: a line there is not computed once, and only made cheaper. Computing once moves the cost to the start:
-    it pays from the second epoch on. A set takes values that have a hash, keeps no order and each value once.
+    it pays from the second epoch on, where the DataLoader is made once. A list has none of the dataset's attributes:
+    `loader.dataset` is the list then. A set takes values that have a hash, keeps no order and each value once.
 """
 
 from __future__ import annotations
@@ -24,11 +30,13 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import draws_at, is_iterable, number
+from diagnose.changes.common.prepared import prepared
 from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall
+    from diagnose.changes.common.prepared import Prepared
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
@@ -38,7 +46,17 @@ MIN_SAVED_SHARE = 0.5
 NORMAL_95 = 1.96  # standard errors of a share, 95 %
 _BEHIND_DRAW = "# it follows a random draw ({draw}): it has to run for each sample, and cannot be computed once"
 _WITHOUT_DRAW = "# or, where it needs nothing of the random draw at {draw}:"
-_MOVED = "once, in __init__: it moves the cost to the start, and pays from the second epoch on"
+# What the dataset's author does where the variable is not known that the script hands to the DataLoader.
+_ALL = "# at the end of __init__, once: self.prepared = a list of all samples, as {method} makes them now"
+_PAYS = "; it pays from the second epoch on"
+_GIVES = {
+    "__getitem__": "def __getitem__(self, index): return self.prepared[index]",
+    "__iter__": "def __iter__(self): yield from self.prepared",
+}
+_BEFORE_DRAW = (
+    "# in __init__: self.prepared = a list of what each sample needs before that draw" + _PAYS + "\n"
+    "# and in {method}: {given} in the place of the lines that make it"
+)
 # Lines to show, by what the slow line does; the first ones are of what is computed once.
 _ONCE_BY_WORK = {
     "parsing": '# text parsed once and saved as arrays: np.save(...), then np.load(..., mmap_mode="r") in the dataset',
@@ -52,6 +70,7 @@ _BY_WORK = {
     "image": '# decoded at a smaller size: image.draft("RGB", (width, height)) of a JPEG before its pixels are read',
     "": "# else less in the line: one call of NumPy, of tensors or of a library written in C",
 }
+_ONE_CALL = "# else less in the line: fewer values, or a type of fewer bytes"  # where it is one of NumPy already
 # Where the object is a list: what goes through all of it, or moves all of it, each time.
 _OF_LISTS = {
     "pop": "# of a list, pop(0) moves all that is left: collections.deque and its popleft() move nothing",
@@ -72,8 +91,9 @@ def _line(finding: Finding) -> Mapping[str, object]:
     return _of(finding.facts, "slow_line")
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    line, facts = _line(finding), finding.facts
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+    line = _line(finding)
+    facts = {**finding.facts, "draws": finding.facts.get("draws") or finding.facts.get("drawn_beside")}
     share = float(str(line["share"]))
     place = Where(str(line["file"]), int(str(line["line"])))
     known = own_place(finding)
@@ -89,13 +109,38 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         return _of_set(facts, edit, f"{lines} {percent(share, 0)} of loading", (MIN_SAVED_SHARE * share, most))
     code = known.code if known is not None and (known.file, known.line) == (place.file, place.line) else None
     is_random = bool(facts.get("behind_draw"))
+    made = None if is_random else prepared(facts, program)
+    if made is not None:
+        most = max(most, _most(number(facts, "sample_share"), number(facts, "line_samples")))
+        if made.edit is not None:
+            return _of_all(facts, made, f"{lines} {percent(share, 0)} of loading", (MIN_SAVED_SHARE * share, most))
     return Advice(
         title=title,
         before=code or "",
-        after="\n".join(filter(None, (_set_beside(facts), _of_list(facts), _after(facts)))),
+        after="\n".join(filter(None, (_set_beside(facts), _of_list(facts), _after(facts, made)))),
         least=MIN_SAVED_SHARE * share,
         most=most,
-        needs="" if is_random else "memory, where results are kept",
+        needs="" if is_random else made.needs if made is not None else "memory, where results are kept",
+        numerics=_SAME_SAMPLES if made is not None else None,
+    )
+
+
+_SAME_SAMPLES = identical("where a sample stays the same in each epoch and draws no random numbers")
+
+
+def _of_all(facts: Facts, made: Prepared, lines: str, saved: tuple[float, float]) -> Advice:
+    """Return the advice to make all samples once: the dataset is replaced in the call of the DataLoader."""
+    cheaper = _cheaper(facts).removeprefix("# ").removeprefix("else ")
+    beside = (_set_beside(facts), _of_list(facts), f"# or, where memory does not hold them all, {cheaper}")
+    return Advice(
+        title=f"Prepare all samples once, before training: {lines}",
+        after="",
+        beside="\n" + "\n".join(filter(None, beside)),
+        edits=(made.edit,) if made.edit is not None else (),
+        least=saved[0],
+        most=saved[1],
+        needs=made.needs,
+        numerics=_SAME_SAMPLES,
     )
 
 
@@ -151,29 +196,40 @@ def _most(share: float, samples: float) -> float:
     return min(share + NORMAL_95 * math.sqrt(share * (1 - share) / max(samples, 1.0)), 1.0)
 
 
-def _after(facts: Facts) -> str:
+def _after(facts: Facts, made: Prepared | None) -> str:
     """Return the lines that fit what the slow line does, with those of what is computed once.
 
     Where samples draw at random, what the slow line needs of that is not known: the lines for it come first.
     """
     work = str(facts.get("sample_work") or "")
-    cheaper = _BY_WORK.get(work)
+    cheaper = _cheaper(facts)
     if facts.get("behind_draw"):
-        return f"{_BEHIND_DRAW.format(draw=draws_at(facts))}\n{cheaper or _BY_WORK['']}"
-    once = "\n".join(filter(None, (_once(facts), _ONCE_BY_WORK.get(work))))
+        return f"{_BEHIND_DRAW.format(draw=draws_at(facts))}\n{cheaper}"
     if facts.get("draws"):
-        first = (cheaper or _BY_WORK[""]).replace("# else ", "# ")
-        return f"{first}\n{_WITHOUT_DRAW.format(draw=draws_at(facts))}\n{once}"
-    return f"{once}\n{cheaper}" if cheaper else once
+        first = cheaper.replace("# else ", "# ")
+        return f"{first}\n{_WITHOUT_DRAW.format(draw=draws_at(facts))}\n{_before_draw(facts)}"
+    return "\n".join(filter(None, (made.code if made else _once(facts), _ONCE_BY_WORK.get(work), cheaper)))
+
+
+def _cheaper(facts: Facts) -> str:
+    """Return the line that makes the slow one cheaper: one call of NumPy is advised where it is none yet."""
+    work = str(facts.get("sample_work") or "")
+    return _BY_WORK.get(work) or _BY_WORK[""] if work or not facts.get("is_array_call") else _ONE_CALL
+
+
+def _method(facts: Facts) -> str:
+    return "__iter__" if is_iterable(facts) else "__getitem__"
 
 
 def _once(facts: Facts) -> str:
-    """Return what is computed once, before the first random draw, in the words of the dataset's kind."""
-    read = "yielded in __iter__, where all fits in memory" if is_iterable(facts) else "looked up in __getitem__"
-    return (
-        f"prepared = [preprocess(each) for each in inputs]   # {_MOVED}; {read}\n"
-        f"# preprocess: only what depends on the sample alone and comes before the first random draw"
-    )
+    """Return how the dataset keeps all samples, in the words of its kind."""
+    method = _method(facts)
+    return f"{_ALL.format(method=method)}{_PAYS}\n{_GIVES[method]}"
+
+
+def _before_draw(facts: Facts) -> str:
+    given = "each of self.prepared" if is_iterable(facts) else "self.prepared[index]"
+    return _BEFORE_DRAW.format(method=_method(facts), given=given)
 
 
 CHANGE = Change(

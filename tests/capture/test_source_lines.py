@@ -107,6 +107,31 @@ def test_where_samples_draw_at_random(tmp_path):
     assert SourceLines(tmp_path).stored([("train.py", 6)])["files"]["train.py"]["draws"] == [8, 14]
 
 
+CALLED = """class Rows:
+    def __init__(self):
+        self.rows = made()
+    def __getitem__(self, i):
+        return cut(self.rows[i])
+def made():
+    return np.random.rand(8)
+def cut(row):
+    return shift(row)
+def shift(row):
+    return row + random.random()
+def noise(row):
+    return row + torch.randn(3)
+def weights():
+    return torch.randn(3)
+use(Rows(), train_transform=noise, start=weights)
+augmented = A.Compose([A.Resize(8), A.HorizontalFlip(p=0.5)])
+"""
+
+
+def test_draws_of_functions_that_samples_call_or_are_transformed_by(tmp_path):
+    an_hour_old(tmp_path / "train.py", CALLED)
+    assert SourceLines(tmp_path).stored([("train.py", 5)])["files"]["train.py"]["draws"] == [11, 13, 17]
+
+
 def test_the_encoding_that_a_file_declares(tmp_path):
     an_hour_old(tmp_path / "train.py", "# coding: latin-1\r\nname = 'Jörg'\r\n")
     assert texts(SourceLines(tmp_path).stored([("train.py", 2)])) == {"train.py": {"2": "name = 'Jörg'"}}

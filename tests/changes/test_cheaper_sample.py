@@ -172,15 +172,16 @@ def test_the_lines_that_are_shown_fit_what_the_line_does(recording, text, shown,
 
 def test_nothing_behind_a_random_draw_is_computed_once(recording):
     after = advised(computing(recording, lines=(31,))).after
-    assert "comes before the first random draw\n# else less in the line" in after
+    assert "return self.prepared[index]\n# else less in the line" in after
     r = computing(recording, lines=(31, 31, 31, 40))
     r.lines["data.py", 40] = "top = random.randrange(8)"
     lines = advised(r).after.splitlines()
     assert lines[0].startswith("# less in the line")
-    assert lines[1:3] == [
+    assert lines[1:] == [
         "# or, where it needs nothing of the random draw at data.py:40:",
-        "prepared = [preprocess(each) for each in inputs]   # once, in __init__: it moves the cost to the start, and "
-        "pays from the second epoch on; looked up in __getitem__",
+        "# in __init__: self.prepared = a list of what each sample needs before that draw; it pays from the second "
+        "epoch on",
+        "# and in __getitem__: self.prepared[index] in the place of the lines that make it",
     ]
     r = computing(recording, lines=(31, 31, 31, 20))
     r.lines["data.py", 20] = "top, left = np.random.randint(0, 8, 2)"
@@ -237,7 +238,7 @@ def test_brackets_become_those_of_a_set(recording, text, becomes):
 def test_where_others_read_the_list_a_set_stands_beside_it(recording, name, other):
     p = looking_up(recording, name=name)
     assert p.after.startswith(f"{other} = set({name})   # once, below data.py:10, which builds a list; then look up in")
-    assert "prepared = " in p.after
+    assert "self.prepared = " in p.after
     assert (p.diff, p.title) == ("", "Make the sample cheaper at data.py:31, which takes 100 % of loading")
 
 
@@ -261,7 +262,7 @@ def test_what_goes_through_a_list_each_time_is_named(recording, text, shown):
     r.lines["data.py", 31] = text
     first = advised(r).after.splitlines()[0]
     assert shown in first
-    assert first.startswith("# of a list" if shown and "left()" not in shown else "# " if shown else "prepared")
+    assert first.startswith("# of a list" if shown and "left()" not in shown else "# " if shown else "# at the end of")
 
 
 def test_the_training_loop_is_no_sample(recording):
@@ -273,15 +274,6 @@ def test_the_training_loop_is_no_sample(recording):
         r.sample(810 + 40 * i, ("train.py", 24 + i, "main"))
     assert "slow_line" not in r.find("data-stall").facts
     assert "cheaper-sample" not in {p.id for p in r.prescribe("data-stall")}
-
-
-def test_a_stream_has_no_getitem(recording):
-    assert "looked up in __getitem__" in advised(computing(recording)).after
-    r = computing(recording)
-    r.with_info(flags={"cores": 2, "num_threads": 2}, loader={"num_workers": 0, "sampler": "_InfiniteConstantSampler"})
-    after = advised(r).after
-    assert "yielded in __iter__" in after
-    assert "__getitem__" not in after
 
 
 @pytest.mark.parametrize(

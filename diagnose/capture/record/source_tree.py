@@ -16,7 +16,12 @@ __all__ = ["SourceTree", "source_tree"]
 MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
 MAX_DRAWS = 100
 _TRAINS = lazy_pattern(r"\.(backward|zero_grad)\(|autograd\.grad\(")
-_TRANSFORM = lazy_pattern(r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|RandAugment|ColorJitter|TrivialAugmentWide)\(")
+_TRANSFORM = lazy_pattern(
+    r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|(?:Rand|Auto)Augment|ColorJitter|TrivialAugmentWide|AugMix"
+    r"|GaussianNoise|ElasticTransform)\("
+    r"|\bA\.(?:\w*Flip|Rotate|ShiftScaleRotate|Affine|GaussNoise|CoarseDropout|HueSaturationValue)\("
+)
+_GIVEN = lazy_pattern(r"transform|augment")  # arguments by which a dataset is given a function for its samples
 # Methods of datasets, samplers of augmentations and transforms, which run for each sample.
 _PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
 _ONCE = frozenset({"__init__", "__post_init__", "__new__", "setup", "prepare"})
@@ -52,12 +57,29 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     )
 
 
-def _of_samples(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines of the methods that run for each sample, and of those that they may call."""
+def _of_samples(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of the methods that run for each sample, and of the methods and functions that they may call."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    left: list[ast.AST] = list(_methods_of_samples(tree))
+    left += (functions[name] for name in _given(tree) if name in functions)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & functions.keys()
+        left += [functions.pop(name) for name in sorted(called)]
+
+
+def _methods_of_samples(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             if _PER_SAMPLE & {each.name for each in methods}:
-                for each in methods:
-                    if each.name not in _ONCE:
-                        yield from range(each.lineno, (each.end_lineno or each.lineno) + 1)
+                yield from (each for each in methods if each.name not in _ONCE)
+
+
+def _given(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that are passed as what transforms samples."""
+    for word in ast.walk(tree):
+        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and _GIVEN.search(word.arg or ""):
+            yield word.value.id

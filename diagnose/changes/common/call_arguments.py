@@ -8,10 +8,17 @@ from collections.abc import Mapping, Sequence
 from diagnose.changes.common.change import REMOVED, UNREADABLE
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["parsed_call", "passed", "set_arguments"]
+__all__ = ["Expression", "parsed_call", "passed", "set_arguments"]
 
 _COMMA = lazy_pattern(r"\s*,\s*")
 _NO_COMMA = lazy_pattern(r",?\s*$")
+
+
+class Expression(str):
+    """An argument's value that is written into a source as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def passed(text: str, parameters: Sequence[str] = (), spread: Sequence[str] = ()) -> dict[str, object]:

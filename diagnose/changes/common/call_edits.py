@@ -16,7 +16,17 @@ from diagnose.changes.common.change import REMOVED
 from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
-__all__ = ["EditedCall", "call_of", "calls_in", "diff_of", "edited", "passed_by", "settings_of", "text_of"]
+__all__ = [
+    "EditedCall",
+    "argument_of",
+    "call_of",
+    "calls_in",
+    "diff_of",
+    "edited",
+    "passed_by",
+    "settings_of",
+    "text_of",
+]
 
 _OPTIONS = frozenset({"args", "arguments", "flags", "FLAGS", "opt", "opts", "options"})  # of a command line
 
@@ -108,7 +118,7 @@ def passed_by(call: CallRecord) -> dict[str, object]:
 def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> list[str]:
     """Return clauses that name the script's own settings, such as args.workers, which give a number that is edited."""
     numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
-    given = ((name, _given(edit.call, name), value) for edit in edits for name, value in numbers.items())
+    given = ((name, argument_of(edit.call, name), value) for edit in edits for name, value in numbers.items())
     return list(
         dict.fromkeys(
             f"in the script {ast.unparse(node)} sets {name}: {_setting(node, value)}"
@@ -118,7 +128,7 @@ def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> li
     )
 
 
-def _given(call: CallRecord, name: str) -> ast.expr | None:
+def argument_of(call: CallRecord, name: str) -> ast.expr | None:
     """Return what a call passes for an argument, None where it does not or not in a way that is known."""
     parsed = parsed_call(text_of(call))
     if parsed is None:

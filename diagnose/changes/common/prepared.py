@@ -1,0 +1,125 @@
+"""Every sample of a dataset prepared once, before training: the line to paste, and the edit of the loader's call.
+
+A list is a dataset with an index: nothing else of the script changes.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.applies import at_line
+from diagnose.changes.common.loading import is_iterable, number
+from diagnose.model.frozen import dataclass
+from diagnose.model.locations import Where
+from diagnose.text.numbers import duration
+
+if TYPE_CHECKING:
+    from diagnose.changes.common.call_edits import EditedCall
+    from diagnose.model.diagnosis import Facts
+    from diagnose.model.records import CallRecord
+    from diagnose.tables.program import Program
+
+__all__ = ["Prepared", "prepared"]
+
+# Samplers of torch that ask a dataset for its length and give one whole number for a sample. Others may give anything.
+_BY_INDEX = frozenset({"RandomSampler", "SequentialSampler", "DistributedSampler"})
+_WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # whose batches are all samples: a rank has a part of them
+_OWN_COLLATE = frozenset({"default_collate", "default_convert"})
+# More than that a machine may not have beside the training: each rank keeps its own list.
+MAX_KEPT_BYTES = 8e9
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How every sample is made once: ``code`` to paste, and the edit that does the same where that is certain."""
+
+    code: str
+    edit: EditedCall | None
+    needs: str
+
+
+def prepared(facts: Facts, program: Program) -> Prepared | None:
+    """Return how every sample of the script's dataset is made once; None where its variable's name is not known.
+
+    It is not where samples draw random numbers, as a stream, or in a run of inference, which sees each sample once.
+    """
+    made = _call(facts)
+    is_left = facts.get("draws") or facts.get("num_workers") or is_iterable(facts) or program.trains is False
+    name = _name(made) if made is not None else ""
+    if made is None or is_left or not name or not _is_of_dataset(facts):
+        return None
+    every = f"[{name}[i] for i in range(len({name}))]"
+    at = at_line(Where(made.file, made.begin[0]))
+    return Prepared(
+        f"{name} = {every}   # every sample once, before training\n# above the line that makes the DataLoader, {at}",
+        _edit(facts, made, every),
+        _needs(facts),
+    )
+
+
+def _call(facts: Facts) -> CallRecord | None:
+    from diagnose.changes.common.call_edits import calls_in
+
+    found = calls_in({"made": facts.get("made")}, ("DataLoader",))
+    return found[0] if found else None
+
+
+def _name(made: CallRecord) -> str:
+    """Return the variable that a call passes as its dataset, such as self.rows; "" where it passes something else."""
+    from diagnose.changes.common.call_edits import argument_of
+
+    given = node = argument_of(made, "dataset")
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return ast.unparse(given) if given is not None and isinstance(node, ast.Name) else ""
+
+
+def _is_of_dataset(facts: Facts) -> bool:
+    """Return whether the slow line is known to be the dataset's: a function that collates is called for each batch."""
+    collate = facts.get("collate_fn")
+    return not collate or collate in _OWN_COLLATE or facts.get("line_function") == "__getitem__"
+
+
+def _edit(facts: Facts, made: CallRecord, every: str) -> EditedCall | None:
+    """Return the call with the list in the dataset's place; None where the list may not do, or be made too often."""
+    from diagnose.changes.common.call_arguments import Expression
+    from diagnose.changes.common.call_edits import edited
+
+    is_indexed = facts.get("sampler") in _BY_INDEX and bool(number(facts, "batch_size"))
+    if not is_indexed or _is_in_loop(made) or _bytes(facts) > MAX_KEPT_BYTES:
+        return None
+    return edited(made, {"dataset": Expression(every)})
+
+
+def _is_in_loop(made: CallRecord) -> bool:
+    """Return whether the lines above show a loop around a call, which would make the list each time."""
+    indent = _indent(made.lines[made.begin[0] - made.first])
+    for line in reversed(made.lines[: made.begin[0] - made.first]):
+        if line.strip() and _indent(line) < indent:
+            indent = _indent(line)
+            if line.split()[0] in ("for", "while", "async"):
+                return True
+    return False
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _bytes(facts: Facts) -> float:
+    """Return what all samples take, 0 where it is not known."""
+    return number(facts, "batch_bytes") * number(facts, "num_batches") if facts.get("sampler") in _WHOLE else 0.0
+
+
+def _needs(facts: Facts) -> str:
+    batches, size = number(facts, "num_batches"), _bytes(facts)
+    num = number(facts, "batch_size") * batches
+    held = f"memory for all {num:,.0f} samples, about {_size(size)}" if num and size else "memory for all samples"
+    ns = number(facts, "batch_ns") * batches
+    later = f"about {duration(ns)} later" if ns else "as much later as loading all of them takes"
+    return f"{held}; the first step begins {later}: it pays from the second epoch on"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{max(num_bytes / 1e6, 0.1):.1f} MB"

@@ -1,0 +1,223 @@
+"""cheaper-sample: all samples prepared once, by a list in the dataset's place. Times in µs."""
+
+import ast
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diagnose.changes.common.call_arguments import Expression, set_arguments
+from diagnose.changes.common.prepared import prepared
+from diagnose.pipeline.rank import analyze_rank
+from diagnose.tables.program import Program
+from tests.changes.test_cheaper_sample import advised, computing
+
+SCRIPT = ["seed(0)", "rows = Rows(64)", "loader = DataLoader(rows, shuffle=True)", "model = Model()", "fit()", "end()"]
+LOADER = {
+    "dataset": "Rows", "num_workers": 0, "batch_size": 8, "sampler": "RandomSampler", "num_batches": 200,
+    "batch_bytes": 40_000,
+}  # fmt: skip
+LIST = "[rows[i] for i in range(len(rows))]"
+CHEAPER = "less in the line: one call of NumPy, of tensors or of a library written in C"
+
+
+def made(lines=SCRIPT, at=3):
+    """Return the record of the call at a line, which takes the rest of it."""
+    begin = lines[at - 1].index("DataLoader(")
+    return {
+        "name": "DataLoader", "file": "train.py", "first": 1, "lines": lines, "begin": (at, begin),
+        "end": (at, len(lines[at - 1])), "parameters": ("dataset", "batch_size", "shuffle", "num_workers"),
+        "spread": (),
+    }  # fmt: skip
+
+
+def loading(recording, call=None, **loader):
+    """Return the recording of a script whose loader is made by this call."""
+    r = computing(recording, lines=(31,), cores=1)
+    r.with_info(flags={"cores": 1, "num_threads": 2}, loader={**LOADER, "made": call or made(), **loader})
+    return r
+
+
+def test_a_list_takes_the_datasets_place_as_a_diff_that_git_applies(recording, presentable, tmp_path):
+    p = advised(loading(recording))
+    presentable(p)
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(SCRIPT) + "\n")
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=p.diff, text=True, check=True)
+    assert script.read_text().splitlines() == [*SCRIPT[:2], f"loader = DataLoader({LIST}, shuffle=True)", *SCRIPT[3:]]
+    assert p.title == "Prepare all samples once, before training: data.py:31, which takes 100 % of loading"
+    assert p.before == SCRIPT[2]
+    assert p.after.splitlines() == [
+        f"loader = DataLoader({LIST}, shuffle=True)",
+        f"# or, where memory does not hold them all, {CHEAPER}",
+    ]
+    assert p.needs == (
+        "memory for all 1,600 samples, about 8.0 MB; the first step begins about 160 ms later: it pays from the "
+        "second epoch on"
+    )
+    assert p.safety == "same numbers where a sample stays the same in each epoch and draws no random numbers"
+
+
+def test_the_changed_line_gives_the_same_batches():
+    class Rows(torch.utils.data.Dataset):
+        asked = 0
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            self.asked += 1
+            return torch.full((2,), float(i)), i
+
+    def batches(line):
+        rows = Rows()
+        torch.manual_seed(0)
+        names = {"rows": rows, "DataLoader": torch.utils.data.DataLoader}
+        exec(line, names)
+        seen = [[each.tolist() for each in batch] for _ in range(3) for batch in names["loader"]]
+        return seen, rows.asked
+
+    line = "loader = DataLoader(rows, 2, shuffle=True)"
+    call, why = set_arguments(line[9:], {"dataset": Expression(LIST)}, parameters=("dataset", "batch_size"))
+    assert why == ""
+    (before, asked), (after, once) = batches(line), batches(f"loader = {call}")
+    assert after == before
+    assert (asked, once) == (18, 6)
+
+
+def test_sizes_that_are_not_known_are_not_stated(recording):
+    p = advised(loading(recording, num_batches=None, batch_bytes=None))
+    assert p.diff
+    assert p.needs == (
+        "memory for all samples; the first step begins as much later as loading all of them takes: it pays from the "
+        "second epoch on"
+    )
+    ranks = advised(loading(recording, sampler="DistributedSampler"))
+    assert ranks.diff
+    assert ranks.needs.startswith("memory for all samples; ")  # a rank's batches are a part of them
+
+
+def test_a_name_with_a_dot_is_a_name(recording):
+    lines = [*SCRIPT[:2], "loader = DataLoader(batch_size=8, dataset=self.rows)", *SCRIPT[3:]]
+    p = advised(loading(recording, made(lines)))
+    assert "dataset=[self.rows[i] for i in range(len(self.rows))])" in p.after
+
+
+IN_A_LOOP = ["rows = Rows(64)", "for epoch in range(3):", "    loader = DataLoader(rows)", "    fit(loader)"]
+
+
+@pytest.mark.parametrize(
+    ("loader", "lines"),
+    [
+        ({"sampler": "Buckets"}, SCRIPT),  # which may give anything
+        ({"batch_size": None}, SCRIPT),
+        ({"batch_bytes": 80_000_000}, SCRIPT),  # 16 GB
+        ({}, IN_A_LOOP),
+    ],
+)
+def test_where_the_edit_is_not_certain_the_line_is_shown(recording, presentable, loader, lines):
+    p = advised(loading(recording, made(lines), **loader))
+    presentable(p)
+    assert (p.diff, p.edits) == ("", ())
+    assert p.title == "Make the sample cheaper at data.py:31, which takes 100 % of loading"
+    assert p.after.splitlines() == [
+        f"rows = {LIST}   # every sample once, before training",
+        "# above the line that makes the DataLoader, train.py:3",
+        f"# else {CHEAPER}",
+    ]
+    assert p.needs.startswith("memory for all ")
+    assert "the first step begins about " in p.needs
+
+
+def test_a_loop_below_the_call_or_before_its_function_is_not_around_it(recording):
+    for above in (["for name in names:", "    use(name)"], ["def make(rows):", "    rows = Rows(rows)"]):
+        lines = [*above, "loader = DataLoader(rows)", "for epoch in range(3):"]
+        assert advised(loading(recording, made(lines))).diff
+
+
+@pytest.mark.parametrize(
+    ("loader", "given"),
+    [
+        ({}, "Rows(64)"),
+        ({}, "*settings"),
+        ({"sampler": "_InfiniteConstantSampler"}, "rows"),
+        ({"num_workers": 2}, "rows"),
+        ({"collate_fn": "pad"}, "rows"),
+    ],
+)
+def test_what_to_do_is_said_in_words_where_no_list_can_be_made(recording, loader, given):
+    lines = [*SCRIPT[:2], f"loader = DataLoader({given})", *SCRIPT[3:]]
+    r = loading(recording, made(lines), **loader)
+    if "collate_fn" in loader:
+        r.sampled = [(at, ("data.py", 31, "collate"), running) for at, _, running in r.sampled]
+    p = advised(r)
+    assert p.diff == ""
+    assert "range(len(" not in p.after
+    assert p.after.startswith("# at the end of __init__, once: self.prepared = a list of all samples, as __")
+    assert p.after.splitlines()[1] == (
+        "def __iter__(self): yield from self.prepared"
+        if "sampler" in loader
+        else "def __getitem__(self, index): return self.prepared[index]"
+    )
+    ast.parse(p.after)
+    assert "preprocess" not in p.after
+
+
+def test_a_run_of_inference_sees_each_sample_once(recording):
+    facts = loading(recording).find("data-stall").facts
+    assert prepared(facts, Program(trains=True)).edit is not None
+    assert prepared(facts, Program(trains=False)) is None
+
+
+def test_all_of_the_sample_is_saved_where_it_is_prepared(recording):
+    def most(call):
+        r = loading(recording, made([*SCRIPT[:2], f"loader = {call}", *SCRIPT[3:]]))
+        r.sampled = [
+            (at, ("data.py", 90 if i % 3 == 0 else 31, "crop" if i % 3 == 0 else "__getitem__"), running)
+            for i, (at, _, running) in enumerate(r.sampled)
+        ]
+        return advised(r).saves_ns[1]
+
+    assert most("DataLoader(rows)") > 1.1 * most("DataLoader(Rows(64))")  # the line has two thirds of it, crop the rest
+
+
+def test_a_collate_function_beside_a_slow_getitem_stands_in_nobodys_way(recording):
+    assert advised(loading(recording, collate_fn="pad")).diff
+
+
+@pytest.mark.parametrize("file", ["data.py", "train.py"])  # of the dataset, and where its transforms may be made
+def test_no_sample_that_draws_at_random_is_kept(recording, file):
+    capture = replace(loading(recording).capture(), draws={file: (7,)})
+    (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample"]
+    assert p.diff == ""
+    assert f"# or, where it needs nothing of the random draw at {file}:7:\n# in __init__: self.prepared = " in p.after
+    assert "range(len(" not in p.after
+    assert len(p.after.splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "cheaper"),
+    [
+        ("row = np.load(self.paths[i])", "fewer values, or a type of fewer bytes"),
+        ("return torch.from_numpy(np.sort(self.rows[i])).float()", "fewer values, or a type of fewer bytes"),
+        ("row = np.loadtxt(self.paths[i])", "a faster parser, such as"),
+        ("row = np.asarray(self.heavy(i))", "one call of NumPy, of tensors"),
+        ("row = self.heavy(i)", "one call of NumPy, of tensors"),
+        ("row = np.array([self.heavy(x) for x in self.rows[i]])", "one call of NumPy, of tensors"),
+    ],
+)
+def test_one_call_of_numpy_is_not_advised_where_the_line_is_one(recording, text, cheaper):
+    r = computing(recording, lines=(31,))
+    r.lines["data.py", 31] = text
+    assert cheaper in advised(r).after
+    assert ("one call of NumPy" in advised(r).after) == ("one call of NumPy" in cheaper)
+
+
+def test_a_stream_has_no_getitem(recording):
+    assert "(self, index): return self.prepared[index]" in advised(computing(recording)).after
+    r = computing(recording)
+    r.with_info(flags={"cores": 2, "num_threads": 2}, loader={"num_workers": 0, "sampler": "_InfiniteConstantSampler"})
+    after = advised(r).after
+    assert "def __iter__(self): yield from self.prepared" in after
+    assert "__getitem__" not in after
