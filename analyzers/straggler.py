@@ -321,7 +321,6 @@ def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
     return {
         "kind": kind,
         "late_rank": late,
-        "is_exchange": False,
         "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
         "cause": c.reason.cause,
         "cause_ms": c.reason.more_ns / 1e6,

@@ -18,14 +18,13 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
-from diagnose.model.job import LATE_RANKS
 from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in
-from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run
-from diagnose.pipeline.what_if_changes import without_syncs_at
-from diagnose.pipeline.what_if_ranks import AskedOfJob, of_all_ranks
+from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run, without_syncs_at
+from diagnose.pipeline.what_if_ranks import of_all_ranks
+from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale
 from diagnose.pipeline.what_if_workers import with_workers
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
@@ -40,20 +39,6 @@ __all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "run_w
 
 
 MAX_NAMED = 5  # operators, in a refusal
-MAX_FACTOR = 1000.0  # no other device is slower by more
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfRequest:
-    """The changes, in the order in which they are made."""
-
-    apply: tuple[str, ...] = ()  # ids of prescriptions
-    without: tuple[str, ...] = ()  # rules whose cause is taken away whole
-    no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
-    workers: int | None = None  # of the DataLoader
-    bucket_mb: float | None = None  # of DistributedDataParallel
-    overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
-    scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +114,6 @@ class _Step(NamedTuple):
     assumptions: tuple[str, ...] = ()
 
 
-def parse_scale(text: str) -> tuple[str, float]:
-    """Read PATTERN=FACTOR, or kernel~PATTERN=FACTOR.
-
-    Raises:
-        UsageError: it is not of that form, or the factor is negative or beyond any machine.
-    """
-    pattern, _, factor = text.removeprefix("kernel~").rpartition("=")
-    try:
-        value = float(factor)
-        re.compile(pattern)
-    except (ValueError, re.error):
-        raise UsageError(f"{text} is not of the form PATTERN=FACTOR, such as 'gemm=0.5'.") from None
-    if not pattern or not 0 <= value <= MAX_FACTOR:
-        raise UsageError(
-            f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to {MAX_FACTOR:g}, such as 'gemm=0.5'."
-        )
-    return pattern, value
-
-
-def parse_place(text: str) -> tuple[str, int]:
-    """Read FILE:LINE.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    file, _, line = text.rpartition(":")
-    if not file or not line.isdecimal() or int(line) < 1:
-        raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
-    return file, int(line)
-
-
 def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     """Replay the steady steps with the changes, one after the other; of several ranks that which the report shows.
 
@@ -176,7 +130,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if mean_ns is not None:
         state, now = replace(state, low_ns=mean_ns, high_ns=mean_ns), f"{now}, mean of the run"
     forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
-    of_job, request = _of_job(request, len(captures))
+    of_job, request = request.of_job(len(captures))
     for step in _steps(t, capture, asked, request):
         state = step.after(state)
         assumptions += step.assumptions
@@ -199,20 +153,6 @@ def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
     if request.no_sync and capture.attribution is not None:
         return build_tables(capture, capture.attribution)
     return tables_without_recording(capture)
-
-
-def _of_job(request: WhatIfRequest, num_ranks: int) -> tuple[AskedOfJob, WhatIfRequest]:
-    """Return what is asked about all ranks, which is made after what changes one of them, and the rest."""
-    if num_ranks == 1:
-        if request.overlap:
-            raise UsageError(
-                "Overlapped exchanges are replayed on all ranks at once, and this is the recording of one: give the "
-                "folder of all ranks."
-            )
-        return AskedOfJob(), request
-    others = tuple(rule for rule in request.without if rule != LATE_RANKS)
-    asked = AskedOfJob(others != request.without, request.bucket_mb, request.overlap)
-    return asked, replace(request, without=others, bucket_mb=None, overlap=())
 
 
 def _now(capture: Capture, num_ranks: int) -> str:

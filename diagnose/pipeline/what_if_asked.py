@@ -1,11 +1,16 @@
-"""The prescriptions that a question names, with refusals that name what is predicted instead."""
+"""What a question names: prescriptions, with refusals that name what is predicted instead, and waits of a line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.analyzers.common.locate import locate
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
@@ -13,10 +18,14 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.run import analyze_captures
+from diagnose.replay.graph import Transform
+from diagnose.replay.predict import replay_base
+from diagnose.replay.transforms import drop_waits
 from diagnose.tables import Tables
 from diagnose.tables.program import program_of
+from diagnose.tables.syncs import blocking_calls
 
-__all__ = ["Asked", "asked_prescriptions", "listed", "mean_of_run"]
+__all__ = ["Asked", "asked_prescriptions", "listed", "mean_of_run", "without_syncs_at"]
 
 
 class Asked(NamedTuple):
@@ -88,3 +97,19 @@ def mean_of_run(asked: Sequence[Asked], *, alone: bool) -> float | None:
 def listed(names: Iterable[str]) -> str:
     """Return names as a refusal lists them."""
     return ", ".join(sorted(names)) or "none"
+
+
+def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
+    """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
+    calls = replay_base(t).t.in_window(blocking_calls(t))
+    events = t.trace.events
+    found = locate(t, events.thread[calls], events.start[calls])
+    mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
+    hit: npt.NDArray[np.intp] = calls[mine]
+    return partial(drop_waits, calls=hit) if len(hit) else None
+
+
+def _same(recorded: str, asked: str) -> bool:
+    """Return whether a path ends with what was asked for, part by part."""
+    parts = asked.replace("\\", "/").removeprefix("./").split("/")
+    return recorded.replace("\\", "/").split("/")[-len(parts) :] == parts

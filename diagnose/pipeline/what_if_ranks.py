@@ -13,9 +13,9 @@ from diagnose.analyzers import META
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.forecast import Forecast
-from diagnose.model.frozen import dataclass
 from diagnose.model.job import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
+from diagnose.pipeline.what_if_request import AskedOfJob
 from diagnose.ranks.comparison import Comparison, excess_of
 from diagnose.ranks.profile import PHASES
 from diagnose.ranks.replay import Part, Schedule, replayed, schedule_of, without_excess
@@ -24,23 +24,10 @@ from diagnose.ranks.usable import listed
 from diagnose.replay.predict import MAX_ERROR_TO_RELY
 from diagnose.text.numbers import percent, plural
 
-__all__ = ["AskedOfJob", "of_all_ranks"]
+__all__ = ["of_all_ranks"]
 
 _ARTICLE = {"all_reduce": "an", "all_gather": "an"}
 MAX_UNEXPLAINED = 0.1  # of the step: what sizes and one rate may be off for the recorded buckets
-
-
-@dataclass(frozen=True, slots=True)
-class AskedOfJob:
-    """What is asked about all ranks, in the order in which it is made."""
-
-    without_late: bool = False
-    bucket_mb: float | None = None
-    overlap: tuple[str, ...] = ()  # names of collectives, of OVERLAPPED
-
-    def __bool__(self) -> bool:
-        """Return whether anything is asked."""
-        return self != AskedOfJob()
 
 
 def of_all_ranks(

@@ -11,7 +11,7 @@ from diagnose.model.events import Device
 from diagnose.pipeline import what_if, what_if_asked
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.run import analyze_captures, analyze_paths
-from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
+from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 
 A100 = Device(0, "NVIDIA A100-SXM4-40GB", 40 << 30, 108, (8, 0))
 
@@ -290,26 +290,6 @@ def test_a_wait_at_a_line_is_dropped(recording, monkeypatch):
 def test_an_unknown_prescription_names_those_that_there_are(on_the_host):
     with pytest.raises(UsageError, match="no prescription nonsense; there are: cache-samples, load-in-workers"):
         on_the_host(apply=("nonsense",))
-
-
-@pytest.mark.parametrize("text", ["train.py", "train.py:", "train.py:x", ":4", "train.py:0"])
-def test_a_place_that_is_none(text):
-    with pytest.raises(UsageError, match="FILE:LINE"):
-        parse_place(text)
-
-
-@pytest.mark.parametrize("text", ["gemm", "=0.5", "gemm=fast", "gemm=-1", "(=1", "gemm=inf", "gemm=nan", "gemm=1e300"])
-def test_a_scale_that_is_none(text):
-    with pytest.raises(UsageError, match="PATTERN=FACTOR"):
-        parse_scale(text)
-
-
-def test_a_pattern_may_hold_an_equals_sign():
-    assert parse_scale("a=b=0.5") == ("a=b", 0.5)
-
-
-def test_a_kernel_pattern_may_say_so():
-    assert parse_scale("kernel~gemm=0.5") == ("gemm", 0.5)
 
 
 def test_a_change_and_a_line_are_replayed_on_the_window_that_has_lines(recording, monkeypatch):
