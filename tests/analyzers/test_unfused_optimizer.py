@@ -261,3 +261,43 @@ def test_pauses_between_the_kernels_of_a_loop_are_its_own_on_a_full_queue_as_wel
 
     assert booked(STEP)["unfused-optimizer"] == 60 * 6_000
     assert booked("backward")["kernel-latency"] == 60 * 6_000
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def seen_late(recording, *others):
+    """Return two steps without a device, 300 µs of loading first: one sample in the optimizer is of the next batch."""
+    r = recording(devices=())
+    for at in (0, 1000):
+        r.step(1 + at // 1000, at, at + 1000)
+        r.annotation(LOADER, at, at + 300)
+        r.op("aten::mm", at + 300, at + 500)
+        r.annotation(STEP, at + 500, at + 1000)
+        for i in range(50):
+            r.op("aten::add_" if i == 0 else "aten::mul_", at + 500 + i * 10, at + 510 + i * 10)
+        for i in range(3):
+            r.sample(at + 50 + 80 * i, ("data.py", 29, "smoothed"))
+    r.sample(900, ("data.py", 29, "smoothed"))
+    for at, place in others:
+        r.sample(at, place)
+    return r
+
+
+CALL = ("train.py", 69, "run")
+
+
+@pytest.mark.parametrize(
+    ("others", "lines"),
+    [
+        ([], []),
+        ([(600, CALL)], [69]),
+        ([(960, ("data.py", 19, "__getitem__"))], []),  # of a dataset, though seen nowhere else
+        ([(640, ("data.py", 29, "smoothed"))], [29]),  # a second one: the optimizer calls it as well
+        ([(100, CALL), (600, CALL)], [69]),  # the loop fetches a batch, once
+    ],
+)
+def test_a_line_of_loading_that_was_seen_late_is_no_place_of_the_optimizer(recording, others, lines):
+    finding = seen_late(recording, *others).find("unfused-optimizer")
+    assert [where.line for where in finding.where if where.file] == lines
+    assert finding.where[-1].op == STEP
