@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from diagnose.changes.common.optimizers import OWN_STEP
+from diagnose.reports.text import render
 
 STEP = "Optimizer.step#AdamW.step"
 
@@ -285,6 +286,20 @@ def seen_late(recording, *others):
 
 
 CALL = ("train.py", 69, "run")
+MADE = {
+    "name": "AdamW", "file": "train.py", "first": 63, "lines": ["model = M()", "  opt = AdamW(model.parameters())"],
+    "begin": (64, 8), "end": (64, 33), "parameters": ("params",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("others", "lines"), [([], [64]), ([(600, CALL)], [69])])
+def test_where_no_line_calls_it_the_one_that_makes_it_is_named(recording, others, lines):
+    r = seen_late(recording, *others)
+    r.with_info(optimizer={"class": "AdamW", "made": MADE})
+    finding = r.find("unfused-optimizer")
+    assert [(where.file, where.line) for where in finding.where if where.file] == [("train.py", line) for line in lines]
+    assert finding.where[0].code == ("opt = AdamW(model.parameters())" if lines == [64] else None)
+    assert "None" not in render(r.diagnosis())
 
 
 @pytest.mark.parametrize(
