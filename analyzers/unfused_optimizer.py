@@ -29,7 +29,7 @@ from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -84,6 +84,7 @@ def find(t: Tables) -> list[Finding]:
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
     idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
+    idle = [replace(finding, where=_or_where_made(t, finding.where)) for finding in idle]
     tasks = _separate_passes(t) if facts["name"] in PASSES else np.empty(0, np.intp)
     rule = KernelRule(
         META.id,
@@ -107,6 +108,19 @@ def find(t: Tables) -> list[Finding]:
             tasks=tasks,
         )
     ]
+
+
+def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Return the places, with the line that makes the optimizer where none shows a line that calls it.
+
+    The attribution window, whose lines are merged with these, has them where the timing window has none.
+    """
+    made = t.capture.info.optimizer.made if t.capture.info else None
+    if made is None or t.named is not t or any(place.file for place in where):
+        return where
+    line = made.begin[0]
+    text = made.lines[line - made.first] if 0 <= line - made.first < len(made.lines) else None
+    return (Where(made.file, line, op=where[0].op if where else None, code=text and text.strip()), *where)
 
 
 def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:

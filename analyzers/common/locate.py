@@ -22,6 +22,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
+from diagnose.tables.late_samples import late_samples
 from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
 from diagnose.text.patterns import lazy_pattern
 
@@ -184,7 +185,8 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     """Return the user's lines that the sampler saw while ``during`` lasted, with their share of its samples.
 
     Lines beside each other count together, as those of a loop: the line with most samples of the place that has most
-    comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere.
+    comes first. Of a few dozen samples each of two lines of a loop may have fewer than a single one elsewhere. Lines of
+    loading that were seen late, where nothing is loaded, are left out.
     """
     samples = t.capture.samples
     if samples is None or not len(during.start) or not t.trace.epoch_ns:
@@ -192,6 +194,7 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     time = samples.time_ns - t.trace.epoch_ns
     i = np.searchsorted(during.start, time, side="right") - 1
     inside = (i >= 0) & (time < during.end[np.maximum(i, 0)]) & (samples.place >= 0)
+    inside &= ~late_samples(t)
     seen = Counter(samples.place[inside].tolist())
     total = sum(seen.values())
     found, places = [], samples.places

@@ -131,7 +131,7 @@ def work_facts(
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text))
+    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _is_seeded(t, place))
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
@@ -145,6 +145,12 @@ def work_facts(
         **({"lookup": lookup} if (lookup := _lookup(t, slow)) else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
+
+
+def _is_seeded(t: Tables, place: tuple[str, int, str]) -> bool:
+    """Return whether a line draws from a generator that the same call makes from a seed: the same each time."""
+    file, line, _ = place
+    return line in t.capture.seeded.get(file, ())
 
 
 def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:

@@ -225,6 +225,7 @@ class Capture:
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace
     loops: Mapping[str, Loops] = field(default_factory=dict)  # of a file: those around the lines, as recorded
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
+    seeded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: draws by nothing but a seed
     lookups: Mapping[str, tuple[LookupRecord, ...]] = field(default_factory=dict)  # of a file: tests in lists
 
     @property

@@ -9,5 +9,5 @@ __all__ = ["RANDOM_DRAW"]
 RANDOM_DRAW = lazy_pattern(
     r"\b(?:np|numpy|torch)\.random\.|(?<![\w.])(?:random|rng|self\.rng|self\.random)\.\w+\(|\bdefault_rng\("
     r"|\btorch\.(?:rand|randn|randint|randperm|bernoulli|normal|multinomial|poisson)(?:_like)?\("
-    r"|\.(?:bernoulli_|normal_|uniform_|random_)\(|\bRandom[A-Z]\w*\("
+    r"|\btorch\.Generator\(|\.(?:bernoulli_|normal_|uniform_|random_)\(|\bRandom[A-Z]\w*\("
 )

@@ -71,6 +71,7 @@ class _SourceFile(msgspec.Struct, gc=False):
     lines: dict[int, str]
     loops: dict[int, int] = {}
     draws: list[int] = []
+    seeded: list[int] = []  # absent in recordings of earlier versions
     lookups: list[LookupRecord] = []
 
 
@@ -150,6 +151,7 @@ class SourceText(NamedTuple):
     lines: dict[tuple[str, int], str]  # text by file and line
     loops: dict[str, Loops]
     draws: dict[str, tuple[int, ...]]  # of a file: lines at which samples draw random numbers
+    seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
     lookups: dict[str, tuple[LookupRecord, ...]]  # of a file: tests of membership in lists
 
 
@@ -164,6 +166,7 @@ def read_lines(path: Path | Stored) -> SourceText:
         {(name, line): text for name, file in stored.items() for line, text in file.lines.items()},
         {name: tuple(file.loops.items()) for name, file in stored.items() if file.loops},
         {name: tuple(file.draws) for name, file in stored.items() if file.draws},
+        {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.lookups) for name, file in stored.items() if file.lookups},
     )
 

@@ -74,7 +74,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
-    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {})
+    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {})
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -90,6 +90,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         lines={(_name_from_cwd(file, info), line): text for (file, line), text in source.lines.items()},
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
         draws={_name_from_cwd(file, info): draws for file, draws in source.draws.items()},
+        seeded={_name_from_cwd(file, info): seeded for file, seeded in source.seeded.items()},
         lookups={_name_from_cwd(file, info): lookups for file, lookups in source.lookups.items()},
     )
 

@@ -1,8 +1,11 @@
 """What a sampled line of loading does, by its text, and whether it holds Python's lock."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.analyzers.common.sample_work import SampledLine, holds_lock, sample_work
+from diagnose.pipeline.rank import analyze_rank
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,18 @@ def test_a_line_of_a_loop_is_known_by_the_loop_around_it():
 )
 def test_arithmetic_of_a_loops_counter_is_pythons_own(text, heads, locked):
     assert holds_lock(SampledLine(text, "__getitem__", in_loop=True, heads=heads)) is locked
+
+
+@pytest.mark.parametrize(("seeded", "draws"), [({}, True), ({"data.py": (20,)}, False)])
+def test_a_generator_that_each_sample_seeds_is_no_random_draw(recording, seeded, draws):
+    r = recording(devices=())
+    r.with_info(flags={"cores": 16, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
+    r.step(1, 0, 1000)
+    r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 800)
+    r.op("aten::mm", 800, 1000)
+    r.lines = {("data.py", 31): "row = smoothed(row)", ("data.py", 20): "rng = np.random.default_rng(self.seeds[i])"}
+    for i in range(16):
+        r.sample(20 + 48 * i, ("data.py", 31 if i % 4 else 20, "__getitem__"))
+    prescribed = {p.id: p for p in analyze_rank(replace(r.capture(), seeded=seeded)).prescriptions}
+    assert ("random draw (data.py:20)" in prescribed["cheaper-sample"].after) is draws
+    assert prescribed["load-in-workers"].safety.startswith("may change the numbers: samples draw") is draws

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from diagnose.changes.common.optimizers import OWN_STEP
+from diagnose.reports.text import render
 
 STEP = "Optimizer.step#AdamW.step"
 
@@ -261,3 +262,57 @@ def test_pauses_between_the_kernels_of_a_loop_are_its_own_on_a_full_queue_as_wel
 
     assert booked(STEP)["unfused-optimizer"] == 60 * 6_000
     assert booked("backward")["kernel-latency"] == 60 * 6_000
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def seen_late(recording, *others):
+    """Return two steps without a device, 300 µs of loading first: one sample in the optimizer is of the next batch."""
+    r = recording(devices=())
+    for at in (0, 1000):
+        r.step(1 + at // 1000, at, at + 1000)
+        r.annotation(LOADER, at, at + 300)
+        r.op("aten::mm", at + 300, at + 500)
+        r.annotation(STEP, at + 500, at + 1000)
+        for i in range(50):
+            r.op("aten::add_" if i == 0 else "aten::mul_", at + 500 + i * 10, at + 510 + i * 10)
+        for i in range(3):
+            r.sample(at + 50 + 80 * i, ("data.py", 29, "smoothed"))
+    r.sample(900, ("data.py", 29, "smoothed"))
+    for at, place in others:
+        r.sample(at, place)
+    return r
+
+
+CALL = ("train.py", 69, "run")
+MADE = {
+    "name": "AdamW", "file": "train.py", "first": 63, "lines": ["model = M()", "  opt = AdamW(model.parameters())"],
+    "begin": (64, 8), "end": (64, 33), "parameters": ("params",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("others", "lines"), [([], [64]), ([(600, CALL)], [69])])
+def test_where_no_line_calls_it_the_one_that_makes_it_is_named(recording, others, lines):
+    r = seen_late(recording, *others)
+    r.with_info(optimizer={"class": "AdamW", "made": MADE})
+    finding = r.find("unfused-optimizer")
+    assert [(where.file, where.line) for where in finding.where if where.file] == [("train.py", line) for line in lines]
+    assert finding.where[0].code == ("opt = AdamW(model.parameters())" if lines == [64] else None)
+    assert "None" not in render(r.diagnosis())
+
+
+@pytest.mark.parametrize(
+    ("others", "lines"),
+    [
+        ([], []),
+        ([(600, CALL)], [69]),
+        ([(960, ("data.py", 19, "__getitem__"))], []),  # of a dataset, though seen nowhere else
+        ([(640, ("data.py", 29, "smoothed"))], [29]),  # a second one: the optimizer calls it as well
+        ([(100, CALL), (600, CALL)], [69]),  # the loop fetches a batch, once
+    ],
+)
+def test_a_line_of_loading_that_was_seen_late_is_no_place_of_the_optimizer(recording, others, lines):
+    finding = seen_late(recording, *others).find("unfused-optimizer")
+    assert [where.line for where in finding.where if where.file] == lines
+    assert finding.where[-1].op == STEP

@@ -7,15 +7,19 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
+from array import array
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 
 import pytest
 
+from diagnose.capture.frames import stretch
 from diagnose.capture.frames.layout import addresses, find_layout
 from diagnose.capture.frames.memory import Memory, UnreadableError
 from diagnose.capture.frames.reader import EndedError, FrameReader
+from diagnose.capture.frames.stretch import Order, Stretch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory of processes is read on Linux")
 
@@ -170,3 +174,38 @@ def test_a_wrong_address_ends_no_reader():
         wrong = FrameReader(memory, layout, addresses()._replace(thread=id(block) + 64), ())
         with pytest.raises(UnreadableError):
             wrong.innermost(id(block) + 64, int.from_bytes(block[:8], "little"))
+
+
+class Reading:
+    """Stands in for the reader: each reading sees the next line and takes so many ms on the clock."""
+
+    def __init__(self, took_ms):
+        self.now_ns, self.line, self._took_ms = 1_000_000_000, 0, iter(took_ms)
+
+    def thread(self, _ident):
+        return 1
+
+    def users(self, _thread, _ident, _depth):
+        self.line += 1
+        self.now_ns += int(next(self._took_ms) * 1e6)
+        return (SimpleNamespace(place=("train.py", self.line, "main")),)
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "line", "seen_ns"),
+    [
+        ([0.2], 1, 1_000_100_000),
+        ([3.0, 0.2], 2, 1_003_100_000),  # it lost its core: the line is of up to 3 ms later
+        ([3.0, 0.8, 2.0], 2, 1_003_400_000),  # all take long: the quickest
+    ],
+)
+def test_a_sample_lies_where_its_frames_were_read(monkeypatch, took_ms, line, seen_ns):
+    reader = Reading(took_ms)
+    monkeypatch.setattr(stretch, "time", SimpleNamespace(**vars(time) | {"time_ns": lambda: reader.now_ns}))
+    order = Order(threading.get_ident(), threading.get_native_id(), 0, 1, 1.0, 10, False, (), (), ())
+    taken = Stretch(order, reader, Memory(os.getpid()), 0)
+    taken.look()
+    rows = taken.take()
+    taken.close()
+    assert rows.places == ((("train.py", line, "main"),),)
+    assert list(array("q", rows.time_ns)) == [seen_ns]

@@ -132,6 +132,22 @@ def test_draws_of_functions_that_samples_call_or_are_transformed_by(tmp_path):
     assert SourceLines(tmp_path).stored([("train.py", 5)])["files"]["train.py"]["draws"] == [11, 13, 17]
 
 
+SEEDED = """class Rows:
+    def __getitem__(self, i):
+        rng = np.random.default_rng(self.seeds[i])
+        return made(rng.normal(size=3), i)
+def made(row, i):
+    rng = random.Random(i)
+    return row[rng.randrange(3):] + self.rng.normal()
+"""
+
+
+def test_where_samples_draw_by_a_seed_of_their_own(tmp_path):
+    an_hour_old(tmp_path / "train.py", SEEDED)
+    file = SourceLines(tmp_path).stored([("train.py", 4)])["files"]["train.py"]
+    assert (file["draws"], file["seeded"]) == ([7], [3, 4, 6])
+
+
 def test_the_encoding_that_a_file_declares(tmp_path):
     an_hour_old(tmp_path / "train.py", "# coding: latin-1\r\nname = 'Jörg'\r\n")
     assert texts(SourceLines(tmp_path).stored([("train.py", 2)])) == {"train.py": {"2": "name = 'Jörg'"}}

@@ -193,14 +193,21 @@ def test_files_below_the_working_folder_are_named_from_there(tmp_path):
     samples = {"places": [["/home/me/project/data.py", 3, "load"], ["/home/me/project2/x.py", 1, "f"]]}
     rows = {**samples, "time_ns": [10], "place": [0], "running": [1]}
     (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
-    file = {"sha256": "0", "changed_at": "", "lines": {"3": "load()"}, "loops": {"2": 3}, "draws": [3, 7]}
+    file = {
+        "sha256": "0",
+        "changed_at": "",
+        "lines": {"3": "load()"},
+        "loops": {"2": 3},
+        "draws": [3, 7],
+        "seeded": [5],
+    }
     file["lookups"] = [{"line": 3, "last": 3, "name": "STOP", "built": 1}]
     stored = {"files": {"/home/me/project/data.py": file}}
     (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps(stored).encode()))
     (capture,) = open_captures([tmp_path])
     assert [file for file, _, _ in capture.samples.places] == ["data.py", "/home/me/project2/x.py"]
     assert (capture.lines, capture.loops) == ({("data.py", 3): "load()"}, {"data.py": ((2, 3),)})
-    assert capture.draws == {"data.py": (3, 7)}
+    assert (capture.draws, capture.seeded) == ({"data.py": (3, 7)}, {"data.py": (5,)})
     assert capture.lookups == {"data.py": (LookupRecord(line=3, last=3, name="STOP", built=1),)}
 
 

@@ -43,6 +43,7 @@ class _Stored(NamedTuple):
     lines: dict[str, str]  # text by line
     loops: dict[str, int]  # last line by first line
     draws: list[int]  # lines
+    seeded: list[int]  # lines
     lookups: list[Mapping[str, object]]  # of those lines, as ``LookupRecord``
 
 
@@ -69,8 +70,8 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(file.lines)
-            loops, draws, lookups = self._trees[name]
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, []))
+            loops, draws, seeded, lookups = self._trees[name]
+            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, seeded, []))
             each.lookups.extend(known for known in lookups if _is_at(known, line) and known not in each.lookups)
             each.lines[str(line)] = text
             for head, last in loops:

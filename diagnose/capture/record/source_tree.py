@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diagnose.capture.record.list_lookups import list_lookups
+from diagnose.capture.record.seeded_draws import draw_lines
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SourceTree", "source_tree"]
 
@@ -32,27 +32,29 @@ class SourceTree(NamedTuple):
 
     loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
+    seeded: list[int]  # draws that depend on nothing but a seed, in any function
     lookups: list[Mapping[str, object]]  # tests of membership in a list that is built once
 
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
     """Return what the tree of a source file shows; nothing of what is no Python."""
     if sum(map(len, lines)) > MAX_CHARACTERS:
-        return SourceTree([], [], [])
+        return SourceTree([], [], [], [])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes: the script had them already
             tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
     except (SyntaxError, ValueError, RecursionError):
-        return SourceTree([], [], [])
+        return SourceTree([], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
-    code = {number: line.partition("#")[0] for number, line in enumerate(lines, 1)}
-    draws = {line for line in _of_samples(tree) if RANDOM_DRAW.search(code.get(line, ""))}
-    draws |= {line for line, text in code.items() if _TRANSFORM.search(text)}
+    drawn = draw_lines(tree, lines)
+    draws = drawn.draws & set(_of_samples(tree))
+    draws |= {number for number, line in enumerate(lines, 1) if _TRANSFORM.search(line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
         sorted(draws)[:MAX_DRAWS],
+        sorted(drawn.seeded)[:MAX_DRAWS],
         list_lookups(tree, lines),
     )
 
