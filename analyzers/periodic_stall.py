@@ -94,6 +94,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
             "amortised_ms": round(stall.lost_ns / 1e6, 3),
             "cost_factor": round(stall.factor, 3),
             "phase": stall.phase,
+            "has_device": t.device_id >= 0,
             **_loader(t),
         },
     )

@@ -135,6 +135,7 @@ def _facts(t: Tables) -> Facts:
         "waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None,
         "after_read": _share_after_reads(t, pieces),
         "in_pass": share_in_passes(t, pieces),
+        "has_device": t.device_id >= 0,
         "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
     }
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.diagnosis import Finding
+
 
 @pytest.fixture
 def ran(recording, run_steps):
@@ -107,3 +110,10 @@ def test_python_that_saves_goes_to_a_thread_and_no_other(late):
     late.samples_every(10, 310, 690, ("train.py", 12, "main"), 1)
     late.lines["train.py", 12] = "torch.save(model.state_dict(), 'last.pt')"
     assert [p.id for p in late.prescribe("python-stall")] == ["save-in-background"]
+
+
+@pytest.mark.parametrize(("has_device", "least"), [(True, 0.3), (False, 0.15), (None, 0.3)])
+def test_without_a_device_the_thread_that_saves_takes_from_the_steps_beside_it(has_device, least):
+    facts = {"phase": "checkpoint"} | ({} if has_device is None else {"has_device": has_device})
+    (p,) = prescribe(Finding("periodic-stall", "", 10e6, facts=facts), 100e6)
+    assert (p.id, p.saves_ns) == ("save-in-background", (pytest.approx(least * 10e6), pytest.approx(0.95 * 10e6)))
