@@ -22,6 +22,7 @@ MIN_BEST_SHARE = 0.9  # multiples of a period explain as much: the shortest that
 ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
 STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
 STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
+MAX_SHIFT = 1  # of a place between runs: objects are counted from where warming up ended, a step sooner or later
 MIN_LONG_RATIO = (
     3  # times the median step: what a run of the program does now and then, and no slower spell of the machine
 )
@@ -70,8 +71,9 @@ def _long_in_all(runs: Sequence[Floats]) -> list[Rows]:
     if len(runs) < 2 or not all(len(run) for run in runs):
         return [np.empty(0, np.intp)] * len(runs)
     num = min(map(len, runs))
-    found = np.flatnonzero(np.logical_and.reduce([run[:num] >= MIN_LONG_RATIO * np.median(run) for run in runs]))
-    return [found[found > 0]] * len(runs)
+    is_long = [run[:num] >= MIN_LONG_RATIO * np.median(run) for run in runs]
+    shifted = np.logical_and.reduce([np.convolve(each, np.ones(2 * MAX_SHIFT + 1), "same") > 0 for each in is_long])
+    return [found[found > 0] for found in (np.flatnonzero(each & shifted) for each in is_long)]
 
 
 def _apart(steps: Floats, long: Rows) -> tuple[Floats, float]:

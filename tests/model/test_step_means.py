@@ -53,3 +53,19 @@ def test_long_steps_of_one_run_alone_and_first_ones_are_the_machines():
     for runs in ([stalled, even, even], [cold, cold, cold]):
         assert max(rows.max() for rows in whole_periods(runs)) < 12
         assert max(rows.mean() for rows in whole_periods(runs)) < 11
+
+
+def test_long_steps_that_are_a_step_apart_in_equal_runs_are_the_programs():
+    """Collections of garbage, of 160 ms among 4, a step sooner in one of the runs; a stall is at a place of its own."""
+    at = np.array([8, 72, 132, 198, 262])
+    runs = [np.full(300, 4.0) for _ in range(3)]
+    for run, sooner in zip(runs, (0, 0, 1), strict=True):
+        run[at - sooner] = 160.0
+    runs[1][100] = 500.0
+    assert [float(run.mean()) for run in whole_periods(runs)] == pytest.approx([4 + 5 * 156 / 300] * 3, rel=0.01)
+
+
+def test_long_steps_further_apart_are_the_machines():
+    runs = [np.full(300, 4.0) for _ in range(2)]
+    runs[0][[50, 130, 250]] = runs[1][[55, 141, 247]] = 160.0
+    assert [float(run.mean()) for run in whole_periods(runs)] == pytest.approx([4.0, 4.0])
