@@ -150,24 +150,18 @@ def rows_of(subject: Subject, keep: Path, quantile: float = 0.5) -> list[RangeRo
                 made,
                 float(np.median([np.quantile(run, quantile) for run in planted])) / 1e6,
                 stated_range(diagnosis, prescription),
-                _saving(_is_rare(diagnosis, prescription), planted, changed, quantile),
+                _saving(prescription, planted, changed, quantile),
                 diagnosis.cpu_wait or 0.0,
             )
         )
     return found
 
 
-def _is_rare(diagnosis: Diagnosis, prescription: Prescription) -> bool:
-    """Return whether a change is for what comes in some steps only: once in two of the recorded ones, or less."""
-    if prescription.mean_step_ns is not None:
-        return True
-    found = next((f for f in diagnosis.findings if f.rule == prescription.rule), None)
-    return found is not None and 2 * found.count <= diagnosis.steps
-
-
-def _saving(is_rare: bool, planted: Steps, changed: Steps, quantile: float) -> Saving:
+def _saving(prescription: Prescription, planted: Steps, changed: Steps, quantile: float) -> Saving:
     """Return what runs show: by the mean step where the change is for what comes in some steps only."""
-    return mean_saving(planted, changed) if is_rare else usual_saving(planted, changed, quantile)
+    if prescription.mean_step_ns is not None:
+        return mean_saving(planted, changed)
+    return usual_saving(planted, changed, quantile)
 
 
 def _predicts(prescription: Prescription) -> bool:
