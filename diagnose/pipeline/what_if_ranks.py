@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from diagnose.analyzers import META
+from diagnose.changes.common.buckets import MAX_UNEXPLAINED
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.forecast import Forecast
@@ -25,9 +26,6 @@ from diagnose.replay.predict import MAX_ERROR_TO_RELY
 from diagnose.text.numbers import percent, plural
 
 __all__ = ["of_all_ranks"]
-
-_ARTICLE = {"all_reduce": "an", "all_gather": "an"}
-MAX_UNEXPLAINED = 0.1  # of the step: what sizes and one rate may be off for the recorded buckets
 
 
 def of_all_ranks(
@@ -46,90 +44,89 @@ def of_all_ranks(
         UsageError: nothing of what is asked about was recorded, or the replay misses the measured steps by too much.
     """
     comparison, _ = compare_captures(captures)
-    now = schedule_of(comparison.ranks, comparison.matches, comparison.times)
-    if now is None and not asked.without_late:
+    schedule = schedule_of(comparison.ranks, comparison.matches, comparison.times)
+    if schedule is None and not asked.without_late:
         raise UsageError(
             "The recording holds no two steps in which the ranks share collectives, so that their exchanges cannot be "
             "replayed: give the traces of all ranks of a job, of the same steps."
         )
-    before = forecasts[-1]
+    before, least = forecasts[-1], _computing(comparison)
     if asked.without_late:
-        before = _without_late(comparison, forecasts, without, applied)
+        saved = _saved_without_late(comparison, forecasts, without, applied)
+        ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
+        before = _shortened(before, saved, least, f"{ranks} as the others of its role")
         yield before
-    if now is None:
+    if schedule is None:
         return
-    _check(replayed(now, now).error)
-    now = without_excess(now, excess_of(comparison.ranks, comparison.lateness)) if asked.without_late else now
-    num, least = plural(len(comparison.ranks), "rank"), _computing(comparison)
+    _check(replayed(schedule, schedule).error)
+    if asked.without_late:
+        schedule = without_excess(schedule, excess_of(comparison.ranks, comparison.lateness))
+    num = plural(len(comparison.ranks), "rank")
     if asked.bucket_mb is not None:
-        was, now = _in_buckets(now, asked.bucket_mb * 2**20)
-        before = _after(before, was, now, least, f"gradient buckets of {asked.bucket_mb:g} MB on {num}")
+        baseline, schedule = _in_buckets(schedule, asked.bucket_mb * 2**20)
+        title = f"gradient buckets of {asked.bucket_mb:g} MB on {num}"
+        before = _shortened(before, _saved(baseline, schedule), least, title)
         yield before
     for name in asked.overlap:
-        then = overlapped(now, name)
-        if then is None:
-            waited = sorted({c.kind.name for step in now.steps for c in step.collectives if _is_waited_for(c.parts)})
-            raise UsageError(
-                f"No rank waits for {_ARTICLE.get(name, 'a')} {name} that could run beside computing, so nothing is "
-                f"gained by overlapping it. Waited for: {', '.join(waited) or 'none'}."
-            )
-        before = _after(before, now, then, least, f"{name} overlapped on {num}")
-        now = then
+        after = _overlapped(schedule, name)
+        before = _shortened(before, _saved(schedule, after), least, f"{name} overlapped on {num}")
+        schedule = after
         yield before
+
+
+def _overlapped(schedule: Schedule, name: str) -> Schedule:
+    """Return the steps with collectives of this name overlapped with computation."""
+    after = overlapped(schedule, name)
+    if after is None:
+        waited = sorted({c.kind.name for step in schedule.steps for c in step.collectives if _is_waited_for(c.parts)})
+        raise UsageError(
+            f"No rank waits for {'an' if name.startswith('a') else 'a'} {name} that could overlap with computation, so "
+            f"nothing is gained by overlapping it. Waited for: {', '.join(waited) or 'none'}."
+        )
+    return after
 
 
 def _is_waited_for(parts: Sequence[Part]) -> bool:
     return any(p.blocks is not None for p in parts)
 
 
-def _check(error: float) -> None:
+def _check(error: float, refused: str = "nothing is predicted of what the ranks exchange") -> None:
     """Refuse to answer where the unchanged replay misses the measured steps."""
     if abs(error) > MAX_ERROR_TO_RELY:
         raise UsageError(
-            f"The replay of all ranks misses the measured steps by {percent(error, 0)}, too much to rely on: nothing "
-            "is predicted of what the ranks exchange."
+            f"The replay of all ranks misses the measured steps by {percent(error, 0)}, too much to rely on: {refused}."
         )
 
 
-def _without_late(
+def _saved_without_late(
     comparison: Comparison, forecasts: Sequence[Forecast], without: Collection[str], applied: Collection[str]
-) -> Forecast:
-    """Return the step with the late ranks as their equals are.
+) -> float:
+    """Return what is saved if the late ranks are as their equals are, ns.
 
-    What a late rank has more of by causes that are gone is not taken away once more, nor what other ranks compute.
+    What a late rank has more of by causes that are gone is not taken away once more.
     """
-    then = comparison.without_late
-    if then is None:
+    found = comparison.without_late
+    if found is None:
         raise UsageError(
             f"No rank is late in most steps of this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
             "shows what the ranks wait for."
         )
-    if abs(then.error) > MAX_ERROR_TO_RELY:
-        raise UsageError(
-            f"The replay of all ranks misses the measured steps by {percent(then.error, 0)}, too much to rely on: "
-            f"{LATE_RANKS} cannot be taken away."
-        )
-    ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
-    before = forecasts[-1]
+    _check(found.error, f"{LATE_RANKS} cannot be taken away")
     gone = {*without, *(rule for rule, meta in META.items() if {*applied} & {*meta.changes, *meta.also})}
     twice = sum(max(ns, 0.0) for cause, ns in comparison.reason.differences.items() if cause in gone)
-    saved = max(then.saved_ns - min(twice, max(forecasts[0].step_ns - before.step_ns, 0.0)), 0.0)
-    least = _computing(comparison)
-    step_ns, low_ns, high_ns = (
-        max(ns - saved, min(ns, least)) for ns in (before.step_ns, before.low_ns, before.high_ns)
-    )
-    return Forecast((), f"{ranks} as the others of its role", step_ns, low_ns, high_ns)
+    return max(found.saved_ns - min(twice, max(forecasts[0].step_ns - forecasts[-1].step_ns, 0.0)), 0.0)
 
 
-def _in_buckets(now: Schedule, num_bytes: float) -> tuple[Schedule, Schedule]:
+def _in_buckets(schedule: Schedule, num_bytes: float) -> tuple[Schedule, Schedule]:
     """Return the steps with the recorded buckets and with those of another size."""
-    found = in_buckets(now, num_bytes)
+    found = in_buckets(schedule, num_bytes)
     if found is None:
         raise UsageError(
             "Buckets of another size cannot be replayed: the steps hold no buckets of DistributedDataParallel with "
             "recorded sizes, or no backward that fills them."
         )
-    off = replayed(now, found[0]).after_ns / max(replayed(now, now).unchanged_ns, 1.0) - 1
+    modelled = replayed(schedule, found[0])
+    off = modelled.after_ns / max(modelled.unchanged_ns, 1.0) - 1
     if abs(off) > MAX_UNEXPLAINED:
         raise UsageError(
             "Buckets of another size cannot be replayed: what the recorded ones take does not follow from their sizes "
@@ -138,12 +135,16 @@ def _in_buckets(now: Schedule, num_bytes: float) -> tuple[Schedule, Schedule]:
     return found
 
 
-def _after(before: Forecast, was: Schedule, now: Schedule, least: float, title: str) -> Forecast:
-    """Return the step after a change of the schedule, which may make it longer too."""
-    pair = replayed(was, now)
-    saved = pair.unchanged_ns - pair.after_ns
+def _saved(baseline: Schedule, after: Schedule) -> float:
+    """Return what a change of the schedule saves, ns; less than 0 where it makes steps longer."""
+    pair = replayed(baseline, after)
+    return pair.unchanged_ns - pair.after_ns
+
+
+def _shortened(before: Forecast, saved_ns: float, least_ns: float, title: str) -> Forecast:
+    """Return the step after one more change; none is shorter than what ranks compute that are not late."""
     step_ns, low_ns, high_ns = (
-        max(ns - saved, min(ns, least)) for ns in (before.step_ns, before.low_ns, before.high_ns)
+        max(ns - saved_ns, min(ns, least_ns)) for ns in (before.step_ns, before.low_ns, before.high_ns)
     )
     return Forecast((), title, step_ns, low_ns, high_ns)
 
