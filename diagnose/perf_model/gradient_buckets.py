@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 
-__all__ = ["START_UP_NS", "cut_anew", "rate_of"]
+__all__ = ["START_UP_NS", "cut_anew", "rate_of", "transfer_ns"]
 
 START_UP_NS = 20_000  # of a collective, whatever it carries
 
@@ -14,6 +14,11 @@ START_UP_NS = 20_000  # of a collective, whatever it carries
 def rate_of(num_bytes: Floats, transfer: Floats) -> float:
     """Return the bytes per ns of collectives of these sizes that take so long, ns, of which one part is start-up."""
     return float(np.median(num_bytes / np.maximum(transfer - START_UP_NS, 1.0)))
+
+
+def transfer_ns(num_bytes: float, rate: float) -> float:
+    """Return what a collective of so many bytes takes at a rate in bytes per ns, once all members are there."""
+    return START_UP_NS + num_bytes / rate
 
 
 def cut_anew(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes: float) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.model.choices import REDUCED
-from diagnose.perf_model.gradient_buckets import START_UP_NS, cut_anew, rate_of
+from diagnose.perf_model.gradient_buckets import cut_anew, rate_of, transfer_ns
 from diagnose.ranks.replay import Collective, Part, Schedule, Step
 
 __all__ = ["in_buckets", "overlapped"]
@@ -55,7 +55,8 @@ def _at_rate(step: Step, rate: float) -> Step:
     return replace(
         step,
         collectives=tuple(
-            c._replace(transfer_ns=_takes(c.kind.num_bytes, rate)) if _is_bucket(c) else c for c in step.collectives
+            c._replace(transfer_ns=transfer_ns(c.kind.num_bytes, rate)) if _is_bucket(c) else c
+            for c in step.collectives
         ),
     )
 
@@ -68,10 +69,6 @@ def _cut(step: Step, bucket_bytes: float, rate: float) -> Step:
             by_group[tuple(p.rank for p in c.parts)].append(c)
     anew = [bucket for group in by_group.values() for bucket in _of_size(step, group, bucket_bytes, rate)]
     return replace(step, collectives=tuple(_merged([c for c in step.collectives if not _is_bucket(c)], anew)))
-
-
-def _takes(num_bytes: float, rate: float) -> float:
-    return START_UP_NS + num_bytes / rate
 
 
 def _of_size(step: Step, buckets: Sequence[Collective], bucket_bytes: float, rate: float) -> Iterator[Collective]:
@@ -89,7 +86,7 @@ def _of_size(step: Step, buckets: Sequence[Collective], bucket_bytes: float, rat
     for k, size in enumerate(sizes.tolist()):
         is_last = k == len(sizes) - 1
         parts = tuple(Part(rank, float(full[i][k]), blocks[i] if is_last else None) for i, rank in enumerate(ranks))
-        yield Collective(replace(kind, num_bytes=round(size)), _takes(size, rate), parts)
+        yield Collective(replace(kind, num_bytes=round(size)), transfer_ns(size, rate), parts)
 
 
 def _merged(others: Sequence[Collective], moved: Sequence[Collective]) -> list[Collective]:

@@ -91,7 +91,7 @@ def _recording_left(t: Tables, finding: Finding) -> float:
     if t.device_id >= 0 or t.capture.event_cost_ns:
         return 0.0
     rows = t.causes.of(finding.rule)
-    begun = np.sort(t.trace.events.start[t.host_rows(Kind.OP, Kind.ANNOTATION)], kind="stable")
+    begun = t.trace.events.start[t.host_rows(Kind.OP, Kind.ANNOTATION)]
     inside = np.searchsorted(begun, t.causes.end[rows]) - np.searchsorted(begun, t.causes.start[rows])
     per_step = float(inside.sum()) / max(t.steps.num, 1)
     return min(per_step * HIDDEN_EVENT_NS / finding.lost_ns, MAX_RECORDING)

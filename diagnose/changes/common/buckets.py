@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.perf_model.gradient_buckets import START_UP_NS, cut_anew, rate_of
+from diagnose.perf_model.gradient_buckets import cut_anew, rate_of, transfer_ns
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Transform
 from diagnose.replay.simulate import simulate
@@ -99,7 +99,7 @@ def _unexplained(graph: Graph, known: Reductions) -> float:
     for nodes, ready, num_bytes, _ in _by_step(graph, known):
         end = 0.0
         for at, size in zip(ready.tolist(), num_bytes.tolist(), strict=True):
-            end = max(end, at) + START_UP_NS + size / known.rate
+            end = max(end, at) + transfer_ns(size, known.rate)
         off.append(abs(end - float(graph.end[nodes[-1]])))
     return float(np.mean(off)) if off else 0.0
 
@@ -117,7 +117,7 @@ def end_of_buckets(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes:
     full, sizes = cut_anew(ready, num_bytes, begin, bucket_bytes)
     end = 0.0
     for at, size in zip(full.tolist(), sizes.tolist(), strict=True):
-        end = max(end, at) + START_UP_NS + size / rate
+        end = max(end, at) + transfer_ns(size, rate)
     return end
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "KEEPING_WORKERS",
     "KEPT_WORKERS",
     "MORE_WORKERS",
+    "OWN_COLLATE",
     "PREFETCH_FACTOR",
     "SHARED_OUT",
     "SPLIT_BY_HAND",
@@ -48,7 +49,7 @@ __all__ = [
 # true in the median step (docs/savings.md).
 HIDDEN, HIDDEN_WAITING = 0.85, 0.9
 _OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConstantSampler"})
-_OWN_COLLATE = frozenset({"default_collate", "default_convert"})
+OWN_COLLATE = frozenset({"default_collate", "default_convert"})
 THREADS = 8  # that wait for storage at the same time, in each process that loads
 PREFETCH_FACTOR = 4  # batches that each of many workers prepares
 
@@ -152,8 +153,7 @@ BESIDE, BESIDE_WAITING = 1.3, 1.15
 def slower_beside(facts: Facts, workers: int) -> float:
     """Return how much longer training and loading may take beside each other, where not each surely has a core."""
     known = recorded_cores(facts)
-    trainer = 1.0 if facts.get("has_device") else number(facts, "num_threads") or 1.0
-    if not known or trainer + workers <= known / 2:
+    if not known or _training_cores(facts) + workers <= known / 2:
         return 1.0
     return BESIDE_WAITING if facts.get("waits") else BESIDE
 
@@ -170,8 +170,12 @@ def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, worke
     step_ns = max(loading_ns / max(workers, 1), training_ns)
     if facts.get("waits"):
         return step_ns
-    trainer = 1.0 if facts.get("has_device") else min(number(facts, "num_threads") or 1.0, cpus)
-    return max(step_ns, (training_ns * trainer + loading_ns) / cpus)
+    return max(step_ns, (training_ns * min(_training_cores(facts), cpus) + loading_ns) / cpus)
+
+
+def _training_cores(facts: Facts) -> float:
+    """Return the cores that the training keeps: without a device as many as its operators have threads."""
+    return 1.0 if facts.get("has_device") else number(facts, "num_threads") or 1.0
 
 
 def leaves_no_gain(facts: Facts, stall_ns: float, cpus: int) -> bool:
@@ -260,7 +264,7 @@ def _kept(facts: Facts) -> list[str]:
     kept = ["shuffle=True"] if sampler == "RandomSampler" else []
     if sampler and sampler not in _OWN_SAMPLERS:
         kept.append("sampler=sampler")
-    if collate and collate not in _OWN_COLLATE:
+    if collate and collate not in OWN_COLLATE:
         kept.append(f"collate_fn={collate}" if str(collate).isidentifier() else "collate_fn=collate_fn")
     return [*kept, "drop_last=True"] if facts.get("drop_last") else kept
 

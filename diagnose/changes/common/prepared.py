@@ -9,7 +9,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
-from diagnose.changes.common.loading import is_iterable, number
+from diagnose.changes.common.loading import OWN_COLLATE, is_iterable, number
 from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
 from diagnose.text.numbers import duration
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "prepared"]
 
+_WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # samplers whose batches are all samples of a dataset
 # Samplers of torch that ask a dataset for its length and give one whole number for a sample. Others may give anything.
-_BY_INDEX = frozenset({"RandomSampler", "SequentialSampler", "DistributedSampler"})
-_WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # whose batches are all samples: a rank has a part of them
-_OWN_COLLATE = frozenset({"default_collate", "default_convert"})
+_BY_INDEX = _WHOLE | {"DistributedSampler"}
 # More than that a machine may not have beside the training: each rank keeps its own list.
 MAX_KEPT_BYTES = 8e9
 
@@ -78,7 +77,7 @@ def _name(made: CallRecord) -> str:
 def _is_of_dataset(facts: Facts) -> bool:
     """Return whether the slow line is known to be the dataset's: a function that collates is called for each batch."""
     collate = facts.get("collate_fn")
-    return not collate or collate in _OWN_COLLATE or facts.get("line_function") == "__getitem__"
+    return not collate or collate in OWN_COLLATE or facts.get("line_function") == "__getitem__"
 
 
 def _edit(facts: Facts, made: CallRecord, every: str) -> EditedCall | None:
