@@ -100,8 +100,8 @@ def _find_on_host(t: Tables) -> list[Finding]:
     facts = {**_ddp_facts(t), **_free_cores(t)}
     if facts.get("free_cores") == 0:
         text += (
-            " The ranks of this machine compute on all of its cores: what runs beside computing, or casts gradients, "
-            "takes from it."
+            " The ranks of this machine compute on all of its cores: collectives that overlap with computation, and "
+            "casts of gradients, slow it down."
         )
     if t.capture.info is not None and not facts["ddp"]:  # the capture would have seen one being made
         reductions = sum(1 for row in rows.tolist() if REDUCTION.search(t.name(row)))

@@ -4,7 +4,7 @@ What it does
     Computes once, before the training, what depends on the sample alone and comes before its first random draw, or
     makes the line itself cheaper. Where the script hands a dataset with an index to the DataLoader by a variable, and
     no line of it is known to draw random numbers, a list of all samples takes the dataset's place: one argument of the
-    call, as a diff where its length and its sampler are known. The lines that are shown beside it fit what the slow
+    call, as a diff where its length and its sampler are known. The lines shown with it fit what the slow
     line's recorded text does: a loop over values, text, parsing, rows of a table, images. Where the line tests whether
     values are in a list that its class or module builds once, the list becomes a set: as a diff, where nothing else in
     the file reads it.

@@ -44,16 +44,16 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
-    from diagnose.perf_model.gradient_buckets import START_UP_NS
+    from diagnose.perf_model.gradient_buckets import LATENCY_NS
     from diagnose.replay.effects import effect_of_tasks
 
     tasks = np.flatnonzero(t.tasks.is_collective)
-    carried = np.maximum((t.tasks.end - t.tasks.start)[tasks].astype(np.float64) - START_UP_NS, 0.0)
+    carried = np.maximum((t.tasks.end - t.tasks.start)[tasks].astype(np.float64) - LATENCY_NS, 0.0)
     if not carried.sum():
         return None
     assumption = (
         f"Each collective takes {percent(HALVED[0], 0)} to {percent(HALVED[1], 0)} less, but for "
-        f"{START_UP_NS // 1000} µs of latency."
+        f"{LATENCY_NS // 1000} µs of latency."
     )
     return effect_of_tasks(t, finding, tasks, (carried * HALVED[0], carried * HALVED[1]), assumption)
 

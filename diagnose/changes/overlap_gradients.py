@@ -53,14 +53,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.changes.common.buckets import with_buckets
-    from diagnose.perf_model.gradient_buckets import START_UP_NS
+    from diagnose.perf_model.gradient_buckets import LATENCY_NS
     from diagnose.replay.effects import Effect
 
     change = with_buckets(t, BUCKET_MB)
     if change is None:
         return None
     assumption = (
-        f"Gradients are ready evenly during the backward; a bucket takes {START_UP_NS // 1000} µs and its bytes."
+        f"Gradients are ready evenly during the backward; a bucket takes {LATENCY_NS // 1000} µs and its bytes."
     )
     return Effect(change, change, min(finding.lost_ns, t.steps.step_ns), assumption)
 

@@ -189,7 +189,7 @@ cli.add_command(gate)
     multiple=True,
     type=click.Choice(OVERLAPPED),
     metavar="COLLECTIVE",
-    help=f"Run these collectives beside computing: {', '.join(OVERLAPPED)}; repeatable.",
+    help=f"Overlap these collectives with computation: {', '.join(OVERLAPPED)}; repeatable.",
 )
 @option(
     "--scale",

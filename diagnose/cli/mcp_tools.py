@@ -57,7 +57,7 @@ class WhatIf(Arguments, frozen=True):
     no_sync: Annotated[list[str], Meta(description="Lines that no longer wait for the device: FILE:LINE.")] = []
     workers: Annotated[int, Meta(ge=1, description="Load batches in so many worker processes.")] | None = None
     bucket_mb: Annotated[float, Meta(gt=0, description="Reduce gradients in buckets of this size, MB.")] | None = None
-    overlap: Annotated[list[str], Meta(description="Collectives of all ranks to run beside computing.")] = []
+    overlap: Annotated[list[str], Meta(description="Collectives of all ranks to overlap with computation.")] = []
     scale: Annotated[list[str], Meta(description="PATTERN=FACTOR: the time of kernels of that name.")] = []
 
     def command(self, locate: Locate) -> list[str]:

@@ -13,4 +13,4 @@ ENGLISH: Final = "en"
 LANGUAGES: Final = (ENGLISH, "zh")
 
 REDUCED: Final = ("all_reduce", "reduce_scatter")  # collectives whose results the optimizer needs, and nothing before
-OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may run beside computing
+OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may overlap with computation

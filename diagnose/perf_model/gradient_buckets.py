@@ -1,4 +1,4 @@
-"""Gradients of a backward cut into buckets of another size: when each bucket is full, and what it takes to reduce."""
+"""Gradients of a backward in buckets of another size: when each bucket is full, and how long its reduction takes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 
-__all__ = ["START_UP_NS", "cut_anew", "rate_of", "transfer_ns"]
+__all__ = ["LATENCY_NS", "bandwidth_of", "rebucketed", "transfer_ns"]
 
-START_UP_NS = 20_000  # of a collective, whatever it carries
+LATENCY_NS = 20_000  # of a collective, whatever it carries
 
 
-def rate_of(num_bytes: Floats, transfer: Floats) -> float:
-    """Return the bytes per ns of collectives of these sizes that take so long, ns, of which one part is start-up."""
-    return float(np.median(num_bytes / np.maximum(transfer - START_UP_NS, 1.0)))
+def bandwidth_of(num_bytes: Floats, transfer: Floats) -> float:
+    """Return the bytes per ns of collectives of these sizes that take so long, ns, of which one part is latency."""
+    return float(np.median(num_bytes / np.maximum(transfer - LATENCY_NS, 1.0)))
 
 
 def transfer_ns(num_bytes: float, rate: float) -> float:
     """Return what a collective of so many bytes takes at a rate in bytes per ns, once all members are there."""
-    return START_UP_NS + num_bytes / rate
+    return LATENCY_NS + num_bytes / rate
 
 
-def cut_anew(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes: float) -> tuple[Floats, Floats]:
+def rebucketed(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes: float) -> tuple[Floats, Floats]:
     """Return when each of the new buckets is full, and its bytes.
 
     Gradients become ready evenly between the moments at which the recorded buckets were.

@@ -1,4 +1,4 @@
-"""The collectives of all ranks scheduled otherwise: gradient buckets of another size, and exchanges beside computing.
+"""The collectives of all ranks on another schedule: buckets of another size, collectives overlapped with computation.
 
 A change of the schedule is replayed for all ranks at once (`diagnose.ranks.replay`), so that a bucket starts when the
 last rank has filled it, and what waits for it waits on every rank.
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.model.choices import REDUCED
-from diagnose.perf_model.gradient_buckets import cut_anew, rate_of, transfer_ns
+from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
 from diagnose.ranks.replay import Collective, Part, Schedule, Step
 
 __all__ = ["in_buckets", "overlapped"]
@@ -29,8 +29,8 @@ _SERVING = {  # of what is exchanged under these names, what can be overlapped: 
 def in_buckets(recorded: Schedule, num_bytes: float) -> tuple[Schedule, Schedule] | None:
     """Return the schedule with the recorded buckets and with those of another size, at the same rate.
 
-    The rate is the median one of the buckets, waiting left out. What the recorded buckets take by it stands beside the
-    others, so that what the model of sizes and rate is off by is in both. None where no buckets with sizes, or no
+    The rate is the median one of the buckets, waiting left out. Both schedules take their transfers from it, so that the
+    error of the model of sizes and rate is in both. None where no buckets with sizes, or no
     backward that fills them, was recorded.
     """
     sizes, transfers = [], []
@@ -40,10 +40,10 @@ def in_buckets(recorded: Schedule, num_bytes: float) -> tuple[Schedule, Schedule
             return None
         sizes += [float(c.kind.num_bytes) for c in buckets]
         transfers += [c.transfer_ns for c in buckets]
-    rate = rate_of(np.array(sizes), np.array(transfers))
+    rate = bandwidth_of(np.array(sizes), np.array(transfers))
     as_recorded = replace(recorded, steps=tuple(_at_rate(step, rate) for step in recorded.steps))
-    anew = replace(recorded, steps=tuple(_cut(step, num_bytes, rate) for step in recorded.steps))
-    return as_recorded, anew
+    resized = replace(recorded, steps=tuple(_resized(step, num_bytes, rate) for step in recorded.steps))
+    return as_recorded, resized
 
 
 def _is_bucket(c: Collective) -> bool:
@@ -61,14 +61,14 @@ def _at_rate(step: Step, rate: float) -> Step:
     )
 
 
-def _cut(step: Step, bucket_bytes: float, rate: float) -> Step:
-    """Return a step with its buckets cut anew."""
+def _resized(step: Step, bucket_bytes: float, rate: float) -> Step:
+    """Return a step with buckets of another size."""
     by_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for c in step.collectives:
         if _is_bucket(c):
             by_group[tuple(p.rank for p in c.parts)].append(c)
-    anew = [bucket for group in by_group.values() for bucket in _of_size(step, group, bucket_bytes, rate)]
-    return replace(step, collectives=tuple(_merged([c for c in step.collectives if not _is_bucket(c)], anew)))
+    resized = [bucket for group in by_group.values() for bucket in _of_size(step, group, bucket_bytes, rate)]
+    return replace(step, collectives=tuple(_merged([c for c in step.collectives if not _is_bucket(c)], resized)))
 
 
 def _of_size(step: Step, buckets: Sequence[Collective], bucket_bytes: float, rate: float) -> Iterator[Collective]:
@@ -78,7 +78,7 @@ def _of_size(step: Step, buckets: Sequence[Collective], bucket_bytes: float, rat
     for i, last in enumerate(buckets[-1].parts):
         ready = np.array([c.parts[i].arrives for c in buckets])
         begin = max(float(ready[-1] - step.backward[last.rank]), 0.0)
-        moments, sizes = cut_anew(ready, num_bytes, begin, bucket_bytes)
+        moments, sizes = rebucketed(ready, num_bytes, begin, bucket_bytes)
         full.append(moments)
         waits = [c.parts[i].blocks for c in buckets]
         blocks.append(max((at for at in waits if at is not None), default=None))
@@ -107,7 +107,7 @@ def _merged(others: Sequence[Collective], moved: Sequence[Collective]) -> list[C
 
 
 def overlapped(recorded: Schedule, name: str) -> Schedule | None:
-    """Return the schedule in which collectives of this name run beside what follows; None where no rank waits for one.
+    """Return the schedule in which collectives of this name overlap with what follows; None where no rank waits for one.
 
     Reductions are waited for where the last of the step is, by the optimizer. A gather, whose result is needed at
     once, begins when the one before it does (prefetching one ahead). What ranks that share layers exchange stays.
@@ -115,7 +115,7 @@ def overlapped(recorded: Schedule, name: str) -> Schedule | None:
     mine = [c for step in recorded.steps for c in step.collectives if _can_overlap(c, name)]
     if not any(p.blocks is not None for c in mine for p in c.parts):
         return None
-    change = _reduced_beside if name in REDUCED else _gathered_ahead
+    change = _overlapped_reductions if name in REDUCED else _prefetched_gathers
     return replace(recorded, steps=tuple(replace(s, collectives=change(s.collectives, name)) for s in recorded.steps))
 
 
@@ -123,7 +123,7 @@ def _can_overlap(c: Collective, name: str) -> bool:
     return c.kind.name == name and c.kind.purpose in _SERVING[name]
 
 
-def _reduced_beside(collectives: Sequence[Collective], name: str) -> tuple[Collective, ...]:
+def _overlapped_reductions(collectives: Sequence[Collective], name: str) -> tuple[Collective, ...]:
     last: dict[int, int] = {}  # rank: the last one that it waits for
     for i, c in enumerate(collectives):
         if _can_overlap(c, name):
@@ -136,7 +136,7 @@ def _reduced_beside(collectives: Sequence[Collective], name: str) -> tuple[Colle
     )
 
 
-def _gathered_ahead(collectives: Sequence[Collective], name: str) -> tuple[Collective, ...]:
+def _prefetched_gathers(collectives: Sequence[Collective], name: str) -> tuple[Collective, ...]:
     before: dict[int, float] = {}  # rank: its own work done when it came to the gather before
     gathers, others = [], []
     for c in collectives:

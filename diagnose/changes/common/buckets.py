@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.perf_model.gradient_buckets import cut_anew, rate_of, transfer_ns
+from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Transform
 from diagnose.replay.simulate import simulate
@@ -51,7 +51,7 @@ def reductions(t: Tables) -> Reductions | None:
         return None
     num_bytes = each * events.size[tasks.row[mine]]
     length = (tasks.end - tasks.start)[mine].astype(np.float64)
-    rate = rate_of(num_bytes, length)
+    rate = bandwidth_of(num_bytes, length)
     queued = np.where(tasks.launch[mine] >= 0, events.start[tasks.launch[mine]], tasks.start[mine])
     step = np.searchsorted(t.steps.end, queued, side="left").astype(np.intp)
     first = began[np.minimum(np.searchsorted(began, t.steps.start), len(began) - 1)].astype(np.float64)
@@ -114,7 +114,7 @@ def end_of_buckets(ready: Floats, num_bytes: Floats, begin: float, bucket_bytes:
         bucket_bytes: of the new buckets; the last one takes the rest.
         rate: of the link, bytes per ns.
     """
-    full, sizes = cut_anew(ready, num_bytes, begin, bucket_bytes)
+    full, sizes = rebucketed(ready, num_bytes, begin, bucket_bytes)
     end = 0.0
     for at, size in zip(full.tolist(), sizes.tolist(), strict=True):
         end = max(end, at) + transfer_ns(size, rate)

@@ -144,18 +144,18 @@ def shares_cores(facts: Facts, workers: int, cpus: int) -> bool:
 
 
 # Two processors that a machine lists may be two threads of one core, which a virtual machine does not show, and cores
-# share caches and memory: how much longer training and loading may take beside each other, and beside loading that
-# mostly waits. Measured on a virtual machine of two: Python beside Python 1.86 times, products beside either 1.06 and
-# 1.16; a training of 31 ms beside a worker that waits for two thirds of its time 1.14.
-BESIDE, BESIDE_WAITING = 1.3, 1.15
+# share caches and memory: how much longer training and loading may take at the same time, and with loading that mostly
+# waits. Measured on a virtual machine of two: Python with Python 1.86 times, products with either 1.06 and 1.16; a
+# training of 31 ms with a worker that waits for two thirds of its time 1.14.
+SHARED_CORE_SLOWDOWN, SHARED_CORE_SLOWDOWN_WAITING = 1.3, 1.15
 
 
-def slower_beside(facts: Facts, workers: int) -> float:
-    """Return how much longer training and loading may take beside each other, where not each surely has a core."""
+def shared_core_slowdown(facts: Facts, workers: int) -> float:
+    """Return how much longer training and loading take at most at the same time, where cores may be shared."""
     known = recorded_cores(facts)
     if not known or _training_cores(facts) + workers <= known / 2:
         return 1.0
-    return BESIDE_WAITING if facts.get("waits") else BESIDE
+    return SHARED_CORE_SLOWDOWN_WAITING if facts.get("waits") else SHARED_CORE_SLOWDOWN
 
 
 def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, workers: int, cpus: int) -> float:
@@ -196,10 +196,10 @@ def hidden_by_first_workers(
     waits, shares = bool(facts.get("waits")), shares_cores(facts, workers, cpus)
     if leaves_no_gain(facts, stall_ns, cpus):
         return None
-    slower = slower_beside(facts, workers)
-    beside, left, cheaply_left = (
+    slowdown = shared_core_slowdown(facts, workers)
+    left_if_shared, left, cheaply_left = (
         (step_with_workers(facts, by * load_ns + ns, by * rest_ns + ns, workers, cpus) - rest_ns) / max(stall_ns, 1.0)
-        for ns, by in ((handed_ns, slower), (handed_ns, 1.0), (handed_ns / CHEAPER, 1.0))
+        for ns, by in ((handed_ns, slowdown), (handed_ns, 1.0), (handed_ns / CHEAPER, 1.0))
     )
     most = max(0.0, 1 - cheaply_left)
     is_little = most < MIN_SAVED and (handed_ns > 0 or shares)
@@ -207,7 +207,7 @@ def hidden_by_first_workers(
         return None  # or it only pays where handing batches over is as cheap as in a loop without a step
     busy = 0.0 if waits else number(facts, "ready_share")
     is_open = busy > MAX_READY_SHARE or shares
-    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - beside)), most
+    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_if_shared)), most
 
 
 def useful_workers(facts: Facts) -> int:

@@ -25,7 +25,7 @@ __all__ = ["Prepared", "prepared"]
 _WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # samplers whose batches are all samples of a dataset
 # Samplers of torch that ask a dataset for its length and give one whole number for a sample. Others may give anything.
 _BY_INDEX = _WHOLE | {"DistributedSampler"}
-# More than that a machine may not have beside the training: each rank keeps its own list.
+# More host memory than that may not be free during training: each rank keeps its own list.
 MAX_KEPT_BYTES = 8e9
 
 
