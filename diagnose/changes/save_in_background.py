@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
 MIN_SAVED_SHARE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
-# Without a device the thread competes with the steps for the CPU. Two scripts on two virtual cores saved 0.2 to 0.7 of it.
+# Without a device the thread competes with the steps for the CPU: two scripts on two virtual cores saved 0.2 to 0.7.
 MIN_SAVED_WITHOUT_DEVICE = 0.15
 
 

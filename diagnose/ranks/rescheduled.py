@@ -29,9 +29,9 @@ _SERVING = {  # of what is exchanged under these names, what can be overlapped: 
 def in_buckets(recorded: Schedule, num_bytes: float) -> tuple[Schedule, Schedule] | None:
     """Return the schedule with the recorded buckets and with those of another size, at the same rate.
 
-    The rate is the median one of the buckets, waiting left out. Both schedules take their transfers from it, so that the
-    error of the model of sizes and rate is in both. None where no buckets with sizes, or no
-    backward that fills them, was recorded.
+    The rate is the median one of the buckets, waiting left out. Both schedules take their transfers from it, so that
+    the error of the model of sizes and rate is in both. None where no buckets with sizes, or no backward that fills
+    them, was recorded.
     """
     sizes, transfers = [], []
     for step in recorded.steps:
@@ -107,7 +107,7 @@ def _merged(others: Sequence[Collective], moved: Sequence[Collective]) -> list[C
 
 
 def overlapped(recorded: Schedule, name: str) -> Schedule | None:
-    """Return the schedule in which collectives of this name overlap with what follows; None where no rank waits for one.
+    """Return the schedule in which such collectives overlap with what follows; None where no rank waits for one.
 
     Reductions are waited for where the last of the step is, by the optimizer. A gather, whose result is needed at
     once, begins when the one before it does (prefetching one ahead). What ranks that share layers exchange stays.
