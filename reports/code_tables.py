@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from diagnose.model.charts import CodeTime, CodeTimes
+from diagnose.model.frozen import NamedTuple
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import tr
 from diagnose.text.patterns import lazy_pattern

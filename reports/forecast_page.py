@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from diagnose.model.forecast import Forecast
+from diagnose.model.frozen import NamedTuple
 from diagnose.reports.colours import legible
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import tr, translated

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple
 
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import answer as answers

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
+from diagnose.model.frozen import NamedTuple
 from diagnose.reports.answer import Prediction, predictions
 from diagnose.reports.format import confidence, duration, percent, place, plural
 from diagnose.reports.language import tr, translated

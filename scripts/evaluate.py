@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep each pair's row there as JSON, and take those that are there")
     parser.add_argument("--minutes", type=float, help="begin no further pair after so many minutes")
     parser.add_argument("--ranges", action="store_true", help="whether stated ranges hold what is measured, on a CPU")
-    parser.add_argument("--turns", type=int, default=3, help="runs of each form, with --ranges (default: 3)")
+    parser.add_argument("--turns", type=int, default=5, help="runs of each form, with --ranges (default: 5)")
     parser.add_argument("--quantile", type=float, default=0.5, help="of a run's steps, with --ranges (default: 0.5)")
     parser.add_argument("--compiling", action="store_true", help="with --ranges: also changes that compile")
     options = parser.parse_args()

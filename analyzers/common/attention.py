@@ -6,11 +6,11 @@ Where no shapes were recorded the order of the operators alone shows it.
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.perf_model.op_inputs import Shape, inputs
 from diagnose.tables import Tables

@@ -6,12 +6,11 @@ Nodes of a CUDA graph have no operators either: of one size are torch's own poin
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import contains, distinct, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import EMPTY, Intervals, distinct, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
@@ -197,12 +196,15 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
-    cost: dict[Where, int] = {}
     largest = np.argsort(-cost_ns, kind="stable")[:MAX_LOOKED_UP]
     found = locate(t, probe.thread[largest], probe.time[largest])
+    of_object: dict[int, int] = {}  # gaps at one place share the object: the place itself is compared once for all
     for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
+        of_object[id(where)] = of_object.get(id(where), 0) + lost
+    cost: dict[Where, int] = {}
+    for where in {id(where): where for where in found}.values():
         bare = replace(where, stack=())
-        cost[bare] = cost.get(bare, 0) + lost
+        cost[bare] = cost.get(bare, 0) + of_object[id(where)]
     ranked = sorted(cost, key=lambda where: -cost[where])
     ranked = [w for w in ranked if w.file or w.op]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from diagnose.model.diagnosis import Facts
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.text.patterns import lazy_pattern
@@ -55,6 +55,8 @@ _SCALAR_PARTS = (
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 _ARITHMETIC = lazy_pattern(r"[-+*/@]")
+# torch's own samplers draw the order of the samples: in the training process, also where workers make these.
+_SAMPLER = lazy_pattern(r"(^|/)torch/utils/data/sampler\.py$")
 
 
 class SampledLine(NamedTuple):
@@ -131,7 +133,7 @@ def work_facts(
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _is_seeded(t, place))
+    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _is_the_same(t, place))
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
@@ -147,10 +149,10 @@ def work_facts(
     }
 
 
-def _is_seeded(t: Tables, place: tuple[str, int, str]) -> bool:
-    """Return whether a line draws from a generator that the same call makes from a seed: the same each time."""
+def _is_the_same(t: Tables, place: tuple[str, int, str]) -> bool:
+    """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
     file, line, _ = place
-    return line in t.capture.seeded.get(file, ())
+    return line in t.capture.seeded.get(file, ()) or _SAMPLER.search(file) is not None
 
 
 def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:

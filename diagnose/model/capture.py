@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,7 +27,7 @@ from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Literal, NamedTuple, overload
+from typing import Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = [
     "BUSY",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from diagnose.model.frozen import NamedTuple
 
 __all__ = ["CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns", "remaining_ratio"]
 

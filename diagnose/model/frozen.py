@@ -1,23 +1,41 @@
-"""``dataclass`` for frozen classes that is cheap to apply: their methods are shared, not compiled for each class.
+"""``dataclass`` and ``NamedTuple`` for classes whose instances do not change, which are cheap to define.
 
-Reading a trace defines about ninety such classes, and the decorator of the standard library compiles six methods for
-each: 0.1 s in all, as long as numpy takes to be imported. Fields, ``replace``, ``asdict``, slots and patterns are the
-standard ones, and type checkers see the standard decorator.
+Reading a trace defines about ninety classes of either kind. For each dataclass the decorator of the standard library
+compiles six methods, 0.1 s in all, as long as numpy takes to be imported: here methods are shared. For each field of a
+named tuple ``typing`` compiles the annotation: here it stays text. Fields, ``replace``, ``asdict``, slots, patterns and
+type hints are the standard ones, and type checkers see the standard names.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import namedtuple
 from dataclasses import MISSING, FrozenInstanceError
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["dataclass"]
+__all__ = ["NamedTuple", "dataclass"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+    from typing import NamedTuple
 else:
+
+    class _NamedTupleMeta(type):
+        """Makes the named tuple that a class statement describes."""
+
+        def __new__(cls, name: str, _bases: tuple[type, ...], body: dict[str, Any]) -> type:
+            fields = body.get("__annotations__", {})
+            defaults = [body[field] for field in fields if field in body]
+            made = namedtuple(name, fields, defaults=defaults, module=body["__module__"])
+            made.__annotations__ = fields
+            for key, value in body.items():
+                if key not in fields and key not in ("__module__", "__annotations__"):
+                    setattr(made, key, value)
+            return made
+
+    NamedTuple = type.__new__(_NamedTupleMeta, "NamedTuple", (), {})
 
     def dataclass(*, frozen: bool, slots: bool = False, eq: bool = True, kw_only: bool = False) -> Any:
         """Return the decorator; ``frozen`` has to be True."""
@@ -42,22 +60,23 @@ def _init_of(cls: Any) -> Any:
     fields = dataclasses.fields(cls)
     known = {f.name for f in fields if f.init}
     positional = [f.name for f in fields if f.init and not f.kw_only]
+    defaults = {f.name: f.default for f in fields if f.default is not MISSING}
+    factories = {f.name: f.default_factory for f in fields if f.default_factory is not MISSING}
     put = object.__setattr__
 
     def __init__(self: Any, /, *args: Any, **given: Any) -> None:
-        values = {**dict(zip(positional, args, strict=False)), **given}
-        if len(args) > len(positional) or len(values) < len(args) + len(given) or not known >= given.keys():
+        named = {**dict(zip(positional, args, strict=False)), **given}
+        if len(args) > len(positional) or len(named) < len(args) + len(given) or not known >= given.keys():
             raise TypeError(f"{cls.__qualname__} is made from {', '.join(f.name for f in fields if f.init)}, each once")
-        for f in fields:
-            if f.name in values:
-                value = values[f.name]
-            elif f.default_factory is not MISSING:
-                value = f.default_factory()
-            elif f.default is not MISSING:
-                value = f.default
-            else:
-                raise TypeError(f"{cls.__qualname__} needs a value of {f.name}")
-            put(self, f.name, value)
+        values = {**defaults, **named}
+        for name, factory in factories.items():
+            if name not in values:
+                values[name] = factory()
+        if len(values) < len(fields):
+            lacking = ", ".join(f.name for f in fields if f.name not in values)
+            raise TypeError(f"{cls.__qualname__} needs a value of {lacking}")
+        for name, value in values.items():
+            put(self, name, value)
 
     return __init__
 

@@ -7,12 +7,13 @@ few vectorised passes over edges: O(n log n) for ``union``, O(n + m) up to the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
+from diagnose.model.frozen import NamedTuple
 
 __all__ = [
     "EMPTY",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from diagnose.model.frozen import NamedTuple
 
 __all__ = ["PlainSteps"]
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, comb, exp, hypot, inf, log
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import quantiles
 from diagnose.model.step_means import whole_periods
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from diagnose.model.events import Device
+from diagnose.model.frozen import NamedTuple
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GpuSpec", "Precision", "spec_of"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isqrt, prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Shape, Tensor
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["BYTES", "Inputs", "Shape", "Tensor", "element_bytes", "inputs"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct, grouped
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, layers

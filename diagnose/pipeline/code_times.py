@@ -7,7 +7,6 @@ window (``step_clock``). Without frames the lines show it that the sampler saw i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.arrays import Floats
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.locations import FRAME
 from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from diagnose.changes import CHANGES
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead

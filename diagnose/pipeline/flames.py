@@ -8,7 +8,6 @@ timing window are shown, and the sampler's lines where no operator runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from diagnose.analyzers import META, WORK
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict, Where
+from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline.verdict import is_shallow
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.diagnosis import HostOperator
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers

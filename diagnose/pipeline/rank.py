@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from diagnose import analyzers
 from diagnose.analyzers.common.extent import of_recording
@@ -15,6 +15,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
+from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline import overhead
 from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.changes.common.buckets import with_buckets
@@ -17,7 +16,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import shown_rank

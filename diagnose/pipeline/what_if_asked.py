@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.run import analyze_captures
 from diagnose.replay.graph import Transform

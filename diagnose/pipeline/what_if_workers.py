@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.changes.common.loading import (
@@ -18,6 +17,7 @@ from diagnose.changes.common.loading import (
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.replay.effects import Effect

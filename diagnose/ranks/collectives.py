@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, covered
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.ranks.purposes import purposes_of

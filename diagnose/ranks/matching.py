@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats
+from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 

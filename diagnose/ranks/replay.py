@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
+from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.profile import RankProfile
 
 __all__ = ["MIN_SLOWER", "MIN_SURELY_SLOWER", "slower", "slower_kernel"]

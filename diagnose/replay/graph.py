@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
 

@@ -175,10 +175,9 @@ class Tables:
         ids = self.trace.events.name[self.tasks.row if among is None else self.tasks.row[among]]
         found = np.zeros(len(self.trace.names) + 1, bool)
         found[ids] = True
-        words = names.words_of(pattern)
+        is_found = names.searcher(pattern)
         for name in np.flatnonzero(found).tolist():
-            text = self.trace.names[name][: names.NAME_PART]
-            found[name] = any(word in text for word in words) and pattern.search(text) is not None
+            found[name] = is_found(self.trace.names[name][: names.NAME_PART])
         mask: Mask = found[ids]
         return mask
 

@@ -7,12 +7,12 @@ still unclaimed. So the pieces tile the idle time whatever the rules return: the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, intersect, subtract, total
 from diagnose.tables.gaps import Gaps
 

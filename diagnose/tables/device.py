@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Partition
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, grouped, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
 from diagnose.text.patterns import lazy_pattern

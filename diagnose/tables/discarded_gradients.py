@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.backward_passes import gradients

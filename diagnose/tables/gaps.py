@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import LATENCY_SPREAD, MIN_LATENCY_NS, latency_bound

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables.names import is_of, rows_of
 
@@ -19,6 +20,7 @@ __all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "m
 MIN_LAUNCH_SHARE = 0.01
 MAX_DEPTH = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
+_FEW = 4  # times that are looked up sooner one by one
 
 _RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
@@ -42,6 +44,8 @@ class Layers(NamedTuple):
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
+        if len(time) <= _FEW:
+            return [self.at(one) for one in time.tolist()]
         found: list[list[int]] = [[] for _ in range(len(time))]
         pending = np.arange(len(time))
         for depth in range(len(self.rows)):

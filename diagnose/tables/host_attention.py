@@ -8,12 +8,12 @@ superfluous. A dropout that draws between them keeps the operators apart: on a C
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows

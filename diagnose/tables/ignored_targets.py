@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, total, union
 from diagnose.model.records import TargetRecord
 from diagnose.tables import Tables, shared_table

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import compress
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table

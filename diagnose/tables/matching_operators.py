@@ -8,12 +8,12 @@ the same but for one place, so are the operators before and behind that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, contains, covered, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, outermost

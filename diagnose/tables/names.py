@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TypeAlias
 
@@ -51,6 +51,7 @@ __all__ = [
     "matching",
     "names_of",
     "rows_of",
+    "searcher",
     "words_of",
 ]
 
@@ -87,6 +88,12 @@ def words_of(pattern: Pattern) -> tuple[str, ...]:
     if isinstance(pattern, AnyCase) or pattern.flags & (re.IGNORECASE | re.VERBOSE):
         return ANY  # one that ignores case looks for its words itself
     return needed_words(pattern.pattern)
+
+
+def searcher(pattern: Pattern) -> Callable[[str], bool]:
+    """Return what tells whether a pattern finds something in a name; where no word of it stands, without a search."""
+    words = words_of(pattern)
+    return lambda name: any(word in name for word in words) and pattern.search(name) is not None
 
 
 _HAS_NAME = "kind has name"  # in ``Trace.cache``: for each kind, whether an event of it has each name
@@ -183,8 +190,9 @@ class _Searched:
             known = np.concatenate([known, np.full(2 * most + 1 - len(known), -1, np.int8)])
             self._found[id(pattern)] = pattern, known
         found = known[numbers]
+        is_found = searcher(pattern)
         for i in np.flatnonzero(found < 0).tolist():
-            found[i] = pattern.search(texts[names[i]]) is not None
+            found[i] = is_found(texts[names[i]])
         known[numbers] = found
         return found > 0
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from itertools import takewhile
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps

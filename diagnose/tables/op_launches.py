@@ -7,13 +7,13 @@ Where the trace has no shapes of its own, as that of a timing window, they come 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, subtract, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host_gaps import host_gaps

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, total, union
 from diagnose.model.records import PaddingRecord
 from diagnose.tables import Tables, shared_table

@@ -11,12 +11,13 @@ what it needs, and with an update of the optimizer's, which changes in place wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, subtract, total, union
 from diagnose.model.records import RepeatRecord
 from diagnose.tables import Tables, shared_table

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution

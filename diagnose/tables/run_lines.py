@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
+from diagnose.model.frozen import NamedTuple
 
 __all__ = ["Shared", "lines_in", "place_of"]
 

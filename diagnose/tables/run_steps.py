@@ -7,12 +7,12 @@ those recorded in the same way; steps in which a profiler was started or had jus
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, quantiles, union
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table

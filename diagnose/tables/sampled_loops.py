@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
+from diagnose.model.frozen import NamedTuple
 from diagnose.tables import Tables
 from diagnose.tables.sampled_issuer import PASSES_ON
 

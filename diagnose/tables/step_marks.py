@@ -9,12 +9,11 @@ annotation at regular intervals. Without any the kernels themselves part steps, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, distinct
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP, matching, rows_of
 from diagnose.tables.step_kernels import repeated_kernels

@@ -11,12 +11,11 @@ task to the end of the last one, and counts as one step.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, distinct, grouped, union
 from diagnose.tables.graph_capture import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of

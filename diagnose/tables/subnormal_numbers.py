@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, union
 from diagnose.model.limits import MIN_NUMBERS
 from diagnose.model.records import SubnormalRecord

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.clock_skew import AGREE_NS, late_by

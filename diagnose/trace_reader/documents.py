@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from diagnose.model.capture import (
     SeenAt,
 )
 from diagnose.model.decoding import decode
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import Count, LookupRecord, Time
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Device
+from diagnose.model.frozen import NamedTuple
 from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.events import Window
 from diagnose.trace_reader.fields import printable

@@ -39,6 +39,7 @@ _EARLIEST_NS, _LATEST_NS = -(2**60), 2**62  # 36 years before zero, 2116
 _MAX_DURATION_US = 2.0**50  # 35 years
 _MAX_WHOLE_DIGITS = 16  # of microseconds: with three more they fit into uint64
 _POWERS = 10 ** np.arange(_MAX_WHOLE_DIGITS + 2, -1, -1, dtype=np.uint64)
+_EVERY_EVENT_HAS = ("name", "thread")
 _MIN_POSITIVE_US = 5e-324  # the smallest number above zero
 
 
@@ -248,7 +249,10 @@ class EventRows:
         self._put("end", starts + durations)
         self._put("kind", np.full(count, kind, np.int8))
         for column, numbers in values.items():
-            self._put(column, _array(numbers, _DTYPES[column]))
+            array = _array(numbers, _DTYPES[column])
+            # What is not written reads as -1, and a column in which nothing was written takes no memory.
+            if column in _EVERY_EVENT_HAS or array[0] != -1 or (array != -1).any():
+                self._put(column, array)
         self.count += count
 
     def _put(self, column: str, values: npt.NDArray[Any]) -> None:

@@ -57,6 +57,21 @@ def test_arithmetic_of_a_loops_counter_is_pythons_own(text, heads, locked):
     assert holds_lock(SampledLine(text, "__getitem__", in_loop=True, heads=heads)) is locked
 
 
+def test_the_order_that_torch_draws_is_no_draw_of_a_sample(recording):
+    r = recording(devices=())
+    r.with_info(flags={"cores": 16, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
+    r.step(1, 0, 1000)
+    r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 800)
+    r.op("aten::mm", 800, 1000)
+    order = ("/env/lib/python3.11/site-packages/torch/utils/data/sampler.py", 182, "__iter__")
+    r.lines = {("data.py", 31): "row = smoothed(row)", order[:2]: "yield from torch.randperm(n).tolist()"}
+    for i in range(16):
+        r.sample(20 + 48 * i, ("data.py", 31, "__getitem__") if i % 4 else order)
+    prescribed = {p.id: p for p in analyze_rank(r.capture()).prescriptions}
+    assert "sampler.py" not in prescribed["cheaper-sample"].after
+    assert prescribed["load-in-workers"].safety.startswith("same numbers")
+
+
 @pytest.mark.parametrize(("seeded", "draws"), [({}, True), ({"data.py": (20,)}, False)])
 def test_a_generator_that_each_sample_seeds_is_no_random_draw(recording, seeded, draws):
     r = recording(devices=())

@@ -2,10 +2,13 @@ import copy
 import pickle
 from dataclasses import FrozenInstanceError, asdict, field, replace
 from dataclasses import dataclass as standard
+from typing import NamedTuple as StandardTuple
+from typing import get_type_hints
 
+import msgspec
 import pytest
 
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +95,51 @@ def test_patterns_take_fields_by_position():
     match Span(1, 2):
         case Span(start, end):
             assert (start, end) == (1, 2)
+
+
+class Lane(NamedTuple):
+    """A row as tables hold it."""
+
+    start: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def num(self) -> int:
+        """Return how many names it has."""
+        return len(self.names)
+
+    def moved(self, by: int) -> "Lane":
+        return self._replace(start=self.start + by)
+
+
+class StandardLane(StandardTuple):
+    """A row as tables hold it."""
+
+    start: int
+    names: tuple[str, ...] = ()
+
+    @property
+    def num(self) -> int:
+        """Return how many names it has."""
+        return len(self.names)
+
+    def moved(self, by: int) -> "StandardLane":
+        return self._replace(start=self.start + by)
+
+
+@pytest.mark.parametrize("kind", [Lane, StandardLane])
+def test_a_named_tuple_is_what_the_standard_one_is(kind):
+    made = kind(1, names=("a", "b"))
+    assert made == (1, ("a", "b")) == pickle.loads(pickle.dumps(made))
+    assert (made.num, made.moved(2).start, kind(3).names) == (2, 3, ())
+    assert repr(made) == f"{kind.__name__}(start=1, names=('a', 'b'))"
+    assert (kind.__doc__, kind.__qualname__, kind.__module__) == ("A row as tables hold it.", kind.__name__, __name__)
+    assert (kind._fields, kind._field_defaults) == (("start", "names"), {"names": ()})
+    assert get_type_hints(kind) == {"start": int, "names": tuple[str, ...]}
+    assert msgspec.json.decode(b'[1, ["a"]]', type=kind) == (1, ("a",))
+    with pytest.raises(TypeError):
+        kind()
+    with pytest.raises(AttributeError):
+        made.start = 2
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'["x"]', type=kind)

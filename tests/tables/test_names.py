@@ -30,6 +30,8 @@ def test_rows_are_those_of_the_kinds_and_of_the_pattern_alone(r):
 class Counting:
     """A pattern that keeps what it was asked."""
 
+    pattern, flags = ".", 0
+
     def __init__(self) -> None:
         self.searched = []
 
