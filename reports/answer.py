@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -176,7 +176,10 @@ def keeps_numbers(p: Prescription) -> bool:
 
 
 def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]:
-    """Return at most three changes, those that save most; of the best combination in its order, as they build on it."""
+    """Return at most three changes, those that save most; of the best combination in its order, as they build on it.
+
+    A change for what comes in some steps only stands where its share of the run's mean step has it stand.
+    """
     known = {p.id: p for p in reversed(d.prescriptions)}
     chain = [name for f in offered_chain(d)[-1:] for name in f.ids if name in known and name in each]
     least = MIN_GAIN_SHARE * d.step_ns
@@ -189,8 +192,21 @@ def _actions(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Action, ...]
     first = [name for name in _of_late_rank(d) if name not in refuted]
     worth = [name for name in chain if each[name].saves_ns >= least and name not in (*refuted, *first)]
     first += _without_prediction(d, [known[name].rule for name in (*first, *worth)])
-    best = sorted(worth, key=lambda n: -each[n].saves_ns)[: MAX_ACTIONS - len(first)]
+    share = {name: each[name].saves_ns / d.step_ns for name in worth} if d.step_ns else {}
+    for name, of_run in _of_some_steps(d, {known[name].rule for name in (*first, *worth)}).items():
+        share[name] = of_run
+        worth.insert(next((i for i, other in enumerate(worth) if share[other] < of_run), len(worth)), name)
+    best = sorted(worth, key=lambda n: -share[n])[: MAX_ACTIONS - len(first)]
     return tuple(_action(d, known[name], each.get(name)) for name in [*first, *(n for n in worth if n in best)])
+
+
+def _of_some_steps(d: Diagnosis, listed: Set[str]) -> dict[str, float]:
+    """Return for each rule but these the first change for what comes in some steps only, with its share of the run."""
+    found: dict[str, tuple[str, float]] = {}
+    for p in d.prescriptions:
+        if p.mean_step_ns and p.rule not in listed and p.id not in took_longer(d):
+            found.setdefault(p.rule, (p.id, sum(p.saves_ns) / 2 / p.mean_step_ns))
+    return {name: of_run for name, of_run in found.values() if of_run >= MIN_GAIN_SHARE}
 
 
 def _of_late_rank(d: Diagnosis) -> list[str]:

@@ -12,8 +12,9 @@ What to watch
     does, workers are not prescribed. Without a device operators keep a core for each of their threads: workers that
     take one of those make each operator wait for its last thread, and training three times as long (measured on two
     cores). They are advised there only where loading takes that much more, or with `torch.set_num_threads` of one.
-    Where training and workers want more than half of the processors, two of these may be threads of one core, and
-    the least that is saved is with both taking 1.3 times as long.
+    Where training and workers want more than half of the processors, two of these may be threads of one core. While
+    both compute, either is then taken to need 1.3 times as long, and for the least that is saved 1.5 times; without a
+    device workers are not prescribed where that leaves less than a fifth of the loading to save.
 
     The first epoch has the same order and the same random numbers as without workers. Later ones have not, since
     `persistent_workers=True` draws no new seed for the workers of an epoch from the generator that shuffles. Where a

@@ -55,7 +55,7 @@ def with_workers(t: Tables, num: int) -> WithWorkers | None:
     compute leave the training process its core.
 
     Raises:
-        UsageError: workers would make the step no shorter.
+        UsageError: workers would hardly make the step shorter.
     """
     loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
     stall_ns = total(loading) / t.steps.num
@@ -91,7 +91,7 @@ def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> _Hidden:
         room = f", of {plural(cores, 'core')} the training keeps one" if cores and not waits else ""
         taking = f", and taking it from a worker costs up to {_handed(facts)}" if handover_ns(facts) else ""
         raise UsageError(
-            f"With {plural(num, 'loader worker')} the step would be no shorter: loading a batch takes "
+            f"With {plural(num, 'loader worker')} the step would hardly be shorter: loading a batch takes "
             f"{duration(number(facts, 'batch_ns'))}{room}{taking}. Make a sample cheaper instead."
         )
     taking = f"Taking a batch from a worker costs up to {_handed(facts)}."

@@ -14,16 +14,16 @@ from diagnose.reports.text import render
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="data.py"):
-    """Return a step of 1000 µs without a device, 800 of them loading, in which samples see these lines in turn."""
+def computing(recording, *, lines=(31, 32, 31, 30), running=1, cores=2, file="data.py", loading=800):
+    """Return a step of 1000 µs without a device, so many of them loading, in which samples see these lines in turn."""
     r = recording(devices=())
     r.with_info(flags={"cores": cores, "num_threads": 2}, loader={"dataset": "Rows", "num_workers": 0, "batch_size": 8})
     r.step(1, 0, 1000)
-    r.annotation(SINGLE, 0, 800)
-    r.op("aten::mm", 800, 1000)
+    r.annotation(SINGLE, 0, loading)
+    r.op("aten::mm", loading, 1000)
     for i in range(16) if lines else ():
         line = lines[i % len(lines)]
-        r.sample(20 + 48 * i, (file, line, "<genexpr>" if line == 32 else "__getitem__"), running=running)
+        r.sample(20 + 0.06 * loading * i, (file, line, "<genexpr>" if line == 32 else "__getitem__"), running=running)
     return r
 
 
@@ -33,13 +33,9 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
         "file": "data.py", "line": 31, "share": 1.0, "first": 30, "last": 32,
     }  # fmt: skip
     assert finding.evidence[1].endswith("data.py:30 to 32, most often 31, take 100 % of it.")
-    prescribed = computing(recording, cores=3).diagnosis().prescriptions
-    first = prescribed[0]
+    # One worker computes as long as the main process does now: on two threads of one core it does not pay.
+    (first,) = computing(recording, cores=3).diagnosis().prescriptions
     presentable(first)
-    # one worker computes as long as the main process does now, and each saving is stated
-    assert [p.id for p in prescribed] == ["cheaper-sample", "load-in-workers"]
-    text = " ".join(render(computing(recording, cores=3).diagnosis()).split())
-    assert "or Load batches in 1 worker process, ahead of the step saves" in text
     assert first.title == "Make the sample cheaper at data.py:30 to 32, which take 100 % of loading"
     assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
 
@@ -61,7 +57,7 @@ def loader_made(r):
 
 
 def test_the_alternative_is_shown_with_its_edit_and_what_sets_it(recording):
-    d = loader_made(computing(recording, cores=3)).diagnosis()
+    d = loader_made(computing(recording, loading=700)).diagnosis()
     assert [p.id for p in d.prescriptions] == ["cheaper-sample", "load-in-workers"]
     shown = render(d, width=160).partition(" or  Load batches in 1 worker process")[2].partition("also possible")[0]
     assert "in the script args.workers sets num_workers: --workers 1" in " ".join(shown.split())
@@ -84,7 +80,7 @@ def test_the_alternative_is_shown_with_its_edit_and_what_sets_it(recording):
     ],
 )
 def test_that_workers_draw_other_numbers_is_certain_where_a_line_draws(recording, draws, safety):
-    capture = replace(computing(recording, lines=(31,), cores=3).capture(), draws=draws)
+    capture = replace(computing(recording, lines=(31,), cores=16).capture(), draws=draws)
     (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "load-in-workers"]
     assert p.safety.startswith(safety)
 

@@ -35,9 +35,15 @@ def test_a_worker_that_takes_a_core_from_the_operators_is_not_advised_where_it_o
 def test_a_free_core_operators_of_one_thread_or_loading_that_waits_leave_room_for_workers(
     recording, cores, threads, running
 ):
-    p = workers(loading(recording, cores=cores, threads=threads, running=running))
+    p = workers(loading(recording, cores=cores, threads=threads, running=running, load=12, rest=12))
     assert p is not None
-    assert (p.saves_ns[0] > 0) is (cores > 2 or not running)  # two processors may be threads of one core
+    assert p.saves_ns[0] > 0
+
+
+def test_a_worker_is_not_advised_where_it_hardly_pays_on_two_threads_of_one_core(recording):
+    # measured with one thread on two such processors: 36 ms, 31 of them loading, became 37 (4 % slower)
+    assert workers(loading(recording, cores=2, threads=1, load=31, rest=5)) is None
+    assert workers(loading(recording, cores=4, threads=1, load=31, rest=5)) is not None
 
 
 def test_many_workers_are_advised_where_loading_is_nearly_all_of_the_step_but_nothing_is_promised_at_least(recording):
@@ -47,7 +53,7 @@ def test_many_workers_are_advised_where_loading_is_nearly_all_of_the_step_but_no
     assert p.saves_ns[1] > 0.5 * 190e6
 
 
-@pytest.mark.parametrize(("load", "rest", "is_advised"), [(4, 2, False), (11, 7, False), (12, 12, True), (27, 4, True)])
+@pytest.mark.parametrize(("load", "rest", "is_advised"), [(4, 2, False), (11, 7, False), (12, 12, True), (27, 4, False)])
 def test_a_worker_is_advised_where_it_pays_though_handing_batches_over_is_dear(recording, load, rest, is_advised):
     # measured with one thread on two cores: 4 and 2 ms became 6.0 in place of 4.3 (6 to 62 % slower)
     tensors = 16 if rest == 7 else 2

@@ -181,11 +181,11 @@ def loading_on(recording, monkeypatch, *, cores, loading_ms=60):
 
 def test_workers_leave_the_training_its_core(recording, monkeypatch):
     # One of two cores is left to load on: a batch of 60 ms, and 0.7 to 2.1 ms for handing it over. Two processors may
-    # be threads of one core: then loading takes 1.3 times as long.
+    # be threads of one core: then either takes 1.5 times as long while the other computes.
     asked = loading_on(recording, monkeypatch, cores=2)
     one, two = (asked(workers=num) for num in (1, 2))
     assert one.forecasts[-1].low_ns == two.forecasts[-1].low_ns == pytest.approx(60.7e6, rel=0.001)
-    assert one.forecasts[-1].high_ns == pytest.approx(1.3 * 60e6 + 2.1e6, rel=0.001)
+    assert one.forecasts[-1].high_ns == pytest.approx(62.1e6 + 0.5 * 42.1e6, rel=0.001)
     assert two.forecasts[-1].high_ns == pytest.approx(100e6)
     words = "The training keeps one of 2 cores, which leaves 1 for 2 workers: they load no faster than 1 would"
     assert words in two.text()
@@ -203,7 +203,7 @@ def test_workers_with_a_core_each_need_no_warning(recording, monkeypatch):
 @pytest.mark.parametrize(("cores", "loading_ms"), [(1, 60), (2, 98)])
 def test_workers_that_save_nothing_are_refused(recording, monkeypatch, cores, loading_ms):
     asked = loading_on(recording, monkeypatch, cores=cores, loading_ms=loading_ms)
-    words = f"2 loader workers the step would be no shorter: loading a batch takes {loading_ms:.1f} ms, of {cores} core"
+    words = f"2 loader workers the step would hardly be shorter: loading a batch takes {loading_ms:.1f} ms, of {cores} core"
     with pytest.raises(UsageError, match=words):
         asked(workers=2)
 

@@ -124,6 +124,24 @@ def test_the_three_that_save_most_are_shown_in_the_order_in_which_they_build_on_
     assert a.num_changes == 4
 
 
+@pytest.mark.parametrize(
+    ("saved_ms", "listed"),
+    [(12, ["gc", "a", "b"]), (3, ["a", "gc", "b"]), (1, ["a", "b", "gc"]), (0.1, ["a", "b"])],
+)
+def test_a_change_for_what_comes_in_some_steps_only_stands_where_its_share_of_the_run_has_it_stand(
+    forms, saved_ms, listed
+):
+    d = forms["gaps"]
+    a, b, gc = (replace(d.prescriptions[0], id=name, rule=f"rule-{name}") for name in ("a", "b", "gc"))
+    gc = replace(gc, saves_ns=(0.5 * saved_ms * MS, 1.5 * saved_ms * MS), mean_step_ns=25 * MS)
+    chain = tuple(
+        Forecast(("a", "b")[:i], "", step * MS, step * MS, step * MS) for i, step in enumerate((20.0, 15.0, 13.8))
+    )
+    shown = answer(replace(d, prescriptions=(a, b, gc), waterfall=Waterfall(chain, "it", {})))
+    assert [action.prescription.id for action in shown.actions] == listed
+    assert [action.prediction is None for action in shown.actions] == [name == "gc" for name in listed]
+
+
 def test_without_a_combination_only_the_best_single_change_is_promised(forms):
     d = forms["gaps"]
     a = answer(replace(d, waterfall=None))

@@ -144,30 +144,37 @@ def shares_cores(facts: Facts, workers: int, cpus: int) -> bool:
 
 
 # Two processors that a machine lists may be two threads of one core, which a virtual machine does not show, and cores
-# share caches and memory: how much longer training and loading may take at the same time, and with loading that mostly
-# waits. Measured on a virtual machine of two: Python with Python 1.86 times, products with either 1.06 and 1.16; a
-# training of 31 ms with a worker that waits for two thirds of its time 1.14.
-SHARED_CORE_SLOWDOWN, SHARED_CORE_SLOWDOWN_WAITING = 1.3, 1.15
+# share caches and memory: how many times as long training and loading may take while both compute, as a rule and at
+# most, and the latter with loading that mostly waits. Measured on virtual machines of two: Python with Python 1.86
+# times, products with either 1.06 and 1.16, training scripts with their own loading in a worker 1.1 to 1.4; a training
+# of 31 ms with a worker that waits for two thirds of its time 1.14.
+SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN_WAITING = 1.3, 1.5, 1.15
 
 
-def shared_core_slowdown(facts: Facts, workers: int) -> float:
-    """Return how much longer training and loading take at most at the same time, where cores may be shared."""
+def shared_core_slowdowns(facts: Facts, workers: int) -> tuple[float, float]:
+    """Return how many times as long training and loading take at the same time, as a rule and at most."""
     known = recorded_cores(facts)
     if not known or _training_cores(facts) + workers <= known / 2:
-        return 1.0
-    return SHARED_CORE_SLOWDOWN_WAITING if facts.get("waits") else SHARED_CORE_SLOWDOWN
+        return 1.0, 1.0
+    if facts.get("waits"):
+        return 1.0, MAX_SHARED_CORE_SLOWDOWN_WAITING
+    return SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN
 
 
-def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, workers: int, cpus: int) -> float:
+def step_with_workers(
+    facts: Facts, loading_ns: float, training_ns: float, workers: int, cpus: int, slowdown: float = 1.0
+) -> float:
     """Return how long a step takes that workers load for; both times include handing batches over.
 
     Where loading computes, all share the cores: the training process keeps its own; without a device the operators
-    keep as many as they have threads, and take longer where there are fewer.
+    keep as many as they have threads, and take longer where there are fewer. While training and a worker compute at the
+    same time, both take ``slowdown`` times as long.
     """
     if shares_cores(facts, workers, cpus):
         training_ns *= SHARED_TRAINING
         loading_ns += SHARED_LOADING_NS * max(number(facts, "batches_per_step"), 1.0)
-    step_ns = max(loading_ns / max(workers, 1), training_ns)
+    of_worker = loading_ns / max(workers, 1)
+    step_ns = max(of_worker, training_ns) + (slowdown - 1) * min(of_worker, training_ns)
     if facts.get("waits"):
         return step_ns
     return max(step_ns, (training_ns * min(_training_cores(facts), cpus) + loading_ns) / cpus)
@@ -196,18 +203,19 @@ def hidden_by_first_workers(
     waits, shares = bool(facts.get("waits")), shares_cores(facts, workers, cpus)
     if leaves_no_gain(facts, stall_ns, cpus):
         return None
-    slowdown = shared_core_slowdown(facts, workers)
-    left_if_shared, left, cheaply_left = (
-        (step_with_workers(facts, by * load_ns + ns, by * rest_ns + ns, workers, cpus) - rest_ns) / max(stall_ns, 1.0)
-        for ns, by in ((handed_ns, slowdown), (handed_ns, 1.0), (handed_ns / CHEAPER, 1.0))
+    usual, worst = shared_core_slowdowns(facts, workers)
+    left_at_worst, left, cheaply_left = (
+        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus, by) - rest_ns) / max(stall_ns, 1.0)
+        for ns, by in ((handed_ns, worst), (handed_ns, usual), (handed_ns / CHEAPER, 1.0))
     )
     most = max(0.0, 1 - cheaply_left)
     is_little = most < MIN_SAVED and (handed_ns > 0 or shares)
-    if is_little or (left >= 1 and not (waits or facts.get("has_device"))):
-        return None  # or it only pays where handing batches over is as cheap as in a loop without a step
+    most_left = 1 - MIN_GAIN if usual > 1 else 1.0
+    if is_little or (left >= most_left and not (waits or facts.get("has_device"))):
+        return None  # or it only pays where handing batches over is cheaper, or cores share nothing
     busy = 0.0 if waits else number(facts, "ready_share")
     is_open = busy > MAX_READY_SHARE or shares
-    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_if_shared)), most
+    return 0.0 if is_open else max(0.0, min(HIDDEN_WAITING if waits else HIDDEN, 1 - left_at_worst)), most
 
 
 def useful_workers(facts: Facts) -> int:
