@@ -33,6 +33,7 @@ from diagnose.changes.common.loading import (
     KEPT_WORKERS,
     SHARED_OUT,
     SPLIT_BY_HAND,
+    Cores,
     draws_at,
     handover_ns,
     hidden_by_first_workers,
@@ -73,7 +74,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
     if shares_cores(facts, workers, cpus):  # as many as find a core, where that is better
         free = max(cpus - int(number(facts, "num_threads")), 1)
-        workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, cpus))
+        workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, Cores(cpus)))
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
     takes = "little CPU, since loading waits," if waits else cores
     if facts.get("library") == "transformers":

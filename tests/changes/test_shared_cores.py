@@ -53,7 +53,9 @@ def test_many_workers_are_advised_where_loading_is_nearly_all_of_the_step_but_no
     assert p.saves_ns[1] > 0.5 * 190e6
 
 
-@pytest.mark.parametrize(("load", "rest", "is_advised"), [(4, 2, False), (11, 7, False), (12, 12, True), (27, 4, False)])
+@pytest.mark.parametrize(
+    ("load", "rest", "is_advised"), [(4, 2, False), (11, 7, False), (12, 12, True), (27, 4, False)]
+)
 def test_a_worker_is_advised_where_it_pays_though_handing_batches_over_is_dear(recording, load, rest, is_advised):
     # measured with one thread on two cores: 4 and 2 ms became 6.0 in place of 4.3 (6 to 62 % slower)
     tensors = 16 if rest == 7 else 2

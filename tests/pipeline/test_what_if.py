@@ -203,7 +203,7 @@ def test_workers_with_a_core_each_need_no_warning(recording, monkeypatch):
 @pytest.mark.parametrize(("cores", "loading_ms"), [(1, 60), (2, 98)])
 def test_workers_that_save_nothing_are_refused(recording, monkeypatch, cores, loading_ms):
     asked = loading_on(recording, monkeypatch, cores=cores, loading_ms=loading_ms)
-    words = f"2 loader workers the step would hardly be shorter: loading a batch takes {loading_ms:.1f} ms, of {cores} core"
+    words = f"the step would hardly be shorter: loading a batch takes {loading_ms:.1f} ms, of {cores} core"
     with pytest.raises(UsageError, match=words):
         asked(workers=2)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.change import SetArguments, other_training
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.locations import Where
 
@@ -28,6 +29,7 @@ __all__ = [
     "SHARED_OUT",
     "SPLIT_BY_HAND",
     "THREADS",
+    "Cores",
     "draws_at",
     "handover_ns",
     "hidden_by_first_workers",
@@ -161,23 +163,27 @@ def shared_core_slowdowns(facts: Facts, workers: int) -> tuple[float, float]:
     return SHARED_CORE_SLOWDOWN, MAX_SHARED_CORE_SLOWDOWN
 
 
-def step_with_workers(
-    facts: Facts, loading_ns: float, training_ns: float, workers: int, cpus: int, slowdown: float = 1.0
-) -> float:
+class Cores(NamedTuple):
+    """What training and workers compute on."""
+
+    num: int
+    slowdown: float = 1.0  # how many times as long either takes while the other computes
+
+
+def step_with_workers(facts: Facts, loading_ns: float, training_ns: float, workers: int, cores: Cores) -> float:
     """Return how long a step takes that workers load for; both times include handing batches over.
 
     Where loading computes, all share the cores: the training process keeps its own; without a device the operators
-    keep as many as they have threads, and take longer where there are fewer. While training and a worker compute at the
-    same time, both take ``slowdown`` times as long.
+    keep as many as they have threads, and take longer where there are fewer.
     """
-    if shares_cores(facts, workers, cpus):
+    if shares_cores(facts, workers, cores.num):
         training_ns *= SHARED_TRAINING
         loading_ns += SHARED_LOADING_NS * max(number(facts, "batches_per_step"), 1.0)
     of_worker = loading_ns / max(workers, 1)
-    step_ns = max(of_worker, training_ns) + (slowdown - 1) * min(of_worker, training_ns)
+    step_ns = max(of_worker, training_ns) + (cores.slowdown - 1) * min(of_worker, training_ns)
     if facts.get("waits"):
         return step_ns
-    return max(step_ns, (training_ns * min(_training_cores(facts), cpus) + loading_ns) / cpus)
+    return max(step_ns, (training_ns * min(_training_cores(facts), cores.num) + loading_ns) / cores.num)
 
 
 def _training_cores(facts: Facts) -> float:
@@ -205,7 +211,7 @@ def hidden_by_first_workers(
         return None
     usual, worst = shared_core_slowdowns(facts, workers)
     left_at_worst, left, cheaply_left = (
-        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, cpus, by) - rest_ns) / max(stall_ns, 1.0)
+        (step_with_workers(facts, load_ns + ns, rest_ns + ns, workers, Cores(cpus, by)) - rest_ns) / max(stall_ns, 1.0)
         for ns, by in ((handed_ns, worst), (handed_ns, usual), (handed_ns / CHEAPER, 1.0))
     )
     most = max(0.0, 1 - cheaply_left)
