@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from diagnose import __version__
 from diagnose.model.diagnosis import (
     Diagnosis,
@@ -44,8 +42,7 @@ SCHEMA_VERSION = 1
 
 def render(d: Diagnosis) -> str:
     """Return the diagnosis as JSON text, pure ASCII, so that no byte of it can steer a terminal."""
-    compact = json.dumps(to_dict(d), ensure_ascii=True, allow_nan=False)
-    return msgspec.json.format(compact, indent=2)  # with an indent the standard encoder is Python, five times as slow
+    return json.dumps(to_dict(d), indent=2, ensure_ascii=True, allow_nan=False)
 
 
 def schema() -> dict[str, Json]:

@@ -27,6 +27,12 @@ _TEXT = lazy_pattern(
     r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
     r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
 )
+# All that a line does is to make one array of values that have a name: of Python's own, it takes them one by one.
+_VALUES = lazy_pattern(
+    r"^(?:\w+\s*=\s*|return\s+|yield\s+)(?:torch\.(?:as_)?tensor|(?:np|numpy)\.(?:as)?array)"
+    r"\(\w+(?:,\s*(?:dtype=)?[\w.]+)?\)(?:\.\w+\([\w.]*\))*$"
+)
+_SHOWN = {"image": _IMAGE, "table": _TABLE, "parsing": _PARSING, "text": _TEXT, "values": _VALUES}
 _LIST_WORK = {
     "pop": lazy_pattern(r"\.pop\(0\)"),
     "insert": lazy_pattern(r"\.insert\(0,"),
@@ -69,8 +75,8 @@ class SampledLine(NamedTuple):
 
 
 def sample_work(line: SampledLine) -> str:
-    """Return what a line does: "image", "table", "parsing", "text", "loop"; "" where its text does not show it."""
-    for work, shown in (("image", _IMAGE), ("table", _TABLE), ("parsing", _PARSING), ("text", _TEXT)):
+    """Return what a line does: "image", "table", "parsing", "text", "values", "loop"; "" where its text shows none."""
+    for work, shown in _SHOWN.items():
         if shown.search(line.text):
             return work
     known = all(_OF_PYTHON.search(call) or _OF_ARRAYS.search(call) for call in _calls(line.text))

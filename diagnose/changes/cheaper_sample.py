@@ -68,6 +68,7 @@ _BY_WORK = {
     "text": "# one call over the whole text: str.translate, a pattern compiled once, a tokenizer written in C",
     "parsing": "# a faster parser, such as orjson.loads or pyarrow.csv.read_csv",
     "image": '# decoded at a smaller size: image.draft("RGB", (width, height)) of a JPEG before its pixels are read',
+    "values": "# of a list of Python's it takes each value: computed by tensors or NumPy from the start, none is made",
     "": "# else less in the line: one call of NumPy, of tensors or of a library written in C",
 }
 _ONE_CALL = "# else less in the line: fewer values, or a type of fewer bytes"  # where it is one of NumPy already

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, identical, other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -27,6 +27,11 @@ with scheduled_gc() as collect:   # Python collects at another step on every ran
 
 _EVEN = """# the same number of samples, of like lengths, on every rank
 sampler = DistributedSampler(dataset, shuffle=True)"""
+_TAKEN_OVER = """# as many samples in all as now, on every rank the same number of like lengths: the others take over
+# what this one has too many. A DistributedSampler shares a dataset out like that; sizes that the script
+# computes from the rank become the same on all: num = total // world_size"""
+
+_OTHER_SHARES = other_training("gradients are averaged over ranks, so that a sample counts more the fewer its rank has")
 
 # links, what lies before the recording, and pauses on another rank each step have changes of their own
 _NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin", "turns"})
@@ -40,7 +45,8 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     if program.trains is not False and (cause == "more-work" or cause.startswith("compute-")):
         return Advice(
             title=f"Give rank {finding.facts.get('late_rank')} as much work as the others: samples, and their lengths",
-            after=_EVEN,
+            after=_TAKEN_OVER,
+            numerics=_OTHER_SHARES,
             most=1 - 1 / num if isinstance(num, int) and num > 1 else 1.0,  # the others then have what it no longer has
             needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
         )

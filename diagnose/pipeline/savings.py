@@ -125,7 +125,8 @@ def by_value(prescriptions: Sequence[Prescription]) -> Callable[[Prescription], 
 def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     """Return what the step saves without the cause of each of the largest findings, ns, as far as a graph shows it.
 
-    Time that other work hides, or that another wait would take over, is lost but not saved. Where launches are not
+    Time that other work hides, or that another wait would take over, is lost but not saved. Without a device the step
+    is one thread's time, of which no more is saved than lost. Where launches are not
     linked to tasks, or much of the idle time has no cause, the graph does not show what holds the device, and nothing
     is returned.
     """
@@ -138,7 +139,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
             share = 1 - replayed_ns(t, transform(base.graph), (transform,)) / base.period_ns
-            relief[finding.rule] = max(share, 0.0) * t.steps.step_ns
+            saved = max(share, 0.0) * t.steps.step_ns
+            relief[finding.rule] = saved if t.device_id >= 0 else min(saved, finding.lost_ns)
     return relief
 
 

@@ -1,4 +1,4 @@
-"""Samples whose time is not that of their line: loading that the sampler saw where nothing is loaded.
+"""Samples whose time is not that of their line: loading seen where nothing is loaded, a loop's head in the optimizer.
 
 The process that samples reads the clock, then frames. Where it loses its core between the two, the line is of up to
 some ms later: one of the next batch lies in the optimizer's step. Of few samples in a short piece it may be the only
@@ -13,7 +13,8 @@ from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["late_samples"]
 
@@ -21,11 +22,12 @@ __all__ = ["late_samples"]
 MAX_LATE_SHARE = 0.05
 MIN_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
+_HEAD = lazy_pattern(r"^for\b.+\bin\b.+:\s*(#.*)?$")  # which calls the iterator, and nothing else
 
 
 @shared_table
 def late_samples(t: Tables) -> Mask:
-    """Return which of the sampler's rows are at functions of loading, outside of the loader's calls."""
+    """Return which of the sampler's rows were read later than their time shows, of those that this is known of."""
     samples = t.capture.samples
     if samples is None or not t.trace.epoch_ns:
         return np.zeros(0, bool)
@@ -40,5 +42,8 @@ def late_samples(t: Tables) -> Mask:
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
     loads = (within >= MIN_WITHIN) | (of_datasets & loading.any())
     loads &= outside <= np.maximum(MAX_LATE_SHARE * (within + outside), 1)
+    heads = [bool(_HEAD.match(t.capture.lines.get((file, line), "").strip())) for file, line, _ in samples.places]
+    at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
+    late |= watched & at_head & contains(t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)), time)
     return late

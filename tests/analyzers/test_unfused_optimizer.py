@@ -316,3 +316,18 @@ def test_a_line_of_loading_that_was_seen_late_is_no_place_of_the_optimizer(recor
     finding = seen_late(recording, *others).find("unfused-optimizer")
     assert [where.line for where in finding.where if where.file] == lines
     assert finding.where[-1].op == STEP
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("for i, (data, target) in enumerate(loader):", []),
+        ("for batch in loader:  # of the epoch", []),
+        ("for batch in loader: train(batch)", [66]),
+        ("optimizer.step()", [66]),
+    ],
+)
+def test_the_head_of_the_training_loop_is_no_place_of_the_optimizer(recording, text, lines):
+    r = seen_late(recording, (960, ("train.py", 66, "train")))
+    r.lines = {("train.py", 66): text}
+    assert [where.line for where in r.find("unfused-optimizer").where if where.file] == lines

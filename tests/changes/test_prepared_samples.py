@@ -204,6 +204,9 @@ def test_no_sample_that_draws_at_random_is_kept(recording, file):
         ("row = np.loadtxt(self.paths[i])", "a faster parser, such as"),
         ("row = np.asarray(self.heavy(i))", "one call of NumPy, of tensors"),
         ("row = self.heavy(i)", "one call of NumPy, of tensors"),
+        ("return torch.tensor(rows)", "computed by tensors or NumPy from the start"),
+        ("pixels = np.array(rows, dtype=np.uint8)", "computed by tensors or NumPy from the start"),
+        ("row = torch.tensor(self.rows[i])", "fewer values, or a type of fewer bytes"),
         ("row = np.array([self.heavy(x) for x in self.rows[i]])", "one call of NumPy, of tensors"),
     ],
 )

@@ -205,7 +205,7 @@ class Recorder:
         if size.safe_s(self._limit_mb * num_steps / (num_steps + 1)) > 0:
             return False
         if size.whole_steps_mb * (num_steps + 1) / num_steps > self._limit_mb:
-            self.cut(f"--max-mb, of which this window has {self._limit_mb:.3g} MB")
+            self.cut(f"its limit of {self._limit_mb:.3g} MB, which --max-mb raises")
         return self._cut
 
     def _start(self, kind: WindowKind, num_steps: int) -> Window | None:
