@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.95  # of the rollout, that a policy called once for many environments saves
+NUM_ENVIRONMENTS = 64
+# Of the rollout, that a policy called once for many environments saves: at most all calls but one.
+MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 1 - 1 / NUM_ENVIRONMENTS
 
-_ROLLOUT = """envs = gymnasium.make_vec(name, num_envs=64, vectorization_mode="async")   # simulated in processes
+_ROLLOUT = f"""# simulated in processes
+envs = gymnasium.make_vec(name, num_envs={NUM_ENVIRONMENTS}, vectorization_mode="async")
 with torch.inference_mode():
     actions = policy(observations)      # one call for all of them
 observations, rewards, *_ = envs.step(actions.cpu().numpy())
