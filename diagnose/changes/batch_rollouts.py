@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NUM_ENVIRONMENTS = 64
 # Of the rollout, that a policy called once for many environments saves: at most all calls but one.
 MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 1 - 1 / NUM_ENVIRONMENTS
+MAX_SAVED_BY_STORING = 0.95  # of a model without gradients: its outputs are read or computed for some inputs
 
 _ROLLOUT = f"""# simulated in processes
 envs = gymnasium.make_vec(name, num_envs={NUM_ENVIRONMENTS}, vectorization_mode="async")
@@ -52,7 +53,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         before=(place.code or "") if place else "",
         after=_ROLLOUT if is_rollout else _INFERENCE,
         least=MIN_SAVED_SHARE if is_rollout else 0.0,
-        most=MAX_SAVED_SHARE,
+        most=MAX_SAVED_SHARE if is_rollout else MAX_SAVED_BY_STORING,
         needs="environments or requests that do not depend on each other"
         if is_rollout
         else "several calls a step, or inputs that come again: one call of inputs that are always new saves nothing",

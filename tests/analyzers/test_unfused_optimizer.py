@@ -320,12 +320,7 @@ def test_a_line_of_loading_that_was_seen_late_is_no_place_of_the_optimizer(recor
 
 @pytest.mark.parametrize(
     ("text", "lines"),
-    [
-        ("for i, (data, target) in enumerate(loader):", []),
-        ("for batch in loader:  # of the epoch", []),
-        ("for batch in loader: train(batch)", [66]),
-        ("optimizer.step()", [66]),
-    ],
+    [("for i, row in enumerate(loader):  # of it", []), ("for row in rows: train(row)", [66]), ("opt.step()", [66])],
 )
 def test_the_head_of_the_training_loop_is_no_place_of_the_optimizer(recording, text, lines):
     r = seen_late(recording, (960, ("train.py", 66, "train")))
