@@ -139,7 +139,7 @@ def work_facts(
     """
     lines = {place: _line(t, place) for place in seen}
     locked = sum(num for place, num in seen.items() if holds_lock(lines[place]))
-    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _is_the_same(t, place))
+    draws = sorted(place for place in seen if RANDOM_DRAW.search(lines[place].text) and not _workers_agree(t, place))
     named = [place[:2] for place in draws] or [
         (file, line) for file in sorted({file for file, _ in slow}) for line in t.capture.draws.get(file, ())
     ]
@@ -155,7 +155,7 @@ def work_facts(
     }
 
 
-def _is_the_same(t: Tables, place: tuple[str, int, str]) -> bool:
+def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
     """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
     file, line, _ = place
     return line in t.capture.seeded.get(file, ()) or _SAMPLER.search(file) is not None

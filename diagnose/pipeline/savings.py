@@ -126,9 +126,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     """Return what the step saves without the cause of each of the largest findings, ns, as far as a graph shows it.
 
     Time that other work hides, or that another wait would take over, is lost but not saved. Without a device the step
-    is one thread's time, of which no more is saved than lost. Where launches are not
-    linked to tasks, or much of the idle time has no cause, the graph does not show what holds the device, and nothing
-    is returned.
+    is one thread's time, of which no more is saved than lost. Where launches are not linked to tasks, or much of the
+    idle time has no cause, the graph does not show what holds the device, and nothing is returned.
     """
     base, relief = replay_base(t), {}
     if launches_unlinked(t.tasks) or _hides_causes(t):
