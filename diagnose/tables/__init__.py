@@ -24,7 +24,7 @@ from diagnose.tables.launch_latency import launch_latency
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 
-__all__ = ["Claim", "Tables", "finished", "shared_table"]
+__all__ = ["Claim", "Tables", "finished", "host_table", "shared_table"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
@@ -132,7 +132,12 @@ class Tables:
         trace = self.capture.attribution
         if trace is None or trace is self.trace:
             return self
-        return self.cached("named", lambda: Tables(self.capture, trace))
+        return self.of_host.cached("named", lambda: Tables(self.capture, trace))
+
+    @property
+    def of_host(self) -> Tables:
+        """The tables that keep what the host did; those of fewer tasks of the same device have them in common."""
+        return self
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""
@@ -142,7 +147,7 @@ class Tables:
             return rows[self._on_threads(rows)]
 
         # Of several kinds they are as many as the host has events, and asked for once or twice: not worth keeping.
-        return self.cached(("host_rows", kinds), find) if len(kinds) == 1 else find()
+        return self.of_host.cached(("host_rows", kinds), find) if len(kinds) == 1 else find()
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the main and launching threads whose name the pattern finds."""
@@ -151,7 +156,7 @@ class Tables:
             rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
             return rows[self._on_threads(rows)]
 
-        return self.cached(("calls", pattern, kinds), find)
+        return self.of_host.cached(("calls", pattern, kinds), find)
 
     def _on_threads(self, rows: Rows) -> Mask:
         threads = self.trace.events.thread
@@ -230,5 +235,16 @@ def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
     @wraps(make)
     def shared(t: Tables) -> T:
         return t.cached(make, lambda: make(t))
+
+    return shared
+
+
+def host_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
+    """Do the same for a function of what the host did: it does not change with the tasks that are looked at."""
+
+    @wraps(make)
+    def shared(t: Tables) -> T:
+        of_host = t.of_host
+        return of_host.cached(make, lambda: make(of_host))
 
     return shared

@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import matching
 from diagnose.text.patterns import lazy_pattern
@@ -17,7 +17,7 @@ _EVALUATES = lazy_pattern(r"^autograd::engine::evaluate_function")
 _ROOT = lazy_pattern(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
 
 
-@shared_table
+@host_table
 def autograd_waits(t: Tables) -> Intervals:
     """Return the time from the gradient of the root to what the engine evaluates first on that thread, and so on.
 

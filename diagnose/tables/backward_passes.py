@@ -8,7 +8,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct, grouped
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.names import OPTIMIZER_STEP, matching
 from diagnose.tables.python_calls import called_by_python
 from diagnose.text.patterns import lazy_pattern
@@ -27,7 +27,7 @@ class Gradients(NamedTuple):
     part: Rows  # the same number for those of one backward pass: between two passes Python calls forward operators
 
 
-@shared_table
+@host_table
 def gradients(t: Tables) -> Gradients | None:
     """Return the gradients of the window's backward passes; None where a step has no optimizer's call."""
     events = t.trace.events
@@ -45,7 +45,7 @@ def gradients(t: Tables) -> Gradients | None:
     return Gradients(rows, updates, update, np.searchsorted(forward, events.start[rows]))
 
 
-@shared_table
+@host_table
 def passes_per_update(t: Tables) -> int | None:
     """Return how many backward passes add up before each call of an optimizer, as of micro-batches.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.model.arrays import Ints
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.names import TO_HOST
 from diagnose.text.patterns import lazy_pattern
 
@@ -25,7 +25,7 @@ _STREAM = lazy_pattern(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = lazy_pattern(r"DtoH \(Device -> Pageable\)")
 
 
-@shared_table
+@host_table
 def late_by(t: Tables) -> int:
     """Return by how much device times are late at most, ns; 0 where no call returned before what it waited for."""
     tasks, events = t.tasks, t.trace.events

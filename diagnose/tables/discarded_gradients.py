@@ -18,7 +18,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, distinct, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.backward_passes import gradients
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD, ZERO_GRAD, matching
@@ -49,7 +49,7 @@ class _Pass(NamedTuple):
     step: int  # of the optimizer behind it, among all calls
 
 
-@shared_table
+@host_table
 def discarded_gradients(t: Tables) -> DiscardedGradients | None:
     """Return the ends of passes that lead to gradients which are cleared unused; None where there are none."""
     kept = _kept(t.named)

@@ -200,7 +200,7 @@ def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
 
 def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
     """Return the intervals of a thread without any event's begin or end that one operator is innermost in."""
-    return t.cached(("silent", thread), lambda: _find_silent(t, thread))
+    return t.of_host.cached(("silent", thread), lambda: _find_silent(t, thread))
 
 
 def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:

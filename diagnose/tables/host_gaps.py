@@ -18,7 +18,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.autograd_waits import autograd_waits
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
@@ -63,7 +63,7 @@ def min_host_gap_ns(t: Tables) -> int:
     return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
-@shared_table
+@host_table
 def host_gaps(t: Tables) -> Intervals:
     """Return the long intervals between operators within the window, loading left out.
 
@@ -79,7 +79,7 @@ def host_gaps(t: Tables) -> Intervals:
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
-@shared_table
+@host_table
 def without_calls(t: Tables) -> Intervals:
     """Return the time of the window outside loading, runtime calls and the operators that make such calls.
 
@@ -108,7 +108,7 @@ def _that_call(t: Tables, thread: int) -> Rows:
     return found
 
 
-@shared_table
+@host_table
 def python_gaps(t: Tables) -> Intervals:
     """Return the host gaps of which something shows that the thread was in the loop, and ran Python.
 

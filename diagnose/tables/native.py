@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, names_of, rows_of
 from diagnose.text.patterns import lazy_pattern
 
@@ -21,7 +21,7 @@ MIN_QUALIFIED = 0.5  # of the annotations
 MIN_ANNOTATIONS = 10
 
 
-@shared_table
+@host_table
 def runs_no_python(t: Tables) -> bool:
     """Return whether nothing shows Python and the program's own marks have names of C++.
 

@@ -8,7 +8,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import contains
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.optimizer_spans import updates
@@ -37,7 +37,7 @@ class Issuer:
     calls_modules: bool = False  # it calls some again and again, as a loop over time does
 
 
-@shared_table
+@host_table
 def called_by_python(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))

@@ -8,7 +8,7 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables, host_table, shared_table
 from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, TO_HOST, matching, rows_of
 from diagnose.text.patterns import lazy_pattern
@@ -32,7 +32,7 @@ _QUEUES = lazy_pattern(r"^(cuda|hip|cu)Memcpy\w*Async")
 _WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^cnrtSyncDevice$")
 
 
-@shared_table
+@host_table
 def blocking_calls(t: Tables) -> Rows:
     """Return the synchronisations, and the copy calls that returned only after their copy was done.
 

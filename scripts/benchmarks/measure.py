@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Cost", "compile_package", "installed_copy", "median", "run"]
+__all__ = ["Cost", "installed_copy", "median", "run"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,12 +54,6 @@ def median(costs: Sequence[Cost]) -> Cost:
         statistics.median(cost.cpu_s for cost in costs),
         statistics.median(cost.peak_mb for cost in costs),
     )
-
-
-def compile_package() -> None:
-    """Leave diagnose byte-compiled, as pip leaves what it installs; otherwise each process compiles it again."""
-    folders = [str(ROOT / name) for name in ("diagnose", "analyzers", "kernels", "reports")]
-    subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True)
 
 
 def installed_copy(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from measure import compile_package
+from measure import installed_copy
 from ranks_run import Note
 
 ROOT = Path(__file__).parents[2]
@@ -77,15 +77,15 @@ def _repeated(work: Path, number: int) -> str:
     return target.read_text()
 
 
-def measured(folder: Path, *options: str, cache: Path) -> tuple[Cost, list[Note]]:
-    """Run the command once; return what it took, and what each process did when.
+def measured(python: Path, folder: Path, *options: str, cache: Path) -> tuple[Cost, list[Note]]:
+    """Run the command once by this Python; return what it took, and what each process did when.
 
     Raises:
         RuntimeError: it failed.
     """
     log = cache.with_name("notes")
     program = str(Path(__file__).with_name("ranks_run.py"))
-    command = [sys.executable, program, str(log), "analyze", str(folder), "--json", "-q", *options]
+    command = [str(python), program, str(log), "analyze", str(folder), "--json", "-q", *options]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": ""}
     start = os.times().elapsed
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -151,7 +151,9 @@ def middle(costs: Sequence[Cost]) -> Cost:
     return Cost(*(median(getattr(cost, name) for cost in costs) for name in Cost.__slots__))
 
 
-def compare(folder: Path, rounds: int, cache: Path, ways: Sequence[str], hta: Path | None) -> dict[str, Cost]:
+def compare(
+    python: Path, folder: Path, rounds: int, cache: Path, ways: Sequence[str], hta: Path | None
+) -> dict[str, Cost]:
     """Return what each way of reading the ranks takes; the other tool reads them once."""
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for number in range(rounds):
@@ -159,7 +161,7 @@ def compare(folder: Path, rounds: int, cache: Path, ways: Sequence[str], hta: Pa
         cache.mkdir()
         for name in ways:
             print(f"ranks: {folder.name}, round {number + 1} of {rounds}, {name}", file=sys.stderr, flush=True)
-            costs[name].append(measured(folder, *WAYS[name], cache=cache)[0])
+            costs[name].append(measured(python, folder, *WAYS[name], cache=cache)[0])
     found = {name: middle(each) for name, each in costs.items()}
     if hta is not None:
         print(f"ranks: {folder.name}, {HTA}", file=sys.stderr, flush=True)
@@ -196,11 +198,11 @@ def missed(num: int, costs: dict[str, Cost]) -> list[str]:
     return [bar for bar, holds in held.items() if not holds]
 
 
-def show_timeline(folder: Path, cache: Path) -> None:
+def show_timeline(python: Path, folder: Path, cache: Path) -> None:
     """Print what each process did when, read by two."""
     print(f"\n{folder.name}\n\n| process | what | pieces | begins | ends | of it filled | CPU |")
     print("|---|---|---|---|---|---|---|")
-    print("\n".join(timeline(measured(folder, *WAYS["2 processes"], cache=cache)[1])), flush=True)
+    print("\n".join(timeline(measured(python, folder, *WAYS["2 processes"], cache=cache)[1])), flush=True)
 
 
 def main() -> int:
@@ -219,7 +221,7 @@ def main() -> int:
     if not (TRACES / NAME.format(0)).exists():
         print(f"ranks: the traces {NAME.format('*')} are not in {TRACES}", file=sys.stderr)
         return 0
-    compile_package()
+    python = installed_copy(options.work / "installed")
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}.\n")
     print(
         "| ranks | read by | wall | CPU | of it the parent's | path | CPU a rank | parent's peak "
@@ -232,9 +234,9 @@ def main() -> int:
         size = write_ranks(folder, num)
         hta = options.hta if options.hta.exists() and num <= MAX_HTA_RANKS else None
         if options.timeline:
-            show_timeline(folder, options.work / "cache")
+            show_timeline(python, folder, options.work / "cache")
             continue
-        costs = compare(folder, options.rounds, options.work / "cache", ways, hta)
+        costs = compare(python, folder, options.rounds, options.work / "cache", ways, hta)
         print("\n".join(table(num, size, costs)), flush=True)
         faults += missed(num, costs)
     print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold."))

@@ -9,6 +9,7 @@ one, and the peaks of this one and of the largest other one in MB.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import resource
@@ -49,7 +50,10 @@ def noting(log: int, what: str, work: Callable[..., Value]) -> Callable[..., Val
 
 
 def main(log: str, arguments: list[str]) -> int:
-    from diagnose.cli.main import run
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does; numpy is imported before it here
+    from diagnose.cli.main import COLLECT_AFTER, run
+
+    gc.set_threshold(COLLECT_AFTER)  # as the command does
     from diagnose.pipeline import executors, job, rank_results
 
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)

@@ -1,18 +1,20 @@
 """The profile of a rank: what it holds of one step, and that it survives being sent."""
 
 import zlib
+from collections import Counter
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
-from diagnose.analyzers import TRAITS
+from diagnose.analyzers import TRAITS, warm_up
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.pipeline.rank import profile_rank
 from diagnose.ranks.comparison import compare_ranks
 from diagnose.ranks.profile import COMMUNICATION, JobProfile, LineTime, RankProfile
+from diagnose.tables import host_table, shared_table
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -74,6 +76,20 @@ def test_what_is_launched_late_beside_a_collective_is_the_ranks_own_time(recordi
     assert spent == {"compute-forward": 300_000, "gc-pause": 400_000}
     assert (p.collectives.alone.tolist(), p.collectives.unlaunched.tolist()) == ([400_000], [400_000])
     assert p.idle_by_cause["gc-pause"] == pytest.approx(0.1)  # of 1000 µs those in which the device was idle
+
+
+def test_what_the_host_did_is_looked_at_once_also_where_time_beside_collectives_is_divided(recording, monkeypatch):
+    seen = Counter[str]()
+    of_host, of_tasks = host_table(lambda _: seen.update(["host"])), shared_table(lambda _: seen.update(["tasks"]))
+    find = warm_up.claim
+
+    def claim(t, left):
+        of_host(t), of_tasks(t)
+        return find(t, left)
+
+    monkeypatch.setattr(warm_up, "claim", claim)
+    beside_a_collective(recording)
+    assert seen == {"host": 1, "tasks": 2}  # with collectives and without them
 
 
 @pytest.mark.parametrize(("blocks", "launched"), [("cudaStreamSynchronize", 800), ("", 720)])
