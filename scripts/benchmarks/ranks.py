@@ -151,10 +151,8 @@ def middle(costs: Sequence[Cost]) -> Cost:
     return Cost(*(median(getattr(cost, name) for cost in costs) for name in Cost.__slots__))
 
 
-def compare(
-    python: Path, folder: Path, rounds: int, cache: Path, ways: Sequence[str], hta: Path | None
-) -> dict[str, Cost]:
-    """Return what each way of reading the ranks takes; the other tool reads them once."""
+def compare(python: Path, folder: Path, rounds: int, cache: Path, ways: Sequence[str]) -> dict[str, Cost]:
+    """Return what each way of reading the ranks takes."""
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     for number in range(rounds):
         shutil.rmtree(cache, ignore_errors=True)
@@ -162,11 +160,7 @@ def compare(
         for name in ways:
             print(f"ranks: {folder.name}, round {number + 1} of {rounds}, {name}", file=sys.stderr, flush=True)
             costs[name].append(measured(python, folder, *WAYS[name], cache=cache)[0])
-    found = {name: middle(each) for name, each in costs.items()}
-    if hta is not None:
-        print(f"ranks: {folder.name}, {HTA}", file=sys.stderr, flush=True)
-        found[HTA] = measured_hta(folder, hta)
-    return found
+    return {name: middle(each) for name, each in costs.items()}
 
 
 def table(num: int, num_bytes: int, costs: dict[str, Cost]) -> list[str]:
@@ -232,11 +226,13 @@ def main() -> int:
     for num in map(int, options.ranks.split(",")):
         folder = options.work / f"{num}ranks"
         size = write_ranks(folder, num)
-        hta = options.hta if options.hta.exists() and num <= MAX_HTA_RANKS else None
         if options.timeline:
             show_timeline(python, folder, options.work / "cache")
             continue
-        costs = compare(python, folder, options.rounds, options.work / "cache", ways, hta)
+        costs = compare(python, folder, options.rounds, options.work / "cache", ways)
+        if options.hta.exists() and num <= MAX_HTA_RANKS:  # once: it takes as long as all of the others
+            print(f"ranks: {folder.name}, {HTA}", file=sys.stderr, flush=True)
+            costs[HTA] = measured_hta(folder, options.hta)
         print("\n".join(table(num, size, costs)), flush=True)
         faults += missed(num, costs)
     print("\n" + ("Bars that are missed: " + "; ".join(faults) if faults else "All bars hold."))
