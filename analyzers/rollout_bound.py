@@ -30,6 +30,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.no_grad_calls import no_grad_calls
+from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.repeated_calls import repeated_calls
 from diagnose.tables.run_lines import lines_in
 from diagnose.tables.run_steps import phase_shares
@@ -93,7 +94,8 @@ def _named_by_others(t: Tables) -> float:
 
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
-    times, where = run.phase(phase), _where(t, run)
+    times, where, plain = run.phase(phase), _where(t, run), plain_steps(t)
+    mean_ns = plain.mean_ns if plain is not None and plain.mean_ns else t.steps.step_ns
     median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
     evidence = (
         f"{percent(share, 0)} of the time of {run.num} watched steps is before the first backward pass with gradients "
@@ -102,7 +104,7 @@ def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> 
     return Finding(
         rule=META.id,
         title=title,
-        lost_ns=share * t.steps.step_ns,
+        lost_ns=share * mean_ns,
         share=share,
         count=int((times > 0).sum()),
         total_ns=int(times.sum()),

@@ -16,7 +16,7 @@ from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, num_calls, stacks
-from diagnose.tables.python_calls import Issuer, called_by_python, names_of
+from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
 
@@ -168,6 +168,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
         module=_INSTANCE.sub("", module.removeprefix("nn.Module: ")),
         calls=_num_calls(t, module, steps) / steps if module else 0.0,
         calls_modules=any(modules),
+        repeats=repeats(t, rows[is_mine]),
     )
 
 

@@ -21,7 +21,8 @@ from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.names import MODULE
-from diagnose.tables.sampled_issuer import LIBRARY
+from diagnose.tables.python_calls import names_of
+from diagnose.tables.sampled_issuer import LIBRARY, READ
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MODULE_CALL", "NO_LAYERS", "called_again", "is_rollout", "kind_of", "num_calls", "stacks"]
@@ -65,11 +66,16 @@ def called_again(t: Tables) -> frozenset[str]:
 
 
 def is_rollout(t: Tables, rows: Rows) -> bool:
-    """Return whether operators of a function have no gradients and draw again and again, as those of a policy do."""
+    """Return whether operators of a function draw again and again, as a policy's, so that no call knows the next one's.
+
+    They have no gradients, or the host reads a number for each draw: an environment is told the action.
+    """
     num_draws = int(among(rows, _draws(t)).sum())
-    if num_draws < MIN_CALLS or not _has_sequences(t):
+    if num_draws < MIN_CALLS:
         return False
-    return float((t.trace.events.sequence[rows] < 0).mean()) >= MIN_ROLLOUT
+    if sum(name == READ for name in names_of(t, rows)) >= num_draws:
+        return True
+    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MIN_ROLLOUT
 
 
 def _in_rollout(t: Tables, calls: Rows) -> Mask:

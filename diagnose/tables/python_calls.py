@@ -13,9 +13,11 @@ from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.optimizer_spans import updates
 
-__all__ = ["Issuer", "called_by_python", "names_of"]
+__all__ = ["Issuer", "called_by_python", "names_of", "repeats"]
 
 _ENGINE = "autograd::engine::"
+MIN_TIMES = 4  # that the body of a loop runs in a step
+MAX_SEEN = 1000  # operators of a step, the first ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Issuer:
     module: str = ""  # the one that it calls again and again, and that calls most of these operators
     calls: float = 0.0  # of that module
     calls_modules: bool = False  # it calls some again and again, as a loop over time does
+    repeats: float = 1.0  # share of the operators after which the same comes again, at the same distance in the step
 
 
 @host_table
@@ -54,3 +57,16 @@ def names_of(t: Tables, rows: Rows) -> tuple[str, ...]:
     """Return the names of events."""
     names = t.trace.names
     return tuple([names[i] for i in t.trace.events.name[rows].tolist()])
+
+
+def repeats(t: Tables, rows: Rows) -> float:
+    """Return which share of a function's operators in a usual step has the same one behind it at one distance, 0 to 1.
+
+    That is the length of a loop's body, which runs at least four times; operators of lines that run once rarely agree.
+    """
+    step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
+    num = np.bincount(step)
+    usual = np.argsort(num, kind="stable")[-(np.count_nonzero(num) + 1) // 2]  # the middle one of those with any
+    names = t.trace.events.name[rows[step == usual]][:MAX_SEEN]
+    shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // MIN_TIMES + 1)]
+    return max(shares, default=0.0)

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.no_grad_calls import HEAVY
-from diagnose.tables.python_calls import Issuer, called_by_python, names_of
+from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["LIBRARY", "MIN_OPERATOR_SHARE", "MIN_PER_STEP", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
@@ -67,6 +67,7 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
         median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
         in_model=False,
         names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
+        repeats=repeats(t, mine),
     )
     return issuer, mine
 

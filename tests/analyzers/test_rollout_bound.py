@@ -24,6 +24,21 @@ def test_a_rollout_of_two_thirds_is_the_answer(running):
     assert dict(d.phases) == {"rollout": pytest.approx(0.66), "training": pytest.approx(0.34)}
 
 
+def test_it_costs_a_share_of_the_runs_mean_step_and_not_of_the_recorded_one(recording, run_steps):
+    r = recording(devices=())
+    r.step(1, 0, 10_000)
+    r.op("aten::mm", 0, 10_000)
+    took = [10.0] * 10 + [10.0] * 4 + [70.0] * 10  # episodes become longer behind the recording
+    r.run = run_steps(
+        took, state=[0] * 10 + [1] * 4 + [0] * 10, backwards=[1] * 24, rollout=[0.66 * each for each in took]
+    )
+    r.with_info(light_ms=(10.0,) * 4, unprofiled_ms=(10.0,) * 10)
+    mean_ms = r.diagnosis().plain_steps.mean_ns / 1e6
+    finding = r.find("rollout-bound")
+    assert mean_ms > 30
+    assert (finding.share, finding.lost_ns / 1e6) == (pytest.approx(0.66), pytest.approx(0.66 * mean_ms))
+
+
 @pytest.mark.parametrize(
     ("phase", "times", "backwards"),
     [

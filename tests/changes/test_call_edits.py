@@ -1,11 +1,13 @@
 """Arguments set in a call as it stands in a source, and the diff of it."""
 
+import ast
 import subprocess
 
 import pytest
 
 from diagnose.changes.common.call_arguments import set_arguments
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
+from diagnose.changes.common.change import REMOVED
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
 from diagnose.reports.language import language, translated
@@ -40,11 +42,32 @@ def test_only_the_new_arguments_are_written(text, after):
     assert set_arguments(text, WORKERS, parameters=LOADER) == (after, "")
 
 
-def test_a_key_of_a_mapping_is_not_passed_twice():
+@pytest.mark.parametrize("spread", [("num_workers", "batch_size"), (), None])
+def test_a_key_of_a_mapping_is_not_passed_twice_whatever_keys_it_has_elsewhere(spread):
     text = "DataLoader(ds, **settings)"
-    after = "DataLoader(ds, **{**settings, 'num_workers': 2}, persistent_workers=True)"
-    assert set_arguments(text, WORKERS, spread=("num_workers", "batch_size")) == (after, "")
-    assert set_arguments(text, WORKERS, spread=None) == (text, "it takes its arguments from a mapping")
+    after = "DataLoader(ds, **{**settings, 'num_workers': 2, 'persistent_workers': True})"
+    assert set_arguments(text, WORKERS, spread=spread) == (after, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("DataLoader(ds, num_workers=0, **more)", "DataLoader(ds, num_workers=2, **{**more, 'pin': 1})"),
+        ("DataLoader(ds, **(a or b))", "DataLoader(ds, **({**(a or b), 'num_workers': 2, 'pin': 1}))"),
+        ('DataLoader(**{"a": 1, })', 'DataLoader(**{**{"a": 1, }, \'num_workers\': 2, \'pin\': 1})'),
+        ("DataLoader(**a, num_workers=0)", "DataLoader(**{**a, 'pin': 1}, num_workers=2)"),
+    ],
+)
+def test_calls_with_a_mapping_still_mean_the_same(text, after):
+    changed, why = set_arguments(text, {"num_workers": 2, "pin": 1}, spread=())
+    assert (changed, why) == (after, "")
+    ast.parse(changed)
+
+
+def test_what_cannot_be_known_of_mappings_is_left_alone():
+    assert set_arguments("f(**a)", {"x": REMOVED}, spread=None) == ("f(**a)", "it takes its arguments from a mapping")
+    assert set_arguments("f(**a, **b)", {"x": 1}, spread=("x",))[0] == "f(**a, **b)"
+    assert set_arguments("f(**a, **b)", {"x": 1}, spread=()) == ("f(**a, **b, x=1)", "")
 
 
 def call(line, column, text, name="Adam", **others):

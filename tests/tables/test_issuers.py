@@ -1,7 +1,10 @@
 """Which function of the script's stands out that calls operators one by one."""
 
+import random
+
 import pytest
 
+from diagnose.changes.vectorise_loop import MIN_REPEATS
 from diagnose.tables.issuers import issuer_of
 
 
@@ -27,3 +30,27 @@ def test_a_layer_that_is_called_often_is_no_loop(recording, calls, each, stands_
     found = issuer_of(r.tables())
     assert (found is not None) is stands_out
     assert found is None or (found.function, found.num, found.in_model) == ("forward", 216, True)
+
+
+BODY = ["aten::mul", "aten::exp", "aten::sub"]
+ONCE = [f"aten::{random.Random(i).choice('abcdefgh')}" for i in range(60)]  # lines of a loss, each of which runs once
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_loop"),
+    [
+        ([BODY * 20] * 3, True),
+        ([[*BODY, *BODY[:2]] * 12] * 3, True),
+        ([ONCE] * 3, False),
+        ([BODY[:1] * 60, ONCE, ONCE], False),  # a rollout before some of the updates
+    ],
+)
+def test_only_what_a_usual_step_repeats_is_a_loop(recording, steps, is_loop):
+    r = recording(devices=())
+    for number, names in enumerate(steps):
+        r.step(number, 10_000 * number, 10_000 * (number + 1))
+        r.frame("train.py(3): loss", 10_000 * number, 10_000 * (number + 1))
+        for k, name in enumerate(names):
+            r.op(name, 10_000 * number + 10 + 100 * k, 10_000 * number + 90 + 100 * k)
+    found = issuer_of(r.tables())
+    assert found.repeats == 1.0 if is_loop else found.repeats < MIN_REPEATS

@@ -9,10 +9,11 @@ LOOP, HELPER, OUTER = "train.py(20): loop", "train.py(9): act", "nn.Module: Tagg
 CALLS = 40
 
 
-def stepping(recording, *, around=(LOOP,), each=(), gradients=True, draws=False, own=0):
+def stepping(recording, *, around=(LOOP,), each=(), gradients=True, draws=False, reads=False, own=0):
     """Return a step in which ``around`` is open, and 40 times ``each`` in it, which calls a policy of two operators.
 
-    ``own`` operators of ``each`` follow the call, the first of which may draw; ``gradients`` are on or off in all.
+    ``own`` operators of ``each`` follow the call, the first of which may draw and the last may be read; ``gradients``
+    are on or off in all.
     """
     r = recording(devices=())
     r.step(1, 0, 4000)
@@ -33,7 +34,8 @@ def stepping(recording, *, around=(LOOP,), each=(), gradients=True, draws=False,
         op("aten::linear", at + 5)
         op("aten::tanh", at + 20)
         for k in range(own):
-            op("aten::multinomial" if draws and not k else "aten::sub", at + 45 + 40 * k / own)
+            name = "aten::multinomial" if draws and not k else "aten::item" if reads and k == own - 1 else "aten::sub"
+            op(name, at + 45 + 40 * k / own)
     r.op("aten::sum", 3900, 3990, sequence=1000)  # of the loss
     return r
 
@@ -62,10 +64,17 @@ def test_beside_a_device_a_model_is_called_for_each_token(recording):
 
 
 @pytest.mark.parametrize(
-    ("draws", "gradients", "stands_out"), [(True, False, False), (True, True, True), (False, False, True)]
+    ("draws", "gradients", "reads", "stands_out"),
+    [
+        (True, False, False, False),
+        (True, True, False, True),
+        (False, False, False, True),
+        (True, True, True, False),  # an environment is told what was drawn
+        (False, True, True, True),
+    ],
 )
-def test_what_a_policy_calls_for_each_action_is_no_loop_over_rows(recording, draws, gradients, stands_out):
-    t = stepping(recording, each=(HELPER,), draws=draws, gradients=gradients, own=4).tables()
+def test_what_a_policy_calls_for_each_action_is_no_loop_over_rows(recording, draws, gradients, reads, stands_out):
+    t = stepping(recording, each=(HELPER,), draws=draws, gradients=gradients, reads=reads, own=4).tables()
     assert (issuer_of(t) is not None) is stands_out
 
 

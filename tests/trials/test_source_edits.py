@@ -80,10 +80,12 @@ def test_a_setting_that_the_script_makes_itself_is_left_to_its_author(script, tm
     assert "the script sets " in written.left["allow-tf32"]
 
 
-def test_arguments_from_a_mapping_are_left_alone(script, tmp_path):
+def test_arguments_are_added_to_a_mapping_whose_keys_are_not_known(script, tmp_path):
     script.write_text("loader = DataLoader(data, **options)\n")
     written = write_patch(script, ("load-in-workers",), {}, tmp_path / "fix.patch")
-    assert written.left == {"load-in-workers": "its call of DataLoader: it takes its arguments from a mapping"}
+    subprocess.run(["git", "apply", "fix.patch"], cwd=tmp_path, check=True)
+    assert not written.left
+    assert script.read_text().startswith("loader = DataLoader(data, **{**options, 'num_workers': ")
 
 
 @pytest.mark.parametrize("newline", ["", "\n"])

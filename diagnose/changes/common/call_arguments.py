@@ -12,6 +12,7 @@ __all__ = ["Expression", "parsed_call", "passed", "set_arguments"]
 
 _COMMA = lazy_pattern(r"\s*,\s*")
 _NO_COMMA = lazy_pattern(r",?\s*$")
+_ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Dict)  # what may follow ** in a display as it is
 
 
 class Expression(str):
@@ -53,9 +54,9 @@ def set_arguments(
         parameters: names of what is called takes by position, so that an argument without a name is known.
         spread: keys of the mappings that the call passes by ``**``; None where they are not known.
     """
-    if _has_double_star(text) and spread is None:
-        return text, "it takes its arguments from a mapping"
     for name, value in values.items():
+        if spread is None and value is REMOVED and _has_double_star(text):
+            return text, "it takes its arguments from a mapping"
         in_mapping = name in (spread or ())
         if value is REMOVED:
             found = _without_argument(text, name, parameters, in_mapping)
@@ -93,11 +94,22 @@ def _with_argument(text: str, name: str, value: str, parameters: Sequence[str], 
     if place is not None:
         start, end = _span(text, place)
         return text[:start] + value + text[end:]
-    if in_mapping:
-        mapping = next(keyword.value for keyword in call.keywords if keyword.arg is None)
-        start, end = _span(text, mapping)
-        return f"{text[:start]}{{**{text[start:end]}, {name!r}: {value}}}{text[end:]}"
-    return _appended(text, call, f"{name}={value}")
+    mappings = [keyword.value for keyword in call.keywords if keyword.arg is None]
+    if len(mappings) == 1:
+        start, end = _span(text, mappings[0])
+        return text[:start] + _with_item(text[start:end], mappings[0], name, value) + text[end:]
+    return None if in_mapping else _appended(text, call, f"{name}={value}")
+
+
+def _with_item(text: str, mapping: ast.expr, name: str, value: str) -> str:
+    """Return what is passed by ``**``, with an item more or another value of its own.
+
+    A keyword beside the mapping would fail wherever the mapping has that key, as on another machine it may.
+    """
+    if not isinstance(mapping, ast.Dict) or not text.endswith("}") or text[:-1].rstrip().endswith(("{", ",")):
+        whole = text if isinstance(mapping, _ATOMS) else f"({text})"
+        return f"{{**{whole}, {name!r}: {value}}}"
+    return f"{text[:-1].rstrip()}, {name!r}: {value}}}"
 
 
 def _without_argument(text: str, name: str, parameters: Sequence[str], in_mapping: bool) -> str | None:
