@@ -78,6 +78,8 @@ def find(t: Tables) -> list[Finding]:
         if facts["single_process"]
         else "The step waits for the DataLoader's workers"
     )
+    if facts["keeps_up"]:
+        title = "The DataLoader's workers have batches ready, and taking one takes time"
     if facts["restart_share"]:
         title = "The step waits for the DataLoader, which restarts for each batch"
     return idle_finding(

@@ -40,6 +40,7 @@ _FETCH = lazy_pattern(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
 # Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
 MIN_WAITING_SHARE = 0.7
+MIN_READY = 0.8  # of the batches, from which on workers keep up: taking a batch is what takes time
 
 
 def loading_facts(t: Tables) -> Facts:
@@ -55,6 +56,7 @@ def loading_facts(t: Tables) -> Facts:
         enough, share = int(seen.sum()) >= MIN_SAMPLES, int(waiting.sum()) / max(1, int(seen.sum()))
     else:
         enough, share = True, None if known.workers_busy is None else 1 - known.workers_busy
+    keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY
     return {
         **as_facts(known),
         "single_process": single,
@@ -65,7 +67,8 @@ def loading_facts(t: Tables) -> Facts:
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
-        "waits": enough and share is not None and share >= MIN_WAITING_SHARE,
+        "waits": enough and share is not None and share >= MIN_WAITING_SHARE and not keeps_up,
+        "keeps_up": keeps_up,
         "waiting_share": share,
         "restart_share": restart_share(t),
         "ready_share": ready_share(t),
@@ -203,6 +206,9 @@ def loading_evidence(facts: Facts) -> list[str]:
     busy = facts.get("workers_busy")
     if isinstance(busy, float):
         spends = f" The workers compute {percent(busy, 0)} of their time."
+    ready = facts.get("batches_ready")
+    if isinstance(ready, float):
+        spends += f" {percent(ready, 0)} of the batches were ready when they were asked for."
     slow = facts.get("slow_line")
     if isinstance(slow, Mapping):
         whole = _number(facts, "sample_share")

@@ -76,7 +76,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
             needs=needs,
             numerics=numerics,
         )
-    if starts_with_epochs(facts):
+    if starts_with_epochs(facts) or facts.get("keeps_up"):
         return None  # the workers keep up once they run: keep-workers
     more = min(_enough(finding, num, step_ns), useful_workers(facts))
     if more <= num:

@@ -1,6 +1,8 @@
 """What can be read of processes from outside: the files of /proc stand in a folder, so that no process is timed."""
 
+import multiprocessing
 import os
+import queue
 import sys
 from types import SimpleNamespace
 
@@ -59,3 +61,30 @@ def test_the_loader_s_workers_are_taken_down_while_they_live(monkeypatch):
     config.settle()
     assert config.loader["num_workers"] == 2
     assert config.loader["workers_busy"] == 0.64
+
+
+def of_workers(dataset, queue, *, made=False):
+    """Return a loader's iterator that waits for batch 3, which may have come before an earlier one."""
+    task = (0, "data") if made else (0,)
+    return SimpleNamespace(_dataset=dataset, _data_queue=queue, _task_info={3: task}, _rcvd_idx=3)
+
+
+def test_batches_of_workers_that_are_there_when_they_are_asked_for_are_counted():
+    config, dataset, reader_and_writer = ScriptConfig(), object(), multiprocessing.Pipe(duplex=False)
+    pipe, pinned = SimpleNamespace(_reader=reader_and_writer[0]), queue.Queue()
+    config.loader_opened(SimpleNamespace(num_workers=2), dataset)
+    config.batch_asked(of_workers(dataset, pipe))
+    reader_and_writer[1].send(1)
+    config.batch_asked(of_workers(dataset, pipe))
+    config.batch_asked(of_workers(dataset, pinned))
+    config.batch_asked(of_workers(dataset, pinned, made=True))
+    config.batch_asked(SimpleNamespace(_dataset=dataset))  # the main process makes it
+    reader_and_writer[0].close()
+    config.batch_asked(of_workers(dataset, pipe))  # nobody knows
+    assert config.loader["batches_ready"] == 0.5
+
+
+def test_a_loader_without_workers_has_no_such_share():
+    config, dataset = ScriptConfig(), object()
+    config.loader_opened(SimpleNamespace(num_workers=0), dataset)
+    assert config.loader["batches_ready"] is None

@@ -54,7 +54,7 @@ def test_a_key_of_a_mapping_is_not_passed_twice_whatever_keys_it_has_elsewhere(s
     [
         ("DataLoader(ds, num_workers=0, **more)", "DataLoader(ds, num_workers=2, **{**more, 'pin': 1})"),
         ("DataLoader(ds, **(a or b))", "DataLoader(ds, **({**(a or b), 'num_workers': 2, 'pin': 1}))"),
-        ('DataLoader(**{"a": 1, })', 'DataLoader(**{**{"a": 1, }, \'num_workers\': 2, \'pin\': 1})'),
+        ('DataLoader(**{"a": 1, })', "DataLoader(**{**{\"a\": 1, }, 'num_workers': 2, 'pin': 1})"),
         ("DataLoader(**a, num_workers=0)", "DataLoader(**{**a, 'pin': 1}, num_workers=2)"),
     ],
 )

@@ -33,6 +33,24 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, wor
     assert ("The workers compute" in finding.evidence[1]) == (busy is not None)
 
 
+@pytest.mark.parametrize(("ready", "advised"), [(0.5, True), (0.8, False), (1.0, False)])
+def test_of_workers_whose_batches_are_ready_no_more_are_wanted(recording, ready, advised):
+    r = recording(devices=())
+    for step in (0, 1):
+        r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        r.op("aten::mm", 1000 * step, 1000 * step + 300)
+        r.annotation(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
+        )
+    r.with_info(flags={"cores": 64}, loader={"num_workers": 4, "workers_busy": 0.01, "batches_ready": ready})
+    finding = r.find("data-stall")
+    assert ("have batches ready" in finding.title) is not advised
+    assert f"{ready:.0%}".replace("%", " %") in finding.evidence[1]
+    for_storage = {"more-workers", "concurrent-samples", "stage-locally", "pack-samples"}
+    assert bool(for_storage & {p.id for p in r.prescribe("data-stall")}) is advised
+    assert finding.facts["waits"] is advised
+
+
 @pytest.mark.parametrize(
     ("cores", "wanted", "share"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,8 @@ class ScriptConfig:
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
         self._batches: Counter[int] = Counter()
+        self._asked: Counter[int] = Counter()  # batches of workers
+        self._ready: Counter[int] = Counter()  # of these, those that were there already
         self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
         self._counters = LoadingCounters()
@@ -81,6 +84,14 @@ class ScriptConfig:
         """Take down how large a batch is: workers hand each of its tensors over."""
         tensors = list(_tensors(batch))
         self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
+
+    def batch_asked(self, iterator: object) -> None:
+        """Count whether a batch of workers was there when it was asked for."""
+        ready = _is_ready(iterator)
+        if ready is not None:
+            dataset = id(getattr(iterator, "_dataset", None))
+            self._asked[dataset] += 1
+            self._ready[dataset] += ready
 
     def batch_delivered(self, dataset: object, iterator: object) -> None:
         """Count a batch, to find the training loader among others."""
@@ -160,6 +171,7 @@ class ScriptConfig:
             **self._sizes.get(busiest, {}),
             "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
             "batches_seen": self._batches[busiest],
+            "batches_ready": round(self._ready[busiest] / asked, 3) if (asked := self._asked[busiest]) else None,
             "num_loaders": len(self._loaders),
         }
 
@@ -283,3 +295,20 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
     }
+
+
+def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is private
+    """Return whether the workers have made the next batch, None for an iterator without workers."""
+    queue = getattr(iterator, "_data_queue", None)
+    if queue is None:
+        return None
+    with contextlib.suppress(Exception):  # a queue that is closed, or one of another release
+        if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
+            return True
+        reader = getattr(queue, "_reader", None)  # a pipe; where a thread pins memory it is a queue of that thread
+        if reader is None:
+            return not queue.empty()
+        poll = select.poll()  # in a quarter of the time that the pipe's own poll takes
+        poll.register(reader, select.POLLIN)
+        return bool(poll.poll(0))
+    return None

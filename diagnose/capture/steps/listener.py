@@ -167,6 +167,8 @@ class Listener:
         if self._depth == begins and self.active:
             self._awaited = type(iterator).__name__ if begins else ""
             self._sign_of_work()
+            if begins and not self.brief:
+                self.script_config.batch_asked(iterator)
             self.phases.loading(begins)
             if self._wait_over is not None and not begins:
                 self._wait_over()
