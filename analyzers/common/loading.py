@@ -29,6 +29,7 @@ MIN_LINE_SAMPLES, MIN_LINE_SHARE = 8, 0.5  # within loading: of fewer one line h
 MIN_STEP_LINE_SAMPLES = 12  # of recorded steps: they are taken more exactly than the others, which are left out then
 # A function of up to so many sampled lines is named as one, where one loop of it has less than most of its samples.
 MAX_FUNCTION_LINES, MAX_FUNCTION_SHARE = 12, 0.75
+MIN_LOOP_LINE_SHARE = 0.3  # that one line of a longer loop has, for the loop's function to be named
 MAX_BETWEEN = 4  # lines from one sampled line of a function to the next
 MIN_WITHIN = 4  # samples of a function: of fewer it is chance that none lies outside of loading
 MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that loads and trains
@@ -118,6 +119,9 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         return work_facts(t, places, num, ())
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
     near = _lines_around(most, seen, functions)
+    if sum(seen[at] for at in near) < MIN_LINE_SHARE * num and seen[most] >= MIN_LOOP_LINE_SHARE * num:
+        of_function = [at for at in seen if at[0] == most[0] and functions.get(at) == functions[most]]
+        near = of_function if sum(seen[at] for at in of_function) >= MAX_FUNCTION_SHARE * num else near
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):

@@ -102,6 +102,25 @@ def test_no_line_to_make_cheaper(recording, change):
     assert "cheaper-sample" not in [p.id for p in computing(recording, **change).prescribe("data-stall")]
 
 
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ((42, 31, 42, 52, 42, 62, 31, 72), (31, 72)),  # one line of the loop has three eighths
+        ((42, 31, 42, 52, 62, 31, 72, 82), None),  # a quarter
+    ],
+)
+def test_of_a_long_loop_the_function_is_named_where_one_line_stands_out(recording, lines, named):
+    slow = computing(recording, lines=lines).find("data-stall").facts.get("slow_line")
+    assert (slow and (slow["line"], slow["first"], slow["last"], slow["share"])) == (named and (42, *named, 1.0))
+
+
+def test_no_function_is_named_beside_another_one(recording):
+    r = computing(recording, lines=(42, 31, 42, 52, 42, 62, 31, 72))
+    for at in range(30, 800, 90):
+        r.sample(at, ("data.py", 142, "decode"))
+    assert "slow_line" not in r.find("data-stall").facts
+
+
 def test_at_most_all_of_the_line_is_saved_and_nothing_beside_it(recording):
     r = computing(recording, lines=(31, 31, 31, 50), cores=16)
     for at in (*range(40, 800, 190), *range(805, 1000, 20)):  # collating, and the step itself
