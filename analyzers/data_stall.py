@@ -16,6 +16,7 @@ What to do
     iterator once.
 
     Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
+    On busy cores it takes milliseconds, more than a batch of small samples takes to be made: load without workers.
 
 How sure
     High: the loader marks its own time, and its name shows whether one process or several load.
@@ -43,6 +44,7 @@ META = RuleMeta(
         "keep-iterator",
         "cheaper-sample",
         "load-in-workers",
+        "load-in-process",
         "keep-workers",
         "more-workers",
         "concurrent-samples",

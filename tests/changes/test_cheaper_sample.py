@@ -102,23 +102,16 @@ def test_no_line_to_make_cheaper(recording, change):
     assert "cheaper-sample" not in [p.id for p in computing(recording, **change).prescribe("data-stall")]
 
 
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        ((42, 31, 42, 52, 42, 62, 31, 72), (31, 72)),  # one line of the loop has three eighths
-        ((42, 31, 42, 52, 62, 31, 72, 82), None),  # a quarter
-    ],
-)
-def test_of_a_long_loop_the_function_is_named_where_one_line_stands_out(recording, lines, named):
-    slow = computing(recording, lines=lines).find("data-stall").facts.get("slow_line")
-    assert (slow and (slow["line"], slow["first"], slow["last"], slow["share"])) == (named and (42, *named, 1.0))
+LOOP = (42, 31, 42, 52, 42, 62, 31, 72)  # one of its lines has three eighths
 
 
-def test_no_function_is_named_beside_another_one(recording):
-    r = computing(recording, lines=(42, 31, 42, 52, 42, 62, 31, 72))
-    for at in range(30, 800, 90):
-        r.sample(at, ("data.py", 142, "decode"))
-    assert "slow_line" not in r.find("data-stall").facts
+@pytest.mark.parametrize(("lines", "other", "named"), [(LOOP, 0, True), (LOOP[3:], 0, False), (LOOP, 9, False)])
+def test_of_a_long_loop_the_function_is_named_where_one_line_stands_out(recording, lines, other, named):
+    r = computing(recording, lines=lines)
+    for i in range(other):
+        r.sample(30 + 85 * i, ("data.py", 142, "decode"))
+    slow = r.find("data-stall").facts.get("slow_line", {})
+    assert list(slow.values()) == (["data.py", 42, 1.0, 31, 72] if named else [])
 
 
 def test_at_most_all_of_the_line_is_saved_and_nothing_beside_it(recording):

@@ -321,12 +321,6 @@ def test_layers_that_need_each_other_are_no_loop_to_vectorise(code, fits):
     assert ("vectorise-loop" in ids("launch-bound", TRAINING, where=where, facts={"issuer": loop})) is fits
 
 
-@pytest.mark.parametrize(("repeats", "fits"), [({}, True), ({"repeats": 0.9}, True), ({"repeats": 0.3}, False)])
-def test_lines_that_run_once_are_no_loop_to_vectorise(repeats, fits):
-    loss = {"file": "a.py", "line": 3, "num": 87.0, "reads": 0.0, "share": 0.7, "in_model": False, **repeats}
-    assert ("vectorise-loop" in ids("launch-bound", TRAINING, facts={"has_device": False, "issuer": loss})) is fits
-
-
 def test_no_compiled_model_has_gradients_of_gradients():
     twice = Program(trains=True, second_derivatives=True)
     (p,) = [p for p in advised("launch-bound", twice, facts={"has_device": True}) if p.id == "compile-graphs"]

@@ -4,8 +4,11 @@ import random
 
 import pytest
 
+from diagnose.changes import CHANGES
 from diagnose.changes.vectorise_loop import MIN_REPEATS
+from diagnose.model.diagnosis import Finding
 from diagnose.tables.issuers import issuer_of
+from diagnose.tables.program import Program
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,10 @@ def test_only_what_a_usual_step_repeats_is_a_loop(recording, steps, is_loop):
             r.op(name, 10_000 * number + 10 + 100 * k, 10_000 * number + 90 + 100 * k)
     found = issuer_of(r.tables())
     assert found.repeats == 1.0 if is_loop else found.repeats < MIN_REPEATS
+
+
+@pytest.mark.parametrize(("repeats", "fits"), [({}, True), ({"repeats": 0.9}, True), ({"repeats": 0.3}, False)])
+def test_lines_that_run_once_are_no_loop_to_vectorise(repeats, fits):
+    facts = {"issuer": {"file": "a.py", "line": 3, "num": 87.0, "share": 0.7, "in_model": False, **repeats}}
+    finding = Finding(rule="launch-bound", title="", lost_ns=1.0, share=0.5, facts=facts)
+    assert (CHANGES["vectorise-loop"].applies(Program(), finding) == "") is fits

@@ -20,6 +20,7 @@ __all__ = [
     "FIRST_WORKERS",
     "HIDDEN",
     "HIDDEN_WAITING",
+    "IN_PROCESS",
     "ITERABLE_NUMERICS",
     "KEEPING_WORKERS",
     "KEPT_WORKERS",
@@ -92,6 +93,13 @@ def _workers(num: int, unless: Callable[[Mapping[str, object]], str], **given: o
 
 FIRST_WORKERS = _workers(4, _has_workers)
 MORE_WORKERS = _workers(8, _has_none, prefetch_factor=PREFETCH_FACTOR)
+IN_PROCESS = SetArguments(
+    ("DataLoader",),
+    {"num_workers": 0},
+    without=("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"),  # torch refuses these then
+    unless=_has_none,
+    parameters=_PARAMETERS,
+)
 KEEPING_WORKERS = SetArguments(("DataLoader",), {"persistent_workers": True}, unless=_has_none, parameters=_PARAMETERS)
 
 

@@ -7,7 +7,15 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diagnose.changes.common.loading import FIRST_WORKERS, KEEPING_WORKERS, MORE_WORKERS, PREFETCH_FACTOR, THREADS
+from diagnose.changes.common.change import REMOVED
+from diagnose.changes.common.loading import (
+    FIRST_WORKERS,
+    IN_PROCESS,
+    KEEPING_WORKERS,
+    MORE_WORKERS,
+    PREFETCH_FACTOR,
+    THREADS,
+)
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.model.usable_cores import usable_cores
 
@@ -15,6 +23,7 @@ __all__ = [
     "cache_samples",
     "concurrent_samples",
     "keep_workers",
+    "load_in_process",
     "load_in_workers",
     "load_on_thread",
     "more_workers",
@@ -64,6 +73,25 @@ def more_workers(log: Log, options: Mapping[str, Any]) -> Undo:
         log.did(
             f"DataLoader: num_workers {has} to {wanted}, persistent_workers=True, prefetch_factor={PREFETCH_FACTOR}"
         )
+
+    return _change_arguments(change)
+
+
+def load_in_process(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Let every DataLoader with workers load in the process that asks for its batches."""
+
+    def change(given: dict[str, Any]) -> None:
+        has = given.get("num_workers") or 0
+        edits, why = IN_PROCESS.of_call(given, options)
+        if why:
+            log.left(f"a DataLoader: {why}")
+            return
+        for name, value in edits.items():
+            if value is REMOVED:
+                del given[name]
+            else:
+                given[name] = value
+        log.did(f"DataLoader: num_workers {has} to 0")
 
     return _change_arguments(change)
 
