@@ -33,6 +33,7 @@ FACTS = {
         {"single_process": True, "num_workers": 0, "batch_size": 2, "sampler": "_InfiniteConstantSampler"},
         {"single_process": False, "num_workers": 1, "batch_size": 2},
         {"single_process": False}, {"single_process": True, "num_workers": 0, "restart_share": 0.8},
+        {"num_workers": 2, "batch_size": 2, "keeps_up": True, "workers_busy": 1e-9, "counters": {}},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "waits": True, "waiting_share": 0.9},
         {"single_process": True, "num_workers": 0, "batch_size": 2, "library": "transformers"},
         *(
