@@ -4,8 +4,8 @@ What it does
     Takes the DataLoader's workers away. A batch is made where it is used, and is not pickled, sent and mapped.
 
 What to watch
-    Prescribed only where nearly all batches were ready when they were asked for, and the workers spent at most half as
-    much CPU time on a batch as the step spends on taking it. What they wait for does not show: a sample that reads
+    Prescribed only where nearly all batches were ready when they were asked for, and the workers spent at most three
+    quarters of the CPU time on a batch, their start included, that the step spends on taking it. What they wait for does not show: a sample that reads
     from a network or a disk waits in the step then, so that nothing is certain to be saved. At most all of the time
     goes but for a share of what workers compute, and the time in which the step waited for a core that they had.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
-MAX_MADE_SHARE = 0.5  # of the time that batches are waited for, that workers compute for them
+MAX_MADE_SHARE = 0.75  # of the time that batches are waited for, that workers compute for them
 SENT_SHARE = 0.5  # of what a worker computes, at most: to pickle a batch and to copy it into shared memory
 MAX_DISK_MB_PER_S = 1.0  # more is read from storage, and somebody has to wait for it
 _SAME_DRAWS = "where samples do not draw random numbers"

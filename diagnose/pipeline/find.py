@@ -95,6 +95,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
         with noting("places", notes):
             named = build_tables(capture, capture.attribution, notes)
             found = _with_places(found, named, notes)
+    found = [replace(f, where=tuple(_with_code(w, capture) for w in f.where)) for f in found]
     recording: dict[str, float] = {}
     with noting(overhead.PROFILER, notes):
         found, recording = overhead.without_recording(t, found)
@@ -176,6 +177,14 @@ def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list
         replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
         for f in found
     ]
+
+
+def _with_code(where: Where, capture: Capture) -> Where:
+    """Return a place with the text of its line, where it was found by a frame and another place by samples has it."""
+    if where.code is not None or where.file is None or where.line is None:
+        return where
+    code = capture.lines.get((where.file, where.line))
+    return where if code is None else replace(where, code=code)
 
 
 def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
