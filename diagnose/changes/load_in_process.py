@@ -5,9 +5,10 @@ What it does
 
 What to watch
     Prescribed only where nearly all batches were ready when they were asked for, and the workers spent at most three
-    quarters of the CPU time on a batch, their start included, that the step spends on taking it. What they wait for does not show: a sample that reads
-    from a network or a disk waits in the step then, so that nothing is certain to be saved. At most all of the time
-    goes but for a share of what workers compute, and the time in which the step waited for a core that they had.
+    quarters of the CPU time on a batch, their start included, that the step spends on taking it. What they wait for
+    does not show: a sample that reads from a network or a disk waits in the step then, so that nothing is certain to be
+    saved. At most all of the time goes but for a share of what workers compute, and the time in which the step waited
+    for a core that they had.
 
     In a public library of forecasting models, whose loaders have ten workers, steps of 5.3 ms took 2.6 ms on two cores.
 """
