@@ -16,7 +16,7 @@ What to do
     iterator once.
 
     Taking a batch that workers have ready costs 0.05 to 0.2 ms and is no such wait: more workers would not shorten it.
-    On busy cores it takes milliseconds, more than a batch of small samples takes to be made: load without workers.
+    On busy cores it takes milliseconds: where making the batch costs less, load without workers.
 
 How sure
     High: the loader marks its own time, and its name shows whether one process or several load.

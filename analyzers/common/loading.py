@@ -119,9 +119,6 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         return work_facts(t, places, num, ())
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
     near = _lines_around(most, seen, functions)
-    if sum(seen[at] for at in near) < MIN_LINE_SHARE * num and seen[most] >= MIN_LOOP_LINE_SHARE * num:
-        of_function = [at for at in seen if at[0] == most[0] and functions.get(at) == functions[most]]
-        near = of_function if sum(seen[at] for at in of_function) >= MAX_FUNCTION_SHARE * num else near
     share = sum(seen[at] for at in near) / num
     waiting = sum(still[at] for at in near) / max(sum(seen[at] for at in near), 1)
     if share < MIN_LINE_SHARE or waiting >= MAX_LINE_WAITING or not is_own_file(most[0]):
@@ -139,7 +136,10 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
 def _lines_around(
     most: tuple[str, int], seen: Counter[tuple[str, int]], functions: dict[tuple[str, int], str]
 ) -> list[tuple[str, int]]:
-    """Return the sampled lines of the loop that one belongs to, or of its short function where others take a part."""
+    """Return the sampled lines of the loop that one belongs to, or of its short function where others take a part.
+
+    Of a long loop, in which no lines near each other have most of the samples, it is all of the function.
+    """
     file, line = most
     near = [at for at in seen if at[0] == file and abs(at[1] - line) <= MAX_LINES_APART]
     function = [most]
@@ -149,7 +149,14 @@ def _lines_around(
             function.append(at)
     is_short = max(at[1] for at in function) - min(at[1] for at in function) < MAX_FUNCTION_LINES
     num, num_near = (sum(seen[at] for at in part) for part in (function, near))
-    return function if is_short and num_near < MAX_FUNCTION_SHARE * num else near
+    found = function if is_short and num_near < MAX_FUNCTION_SHARE * num else near
+    if (
+        sum(seen[at] for at in found) >= MIN_LINE_SHARE * seen.total()
+        or seen[most] < MIN_LOOP_LINE_SHARE * seen.total()
+    ):
+        return found
+    whole = [at for at in seen if at[0] == file and functions.get(at) == functions.get(most)]
+    return whole if sum(seen[at] for at in whole) >= MAX_FUNCTION_SHARE * seen.total() else found
 
 
 def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tuple[str, str]], float]:

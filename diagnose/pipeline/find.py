@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from diagnose import analyzers
+from diagnose.analyzers.common.locate import source_line
 from diagnose.changes import CHANGES
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -95,7 +96,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
         with noting("places", notes):
             named = build_tables(capture, capture.attribution, notes)
             found = _with_places(found, named, notes)
-    found = [replace(f, where=tuple(_with_code(w, capture) for w in f.where)) for f in found]
+    found = [replace(f, where=tuple(_with_code(t, w) for w in f.where)) for f in found]
     recording: dict[str, float] = {}
     with noting(overhead.PROFILER, notes):
         found, recording = overhead.without_recording(t, found)
@@ -179,12 +180,11 @@ def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list
     ]
 
 
-def _with_code(where: Where, capture: Capture) -> Where:
-    """Return a place with the text of its line, where it was found by a frame and another place by samples has it."""
+def _with_code(t: Tables, where: Where) -> Where:
+    """Return a place with the text of its line, which frames do not have, as far as the capture holds it."""
     if where.code is not None or where.file is None or where.line is None:
         return where
-    code = capture.lines.get((where.file, where.line))
-    return where if code is None else replace(where, code=code)
+    return replace(where, code=source_line(t, where.file, where.line))
 
 
 def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:

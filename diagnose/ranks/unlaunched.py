@@ -19,17 +19,6 @@ from diagnose.tables.syncs import blocking_calls
 __all__ = ["unlaunched"]
 
 MIN_SHARE = 0.002  # of the window: less is not worth it to ask all rules once more
-_KEPT = (  # properties of the tables that are the same without collectives, or are of all tasks
-    "steps",
-    "device_id",
-    "launch_latency",
-    "launch_threads",
-    "main",
-    "threads",
-    "work_layers",
-    "frame_layers",
-    "in_ops",
-)
 WAKES_NS = 50_000  # a silent host that goes on within it behind a collective's end waited for that
 
 
@@ -62,7 +51,6 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     if total(late) < MIN_SHARE * (t.steps.window[1] - t.steps.window[0]):
         return {}
     without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
-    vars(without).update({name: getattr(t, name) for name in _KEPT})
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
     rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}

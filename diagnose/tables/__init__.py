@@ -42,6 +42,17 @@ def finished(make: Callable[[S], T]) -> Callable[[S], T]:
     return finish
 
 
+def host_side(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
+    """Make a property of tables of some tasks that of all tasks: it does not depend on which are looked at."""
+
+    @wraps(make)
+    def find(t: Tables) -> T:
+        found: T = make(t) if t.of_host is t else getattr(t.of_host, make.__name__)
+        return found
+
+    return find
+
+
 @dataclass(frozen=True, eq=False)  # tables of one trace are compared by identity: arrays have no equality
 class Tables:
     """One rank's trace and everything derived from it, each table on first use.
@@ -56,13 +67,20 @@ class Tables:
     claims: tuple[tuple[str, Claim], ...] = ()
     kinds: Mapping[str, Cause] = field(default_factory=dict)
 
+    @property
+    def of_host(self) -> Tables:
+        """The tables that hold what the host did: these, or for some of a device's tasks those of all."""
+        return self
+
     @cached_property
+    @host_side
     @finished
     def steps(self) -> Steps:
         """The steady steps and the window they span."""
         return find_steps(self.trace)
 
     @cached_property
+    @host_side
     def device_id(self) -> int:
         """The id of the busiest device, -1 without one."""
         return device.busiest_device(self.trace)
@@ -86,6 +104,7 @@ class Tables:
         return device.partition(self.occupancy, end - start)
 
     @cached_property
+    @host_side
     def launch_latency(self) -> int | None:
         """How long after its launch a task starts that waits for nothing else, ns; None where no task shows it."""
         return launch_latency(self.trace, self.tasks, self.occupancy.idle)
@@ -112,16 +131,19 @@ class Tables:
         return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in claims], rest=rest)
 
     @cached_property
+    @host_side
     def launch_threads(self) -> tuple[int, ...]:
         """Threads that launch the device's tasks."""
         return host.launch_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
 
     @cached_property
+    @host_side
     def main(self) -> int:
         """The thread of the training loop."""
         return host.main_thread(self.trace, self.steps.thread, self.launch_threads)
 
     @cached_property
+    @host_side
     def threads(self) -> tuple[int, ...]:
         """The threads whose activity explains idle time: the main one and those that launch."""
         return tuple(dict.fromkeys((self.main, *self.launch_threads)))
@@ -133,11 +155,6 @@ class Tables:
         if trace is None or trace is self.trace:
             return self
         return self.of_host.cached("named", lambda: Tables(self.capture, trace))
-
-    @property
-    def of_host(self) -> Tables:
-        """The tables that keep what the host did; those of fewer tasks of the same device have them in common."""
-        return self
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""
@@ -204,6 +221,7 @@ class Tables:
         return host.intervals_of(self.trace, rows)
 
     @cached_property
+    @host_side
     @finished
     def work_layers(self) -> dict[int, Layers]:
         """Operators, annotations and runtime calls by nesting, for the main and launching threads."""
@@ -211,6 +229,7 @@ class Tables:
         return {t: host.layers(self.trace, host.host_rows(self.trace, t, *kinds)) for t in self.threads}
 
     @cached_property
+    @host_side
     @finished
     def frame_layers(self) -> dict[int, Layers]:
         """Python frames by nesting, for the main and launching threads; empty where stacks were not recorded."""
@@ -218,6 +237,7 @@ class Tables:
         return {t: host.layers(self.trace, frames, deep=True) for t, frames in rows.items()}
 
     @cached_property
+    @host_side
     @finished
     def in_ops(self) -> Intervals:
         """Time in which the main or a launching thread was inside an operator or a runtime call."""
@@ -241,10 +261,10 @@ def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
 
 def host_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
     """Do the same for a function of what the host did: it does not change with the tasks that are looked at."""
+    shared = shared_table(make)
 
     @wraps(make)
-    def shared(t: Tables) -> T:
-        of_host = t.of_host
-        return of_host.cached(make, lambda: make(of_host))
+    def of_host(t: Tables) -> T:
+        return shared(t.of_host)
 
-    return shared
+    return of_host

@@ -50,10 +50,11 @@ def noting(log: int, what: str, work: Callable[..., Value]) -> Callable[..., Val
 
 
 def main(log: str, arguments: list[str]) -> int:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does; numpy is imported before it here
     from diagnose.cli.main import COLLECT_AFTER, run
+    from diagnose.cli.options import one_thread
 
-    gc.set_threshold(COLLECT_AFTER)  # as the command does
+    one_thread()  # as the command does before it imports NumPy, which is imported here
+    gc.set_threshold(COLLECT_AFTER)
     from diagnose.pipeline import executors, job, rank_results
 
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)

@@ -6,6 +6,18 @@ from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
 
 
+def waiting(recording):
+    """Return two steps of 1000 µs without a device, 700 of them a wait for workers."""
+    r = recording(devices=())
+    for step in (0, 1):
+        r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        r.op("aten::mm", 1000 * step, 1000 * step + 300)
+        r.annotation(
+            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
+        )
+    return r
+
+
 @pytest.mark.parametrize(
     ("busy", "cpus", "workers", "least", "most"),
     [
@@ -16,13 +28,7 @@ from diagnose.model.diagnosis import Finding
     ],
 )
 def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, workers, least, most):
-    r = recording(devices=())
-    for step in (0, 1):
-        r.step(step + 1, 1000 * step, 1000 * step + 1000)
-        r.op("aten::mm", 1000 * step, 1000 * step + 300)
-        r.annotation(
-            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
-        )
+    r = waiting(recording)
     info = {} if busy is None else {"workers_busy": busy}
     r.with_info(flags={"cores": cpus}, loader={"num_workers": 1, **info})
     finding = r.find("data-stall")
@@ -35,13 +41,7 @@ def test_more_workers_save_most_where_they_find_cores(recording, busy, cpus, wor
 
 @pytest.mark.parametrize(("ready", "advised"), [(0.5, True), (0.8, False), (1.0, False)])
 def test_of_workers_whose_batches_are_ready_no_more_are_wanted(recording, ready, advised):
-    r = recording(devices=())
-    for step in (0, 1):
-        r.step(step + 1, 1000 * step, 1000 * step + 1000)
-        r.op("aten::mm", 1000 * step, 1000 * step + 300)
-        r.annotation(
-            "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 1000 * step + 300, 1000 * step + 1000
-        )
+    r = waiting(recording)
     r.with_info(flags={"cores": 64}, loader={"num_workers": 4, "workers_busy": 0.01, "batches_ready": ready})
     finding = r.find("data-stall")
     assert ("have batches ready" in finding.title) is not advised

@@ -54,9 +54,9 @@ def set_arguments(
         parameters: names of what is called takes by position, so that an argument without a name is known.
         spread: keys of the mappings that the call passes by ``**``; None where they are not known.
     """
+    if spread is None and REMOVED in values.values() and _has_double_star(text):
+        return text, "it takes its arguments from a mapping"
     for name, value in values.items():
-        if spread is None and value is REMOVED and _has_double_star(text):
-            return text, "it takes its arguments from a mapping"
         in_mapping = name in (spread or ())
         if value is REMOVED:
             found = _without_argument(text, name, parameters, in_mapping)
@@ -104,7 +104,7 @@ def _with_argument(text: str, name: str, value: str, parameters: Sequence[str], 
 def _with_item(text: str, mapping: ast.expr, name: str, value: str) -> str:
     """Return what is passed by ``**``, with an item more or another value of its own.
 
-    A keyword beside the mapping would fail wherever the mapping has that key, as on another machine it may.
+    Python raises TypeError where a keyword is a key of the mapping too, and its keys may differ between machines.
     """
     if not isinstance(mapping, ast.Dict) or not text.endswith("}") or text[:-1].rstrip().endswith(("{", ",")):
         whole = text if isinstance(mapping, _ATOMS) else f"({text})"

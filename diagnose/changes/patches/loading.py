@@ -86,11 +86,7 @@ def load_in_process(log: Log, options: Mapping[str, Any]) -> Undo:
         if why:
             log.left(f"a DataLoader: {why}")
             return
-        for name, value in edits.items():
-            if value is REMOVED:
-                del given[name]
-            else:
-                given[name] = value
+        given.update(edits)
         log.did(f"DataLoader: num_workers {has} to 0")
 
     return _change_arguments(change)
@@ -220,7 +216,8 @@ def _change_arguments(change: Any) -> Undo:  # a function of the bound arguments
         given.pop("self")
         extra = given.pop("kwargs", {})
         change(given)
-        original(self, **given, **extra)
+        left = {name: value for name, value in given.items() if value is not REMOVED}
+        original(self, **left, **extra)
 
     return replace_attribute(DataLoader, "__init__", made)
 
