@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,12 +60,42 @@ def places(sampler):
     return [tuple(rows["places"][place]) for place in rows["place"]]
 
 
+def stand(ends):
+    ends.wait()
+
+
+@contextmanager
+def sampler_of_a_thread_that_stands():
+    """The sampler of a thread that has reached the only line of ``stand`` and waits in it until the block ends."""
+    ends, known = threading.Event(), []
+    thread = threading.Thread(target=lambda: (known.append(threading.get_native_id()), stand(ends)))
+    thread.start()
+    until(lambda: sys._current_frames()[thread.ident].f_code is threading.Condition.wait.__code__)
+    try:
+        yield Sampler(Taken(thread.ident, known[0], 2.0))
+    finally:
+        ends.set()
+        thread.join()
+
+
+def let_run(sampler):
+    sampler.start()
+    until(lambda: time.sleep(0.001) is None and count(sampler) >= MIN_SAMPLES)
+    sampler.stop()
+
+
 def test_the_executing_line_not_the_function_s_first():
+    """Of a thread that stands; one that runs is now and then met at a function's first line, as it enters it."""
+    with sampler_of_a_thread_that_stands() as sampler:
+        let_run(sampler)
+    assert set(places(sampler)) == {(__file__, stand.__code__.co_firstlineno + 1, "stand")}
+
+
+def test_what_runs_is_met_in_its_body():
     found = places(sampled(spin))
-    lines = {line for file, line, function in found if (file, function) == (__file__, "spin")}
     first = spin.__code__.co_firstlineno
-    assert lines
-    assert lines <= {first + 1, first + 2, first + 3}
+    lines = [line for file, line, function in found if (file, function) == (__file__, "spin")]
+    assert set(lines) & {first + 1, first + 2, first + 3}
     assert {file for file, _, _ in found} == {__file__}
 
 
@@ -156,18 +187,10 @@ def test_a_thread_that_computes_runs():
 
 @needs_proc
 def test_a_thread_that_waits_does_not_run():
-    waits, ends, known = threading.Event(), threading.Event(), []
-    thread = threading.Thread(target=lambda: (known.append(threading.get_native_id()), waits.set(), ends.wait()))
-    thread.start()
-    waits.wait()
-    stat = Path(f"/proc/self/task/{known[0]}/stat")
-    until(lambda: stat.read_text().rpartition(") ")[2].startswith("S"))
-    sampler = Sampler(Taken(thread.ident, known[0], 2.0))
-    sampler.start()
-    until(lambda: time.sleep(0.001) is None and count(sampler) >= MIN_SAMPLES)
-    sampler.stop()
-    ends.set()
-    thread.join()
+    with sampler_of_a_thread_that_stands() as sampler:
+        stat = Path(f"/proc/self/task/{sampler.taken.native_id}/stat")
+        until(lambda: stat.read_text().rpartition(") ")[2].startswith("S"))
+        let_run(sampler)
     assert set(sampler.taken.rows()["running"]) == {0}
 
 
