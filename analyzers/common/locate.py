@@ -1,7 +1,8 @@
 """Which operators enclosed a moment of a host thread, and the user's line behind it.
 
 Three sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the
-profiler (only the first line of each function), and the call stacks that old exporters attach to operators.
+profiler (only the first line of each function, no line of the function that runs the recording), and the call stacks
+that old exporters attach to operators.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -24,6 +26,7 @@ from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.late_samples import late_samples
 from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
+from diagnose.tables.open_frames import open_frames
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
@@ -76,7 +79,7 @@ def is_user_file(file: str) -> bool:
     if _LIBRARY.search(file):
         return False
     path = PurePosixPath(file)
-    return path.is_absolute() or path.parts[0].removesuffix(".py") not in sys.stdlib_module_names
+    return path.is_absolute() or file.split("/", 1)[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
 @lru_cache(maxsize=4096)
@@ -117,47 +120,46 @@ def locate_one(t: Tables, thread: int, time: int) -> Where:
 
 def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
     """Return, for each thread and time, where it was as far as the trace shows."""
-    found = [Where()] * len(time)
+    found, already = [Where()] * len(time), open_frames(t)
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
         work, frames = t.work_layers.get(one), t.frame_layers.get(one)
         rows = work.at_each(time[mine]) if work else [[] for _ in mine]
         stacks = frames.at_each(time[mine]) if frames else [[] for _ in mine]
         for i, opened, stack in zip(mine.tolist(), rows, stacks, strict=True):
-            found[i] = _where(tuple(_names(t, opened)), tuple(_frames(t, opened, stack)))
+            num_open = sum(row in already for row in stack)
+            found[i] = _where(tuple(_names(t, opened)), tuple(_frames(t, opened, stack)), num_open)
     return found
 
 
 @lru_cache(maxsize=1024)  # all steps pass the same places
-def _where(work: tuple[str, ...], frames: tuple[str, ...]) -> Where:
-    """Return the innermost frame of the user's own files; where there is none, the innermost of a library."""
+def _where(work: tuple[str, ...], frames: tuple[str, ...], num_open: int) -> Where:
+    """Return the innermost frame of the user's own files; where there is none, the innermost of a library.
+
+    The outermost ``num_open`` frames were open as the recording began, with the line that ran then: that of all but the
+    innermost of them, which still calls the next one. Where it is by now is not known.
+    """
     op = next((name for name in work if not KERNEL_LAUNCH.match(name)), None)  # the launch itself is no place
-    library: re.Match[str] | None = None
+    library: Where | None = None
     for depth, text in enumerate(frames):
         match = FRAME.match(text)
         if match is None or not is_user_file(_INSTALLED.sub("", match["file"])):
             continue  # no line, or of torch or the standard library
+        line = int(match["line"]) if not num_open or depth != len(frames) - num_open else None
+        place = Where(_INSTALLED.sub("", match["file"]), line, match["function"], op, frames[:_MAX_STACK])
         if is_own_file(match["file"]):
-            return _place(match, op, frames, depth, library)
-        library = library or match
+            return replace(place, library=_beside(library), caller=_caller(frames, depth))
+        library = library or place
     if library is not None:
-        return _place(library, op, frames, len(frames) - 1, None)
+        return replace(library, caller=_caller(frames, len(frames) - 1))
     return Where(op=op, stack=(*reversed(work), *frames)[:_MAX_STACK])
 
 
-def _place(
-    match: re.Match[str], op: str | None, frames: tuple[str, ...], depth: int, library: re.Match[str] | None
-) -> Where:
-    beside = f"{_INSTALLED.sub('', library['file'])}:{library['line']} in {library['function']}" if library else None
-    return Where(
-        _INSTALLED.sub("", match["file"]),
-        int(match["line"]),
-        match["function"],
-        op,
-        frames[:_MAX_STACK],
-        library=beside,
-        caller=_caller(frames, depth),
-    )
+def _beside(library: Where | None) -> str | None:
+    if library is None:
+        return None
+    line = f":{library.line}" if library.line is not None else ""
+    return f"{library.file}{line} in {library.function}"
 
 
 def _caller(frames: tuple[str, ...], depth: int) -> Literal["", "module", "hook"]:

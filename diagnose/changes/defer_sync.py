@@ -27,7 +27,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         ("score", "value = score.item()") if program.trains is False else ("loss", "running_loss += loss.item()")
     )
     before = place.code if place and place.code else line
-    at = f"   # {place.file}:{place.line}" if place else ""
+    at = f"   # {at_line(place)}" if place else ""
     return Advice(
         title=f"Stop waiting for the device in the loop{f' ({at_line(place)})' if place else ''}",
         before=before + at,

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place
+from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
+from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
 from diagnose.text.patterns import lazy_pattern
 
@@ -99,7 +100,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     issuer = _issuer(finding.facts)
     num, reads, share = (_number(issuer, key) for key in ("num", "reads", "share"))
     place = own_place(finding)
-    at = f"{place.file}:{place.line}" if place else f"{issuer['file']}:{issuer['line']}"
+    line = issuer["line"]
+    at = at_line(place or Where(str(issuer["file"]), line if isinstance(line, int) else None))
     module, calls = issuer.get("module"), _number(issuer, "calls")
     if module:
         return Advice(

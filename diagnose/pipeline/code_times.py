@@ -20,6 +20,7 @@ from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases
 from diagnose.tables import Tables
 from diagnose.tables.names import names_of
+from diagnose.tables.open_frames import open_frames
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
 __all__ = ["code_times"]
@@ -101,8 +102,9 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     if paths is None:
         return ()
     found, sums = [], _Sums(paths, clock, t.device_id >= 0)
+    already = set(t.trace.events.name[list(open_frames(t))].tolist())
     for name, each in _by_name(paths).items():
-        row = sums.row(_function(t.trace.names[name]), each, _outermost(paths, each))
+        row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
         if row.share >= MIN_SHARE and not passes_on:
             found.append(row)
@@ -134,10 +136,13 @@ def _is_own(frame: str) -> bool:
     return bool(file) and function not in _PARTS and is_own_file(file)
 
 
-def _function(frame: str) -> str:
-    """Return "train.py:41 compute_loss" for "train.py(41): compute_loss"."""
+def _function(frame: str, *, has_line: bool) -> str:
+    """Return "train.py:41 compute_loss" for "train.py(41): compute_loss", "train.py main" without a line."""
     match = FRAME.match(frame)
-    return f"{match['file']}:{match['line']} {match['function']}" if match else frame
+    if match is None:
+        return frame
+    line = f":{match['line']}" if has_line else ""
+    return f"{match['file']}{line} {match['function']}"
 
 
 def _sampled(t: Tables) -> tuple[CodeTime, ...]:

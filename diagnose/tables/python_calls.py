@@ -26,7 +26,7 @@ class Issuer:
 
     frame: str  # as the profiler names it
     file: str
-    line: int  # the function's first; of samples the one that most are at
+    line: int | None  # the function's first; of samples the one that most are at; None for one around all steps
     function: str
     num: float  # operators
     share: float  # of the operators that Python calls outside the optimizer

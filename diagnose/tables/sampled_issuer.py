@@ -19,7 +19,8 @@ MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
 MIN_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
 NUM_NAMED = 3
-PASSES_ON = lazy_pattern(r"\.(backward|step)\(|autograd\.grad\(")  # a line to call what other lines called again
+# A line to call what other lines called again. An environment's step computes what no other line called.
+PASSES_ON = lazy_pattern(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
 LIBRARY = lazy_pattern(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 

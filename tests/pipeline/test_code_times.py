@@ -73,12 +73,12 @@ def test_modules_are_a_tree_with_the_backward_of_what_they_call(cpu):
 def test_functions_are_the_users_and_main_calls_all_of_them(cpu):
     code = code_times(cpu.tables())
     assert functions(code) == {
-        "train.py:10 main": (0, 1000, 1000 - 40 - 395 - 50),
+        "train.py main": (0, 1000, 1000 - 40 - 395 - 50),
         "train.py:30 forward": (1, 395, 395),
         "train.py:41 compute_loss": (1, 50, 50),
         "train.py:20 collate_batch": (1, 40, 40),
     }
-    assert code.functions[0].name == f"{TRAIN}:10 main"
+    assert code.functions[0].name == f"{TRAIN} main"
 
 
 def test_phases_sum_to_the_step(cpu):
@@ -242,7 +242,7 @@ def test_a_kept_capture_has_both_tables_and_phases_that_sum_to_its_step():
     assert d.code.step_ns == pytest.approx(d.step_ns, rel=0.02)
     assert [m.name for m in d.code.modules][:3] == ["DLRM_0", "DLRM_0.Sequential_1", "DLRM_0.Sequential_1.Linear_3"]
     assert [f.name for f in d.code.functions][:3] == [
-        "feature_service.py:89 main", "models.py:129 forward", "feature_service.py:50 answer",
+        "feature_service.py main", "models.py:129 forward", "feature_service.py:50 answer",
     ]  # fmt: skip
     assert sum(p.host_ns for p in d.code.phases) == pytest.approx(d.code.step_ns)
     root = d.code.modules[0]

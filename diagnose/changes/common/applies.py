@@ -106,9 +106,10 @@ def empties_cache(finding: Finding) -> Where | None:
 
 
 def at_line(place: Where) -> str:
-    """Return "model.py:40": of a full path the name alone, the finding has the rest."""
+    """Return "model.py:40", "model.py" without a line: of a full path the name alone, the finding has the rest."""
     file = place.file or ""
-    return f"{file.rpartition('/')[2] if file.startswith('/') else file}:{place.line}"
+    name = file.rpartition("/")[2] if file.startswith("/") else file
+    return name if place.line is None else f"{name}:{place.line}"
 
 
 def is_in_a_library(finding: Finding) -> bool:
