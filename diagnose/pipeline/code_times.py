@@ -20,7 +20,7 @@ from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases
 from diagnose.tables import Tables
 from diagnose.tables.names import names_of
-from diagnose.tables.open_frames import open_frames
+from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
 __all__ = ["code_times"]
@@ -102,7 +102,7 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     if paths is None:
         return ()
     found, sums = [], _Sums(paths, clock, t.device_id >= 0)
-    already = set(t.trace.events.name[list(open_frames(t))].tolist())
+    already = names_of_open_frames(t)
     for name, each in _by_name(paths).items():
         row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns

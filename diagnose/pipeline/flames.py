@@ -20,6 +20,7 @@ from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
+from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["flames"]
@@ -35,6 +36,7 @@ _KINDS = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
 _KIND_NAMES = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
 _ADDRESS = lazy_pattern(r" at 0x[0-9a-fA-F]+(?=>)")
 _FRAME = lazy_pattern(r"^(?P<file>.+?)\(\d+\): ")
+_LINE = lazy_pattern(r"\(\d+\)(?=: )")
 # What starts a script and what stands between a module and its forward: in every stack, and never the reason.
 _WRAPPERS = lazy_pattern(
     r"^<frozen |^<string>\(|(^|/)(runpy|threading|contextlib)\.py\(|(^|/)diagnose/\w|torch/utils/_contextlib\.py\("
@@ -205,6 +207,7 @@ def _names(t: Tables) -> _Names:
         if t.capture.samples
         else []
     )
+    already = names_of_open_frames(t)
     texts, kinds = [*t.trace.names, *lines], [""] * len(t.trace.names) + [_frame_kind(line) for line in lines]
     alike = np.arange(len(texts))
     first: dict[str, int] = {}
@@ -214,6 +217,8 @@ def _names(t: Tables) -> _Names:
     for name, kind in np.argwhere(pairs).tolist():
         texts[name] = _ADDRESS.sub("", texts[name])
         kinds[name] = _KIND_NAMES.get(Kind(kind)) or _frame_kind(texts[name])
+        if name in already:
+            texts[name] = _LINE.sub("", texts[name])
         alike[name] = first.setdefault(texts[name], name)
     return _Names(texts, kinds, alike[t.trace.events.name], len(t.trace.names))
 

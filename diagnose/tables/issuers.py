@@ -16,7 +16,7 @@ from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, num_calls, stacks
-from diagnose.tables.open_frames import open_frames
+from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
@@ -158,7 +158,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
     return Issuer(
         frame=frame,
         file=match["file"],
-        line=int(match["line"]) if frame not in set(map(t.name, open_frames(t))) else None,
+        line=int(match["line"]) if t.trace.names.index(frame) not in names_of_open_frames(t) else None,
         function=match["function"],
         num=num / steps,
         share=num / len(rows),

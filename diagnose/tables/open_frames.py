@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diagnose.tables import Tables, host_table
 
-__all__ = ["open_frames"]
+__all__ = ["names_of_open_frames", "open_frames"]
 
 
 @host_table
@@ -26,3 +26,8 @@ def open_frames(t: Tables) -> frozenset[int]:
         if reach > first_step:
             found.add(row)
     return frozenset(found)
+
+
+def names_of_open_frames(t: Tables) -> frozenset[int]:
+    """Return the rows of `Trace.names` that these frames have: no other frame has such a name."""
+    return frozenset(t.trace.events.name[list(open_frames(t))].tolist())

@@ -34,6 +34,14 @@ def test_a_box_is_as_long_as_the_idle_time_in_it_and_lies_in_what_called_it(reco
     assert drawn(r.tables(), "python-stall") == [(0, "own", OWN, 490), (1, "library", LIBRARY, 200)]
 
 
+def test_the_function_that_the_recording_was_begun_in_has_no_line(recording):
+    r = stalled(recording)
+    r.frame(OWN, -50, 1050)
+    r.frame(LIBRARY, 500, 700)
+    shown = "/home/ada/train.py: main"
+    assert drawn(r.tables(), "python-stall") == [(0, "own", shown, 490), (1, "library", LIBRARY, 200)]
+
+
 def test_times_are_of_a_step_and_what_is_alike_is_one_box(recording):
     r = stalled(recording, steps=2)
     for at in (0, 1000):
