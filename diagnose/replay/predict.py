@@ -98,7 +98,8 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
         more_ns = min(hypot(missed, effect.error.more * most), room_ns, MAX_MORE_OF_REST * left_ns)
         least = max(least - less_ns, 0.0)
         most = max(most, min(most + more_ns, limit_ns))
-    ends = sorted((max(before.low_ns - most, 0.0), max(before.high_ns - least, 0.0)))
+    low_ns = max(before.low_ns - most, _least_left(before.low_ns, replayed[0] * scale))
+    ends = sorted((low_ns, max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
 
 
@@ -164,12 +165,18 @@ def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: flo
     """Return the step after a change that no graph shows: it saves between these bounds of the measured step.
 
     What it saves may be the same as what changes before it save: of several bounds the largest holds for certain, and
-    at most they add up.
+    at most they add up, but to no more than goes of what remains of a step.
     """
     least, most = saves_ns
     high_ns = min(before.high_ns, step_ns - least)
-    low_ns = max(min(before.low_ns - most, high_ns), 0.0)
+    low_ns = max(before.low_ns - most, _least_left(before.low_ns, max(step_ns - most, 0.0)))
+    low_ns = min(low_ns, high_ns)
     return Predicted(before.most, before.least, low_ns, high_ns, before.replayed_ns, before.changes)
+
+
+def _least_left(before_ns: float, alone_ns: float) -> float:
+    """Return what remains for certain of a step that one change or another leaves so much of."""
+    return (1 - MAX_MORE_OF_REST) * min(before_ns, alone_ns)
 
 
 def path_shares(t: Tables, predicted: Predicted) -> Mapping[str, float]:

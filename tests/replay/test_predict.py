@@ -105,7 +105,8 @@ def test_bounds_are_not_added_for_certain(stalled):
     first = predict_bound(measured(stalled), (100_000, 200_000), 500_000)
     both = predict_bound(first, (50_000, 400_000), 500_000)
     assert (first.low_ns, first.high_ns) == (300_000, 400_000)
-    assert (both.low_ns, both.high_ns) == (0, 400_000)
+    # Added they would leave nothing; alone the second leaves 100 µs, of which seven tenths may go.
+    assert (both.low_ns, both.high_ns) == pytest.approx((30_000, 400_000))
 
 
 def test_the_path_tiles_the_window_and_names_what_it_consists_of(stalled):
