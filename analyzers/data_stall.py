@@ -43,6 +43,7 @@ META = RuleMeta(
     changes=(
         "keep-iterator",
         "cheaper-sample",
+        "load-once",
         "load-in-workers",
         "load-in-process",
         "keep-workers",

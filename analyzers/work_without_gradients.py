@@ -3,7 +3,8 @@
 What it looks for
     On a recording without a device, of steps that train: operators that a function of the user's calls itself, outside
     of torch's layers, the loader, the backward pass and the optimizer, and that leave nothing for the backward pass:
-    what is detached, under `no_grad`, or made of data alone. Products and convolutions are a model's and do not count.
+    what is detached, under `no_grad`, or made of data alone. Products and convolutions are a model's and do not count,
+    nor does what draws random numbers, such as dropout of the inputs: it is another in each step.
     At least 15 % of the step in one function, half of it in operators of 0.1 ms or more.
 
 Why it costs
@@ -33,6 +34,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.issuers import called_by_functions
 from diagnose.tables.no_grad_calls import HEAVY, without_gradients
 from diagnose.text.numbers import duration
+from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="work-without-gradients",
@@ -46,6 +48,9 @@ META = RuleMeta(
 MIN_FUNCTION_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
 MIN_NS = 100_000  # of an operator that computes; a call of a small one takes a tenth of it
 MAX_NAMED = 3
+_DRAWS = lazy_pattern(
+    r"^aten::(\w*dropout_?|rand\w*|multinomial|(bernoulli|normal|uniform|exponential|binomial|poisson)_?)$"
+)
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:
@@ -79,10 +84,10 @@ def find(t: Tables) -> list[Finding]:
 def _largest(t: Tables) -> tuple[str, Rows]:
     """Return the function with the longest such operators, and these; none where they take too little."""
     free = without_gradients(t)
-    heavy = np.array([HEAVY.match(name) is not None for name in t.trace.names], bool)
+    apart = np.array([any(pattern.match(name) for pattern in (HEAVY, _DRAWS)) for name in t.trace.names], bool)
     best: tuple[int, str, Rows] = (0, "", np.empty(0, np.intp))
     for frame, rows in called_by_functions(t).items() if len(free) else ():
-        mine = np.sort(rows[among(rows, free) & ~heavy[t.trace.events.name[rows]]], kind="stable")
+        mine = np.sort(rows[among(rows, free) & ~apart[t.trace.events.name[rows]]], kind="stable")
         length = (t.trace.events.end - t.trace.events.start)[mine]
         if length[length >= MIN_NS].sum() < length.sum() / 2:  # a loop of small operators: launch-bound names it
             continue

@@ -72,6 +72,7 @@ def loading_facts(t: Tables) -> Facts:
         "keeps_up": keeps_up,
         "waiting_share": share,
         "restart_share": restart_share(t),
+        "source_draws": any(t.capture.draws.values()),
         "ready_share": ready_share(t),
         **_dataset(t),
         **(_slow_line(t, t.covering(rows)) if single else {}),

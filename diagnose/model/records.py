@@ -202,6 +202,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     num_batches: Count | None = None
     batches_seen: Count | None = None
     batches_ready: Share | None = None  # share of those from workers that were there when they were asked for
+    batches_drew: bool | None = None  # of those made in the script's process, whether any drew random numbers
     num_loaders: Count | None = None
     workers_busy: Share | None = None  # share of the workers' lives on a CPU
     counters: LoadingCounters = LoadingCounters()

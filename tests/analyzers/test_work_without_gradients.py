@@ -36,6 +36,8 @@ def test_what_leaves_nothing_for_the_backward_pass_is_named_with_its_function(re
         {"layer": True},
         {"took": 120},  # a ninth of the step
         {"name": "aten::conv2d"},  # of a teacher
+        {"name": "aten::dropout"},  # of the inputs: another in each step
+        {"name": "aten::randn"},  # noise of a batch
     ],
 )
 def test_what_the_step_is_about(recording, change):

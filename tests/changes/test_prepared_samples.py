@@ -104,6 +104,13 @@ def test_a_name_with_a_dot_is_a_name(recording):
     assert "dataset=[self.rows[i] for i in range(len(self.rows))])" in p.after
 
 
+def test_a_dataset_that_is_made_in_the_call_is_looked_through_there(recording):
+    p = advised(loading(recording, made([*SCRIPT[:2], "loader = DataLoader(Rows(64), shuffle=True)", *SCRIPT[3:]])))
+    every = "[samples[i] for samples in [Rows(64)] for i in range(len(samples))]"
+    assert p.after.splitlines()[0] == f"loader = DataLoader({every}, shuffle=True)"
+    assert eval(every, {"Rows": lambda num: [str(i) for i in range(num)]}) == [str(i) for i in range(64)]
+
+
 IN_A_LOOP = ["rows = Rows(64)", "for epoch in range(3):", "    loader = DataLoader(rows)", "    fit(loader)"]
 
 
@@ -139,7 +146,7 @@ def test_a_loop_below_the_call_or_before_its_function_is_not_around_it(recording
 @pytest.mark.parametrize(
     ("loader", "given"),
     [
-        ({}, "Rows(64)"),
+        ({}, "rows[0]"),
         ({}, "*settings"),
         ({"sampler": "_InfiniteConstantSampler"}, "rows"),
         ({"num_workers": 2}, "rows"),
@@ -179,7 +186,7 @@ def test_all_of_the_sample_is_saved_where_it_is_prepared(recording):
         ]
         return advised(r).saves_ns[1]
 
-    assert most("DataLoader(rows)") > 1.1 * most("DataLoader(Rows(64))")  # the line has two thirds of it, crop the rest
+    assert most("DataLoader(rows)") > 1.1 * most("DataLoader(*settings)")  # of it two thirds, and crop
 
 
 def test_a_collate_function_beside_a_slow_getitem_stands_in_nobodys_way(recording):

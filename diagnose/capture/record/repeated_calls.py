@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
+from diagnose.capture.record.drawn_batches import random_state
 from diagnose.capture.record.padded_inputs import PaddedInputs
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.steps.replacing import Undo, replace_function
@@ -130,11 +131,11 @@ class RepeatedCalls:
         key = self._key(module, args, kwargs)
         if key is None:
             return call(module, *args, **kwargs)
-        drawn = _random_state()
+        drawn = random_state()
         began = time.time_ns()
         result = call(module, *args, **kwargs)
         ended = time.time_ns()
-        if drawn and _random_state() == drawn:
+        if drawn and random_state() == drawn:
             calls = self._calls.setdefault(key, [])
             calls.append(_Call(began, ended, _place() if calls else _NOWHERE))
             self._names[key] = type(module).__name__
@@ -262,30 +263,3 @@ def _has_tensor(given: Hashable) -> bool:
     if not isinstance(given, tuple):
         return False
     return given[:1] == (torch.Tensor,) or any(map(_has_tensor, given))
-
-
-def _random_state() -> tuple[Hashable, ...]:
-    """Return the state of the generators that torch, NumPy and Python draw from unless they are given another.
-
-    Nothing where it cannot be read: the script may have put generators of its own in their place.
-    """
-    try:
-        return _read_random_state()
-    except Exception:
-        return ()
-
-
-def _read_random_state() -> tuple[Hashable, ...]:
-    import random
-    import sys
-
-    import torch
-
-    state = torch.default_generator.get_state()
-    found: list[Hashable] = [_checksum(state.data_ptr(), 0, state.numel()), hash(random.getstate())]
-    if "numpy" in sys.modules:
-        name, key, *rest = sys.modules["numpy"].random.get_state()
-        found += [name, zlib.crc32(key), *rest]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
-        found += [generator.get_offset() for generator in torch.cuda.default_generators]
-    return tuple(found)

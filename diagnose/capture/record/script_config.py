@@ -13,6 +13,7 @@ from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
+from diagnose.capture.record.drawn_batches import DrawnBatches
 from diagnose.capture.record.loading_counters import LoadingCounters
 from diagnose.model.usable_cores import cores_of_rank
 
@@ -36,6 +37,7 @@ class ScriptConfig:
         self._batches: Counter[int] = Counter()
         self._asked: Counter[int] = Counter()  # batches of workers
         self._ready: Counter[int] = Counter()  # of these, those that were there already
+        self._drawn = DrawnBatches()
         self._sizes: dict[int, dict[str, int]] = {}  # of the first batch, by dataset
         self._iterators: dict[int, weakref.ref[Any]] = {}
         self._counters = LoadingCounters()
@@ -86,7 +88,10 @@ class ScriptConfig:
         self._sizes[id(dataset)] = {"batch_bytes": sum(map(_bytes, tensors)), "batch_tensors": len(tensors)}
 
     def batch_asked(self, iterator: object) -> None:
-        """Count whether a batch of workers was there when it was asked for."""
+        """Count whether a batch of workers was there when it was asked for; look at what one made here draws."""
+        if getattr(iterator, "_num_workers", None) == 0:
+            self._drawn.asked(iterator)
+            return
         ready = _is_ready(iterator)
         if ready is not None:
             dataset = id(getattr(iterator, "_dataset", None))
@@ -97,6 +102,7 @@ class ScriptConfig:
         """Count a batch, to find the training loader among others."""
         key = id(dataset)
         self._batches[key] += 1
+        self._drawn.delivered(dataset, iterator)
         known = self._iterators.get(key)
         if known is None or known() is not iterator:
             self._iterators[key] = weakref.ref(iterator)
@@ -172,6 +178,7 @@ class ScriptConfig:
             "counters": self._counters.summary(self._loaders[busiest].get("batch_size")),  # type: ignore[arg-type]  # an int or None
             "batches_seen": self._batches[busiest],
             "batches_ready": round(self._ready[busiest] / asked, 3) if (asked := self._asked[busiest]) else None,
+            "batches_drew": self._drawn.of(busiest),
             "num_loaders": len(self._loaders),
         }
 

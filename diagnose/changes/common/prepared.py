@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from diagnose.model.records import CallRecord
     from diagnose.tables.program import Program
 
-__all__ = ["Prepared", "prepared"]
+__all__ = ["MAX_KEPT_BYTES", "WHOLE", "Prepared", "bytes_of_all", "prepared", "size_words"]
 
-_WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # samplers whose batches are all samples of a dataset
+WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # samplers whose batches are all samples of a dataset
 # Samplers of torch that ask a dataset for its length and give one whole number for a sample. Others may give anything.
-_BY_INDEX = _WHOLE | {"DistributedSampler"}
+_BY_INDEX = WHOLE | {"DistributedSampler"}
 # More host memory than that may not be free during training: each rank keeps its own list.
 MAX_KEPT_BYTES = 8e9
 
@@ -39,16 +39,21 @@ class Prepared:
 
 
 def prepared(facts: Facts, program: Program) -> Prepared | None:
-    """Return how every sample of the script's dataset is made once; None where its variable's name is not known.
+    """Return how every sample of the script's dataset is made once; None where the call does not show the dataset.
 
     It is not where samples draw random numbers, as a stream, or in a run of inference, which sees each sample once.
     """
     made = _call(facts)
     is_left = facts.get("draws") or facts.get("num_workers") or is_iterable(facts) or program.trains is False
-    name = _name(made) if made is not None else ""
-    if made is None or is_left or not name or not _is_of_dataset(facts):
+    given = _dataset(made) if made is not None else None
+    if made is None or is_left or given is None or not _is_of_dataset(facts):
         return None
-    every = f"[{name}[i] for i in range(len({name}))]"
+    name = ast.unparse(given)
+    if isinstance(given, ast.Call):  # made in the call itself
+        every = f"[samples[i] for samples in [{name}] for i in range(len(samples))]"
+        name = "samples"
+    else:
+        every = f"[{name}[i] for i in range(len({name}))]"
     at = at_line(Where(made.file, made.begin[0]))
     return Prepared(
         f"{name} = {every}   # every sample once, before training\n# above the line that makes the DataLoader, {at}",
@@ -64,14 +69,14 @@ def _call(facts: Facts) -> CallRecord | None:
     return found[0] if found else None
 
 
-def _name(made: CallRecord) -> str:
-    """Return the variable that a call passes as its dataset, such as self.rows; "" where it passes something else."""
+def _dataset(made: CallRecord) -> ast.expr | None:
+    """Return what a call passes as its dataset: a variable, such as self.rows, or a call; None for anything else."""
     from diagnose.changes.common.call_edits import argument_of
 
     given = node = argument_of(made, "dataset")
     while isinstance(node, ast.Attribute):
         node = node.value
-    return ast.unparse(given) if given is not None and isinstance(node, ast.Name) else ""
+    return given if isinstance(node, ast.Name) or isinstance(given, ast.Call) else None
 
 
 def _is_of_dataset(facts: Facts) -> bool:
@@ -86,7 +91,7 @@ def _edit(facts: Facts, made: CallRecord, every: str) -> EditedCall | None:
     from diagnose.changes.common.call_edits import edited
 
     is_indexed = facts.get("sampler") in _BY_INDEX and bool(number(facts, "batch_size"))
-    if not is_indexed or _is_in_loop(made) or _bytes(facts) > MAX_KEPT_BYTES:
+    if not is_indexed or _is_in_loop(made) or bytes_of_all(facts) > MAX_KEPT_BYTES:
         return None
     return edited(made, {"dataset": Expression(every)})
 
@@ -106,19 +111,20 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _bytes(facts: Facts) -> float:
+def bytes_of_all(facts: Facts) -> float:
     """Return what all samples take, 0 where it is not known."""
-    return number(facts, "batch_bytes") * number(facts, "num_batches") if facts.get("sampler") in _WHOLE else 0.0
+    return number(facts, "batch_bytes") * number(facts, "num_batches") if facts.get("sampler") in WHOLE else 0.0
 
 
 def _needs(facts: Facts) -> str:
-    batches, size = number(facts, "num_batches"), _bytes(facts)
+    batches, size = number(facts, "num_batches"), bytes_of_all(facts)
     num = number(facts, "batch_size") * batches
-    held = f"memory for all {num:,.0f} samples, about {_size(size)}" if num and size else "memory for all samples"
+    held = f"memory for all {num:,.0f} samples, about {size_words(size)}" if num and size else "memory for all samples"
     ns = number(facts, "batch_ns") * batches
     later = f"about {duration(ns)} later" if ns else "as much later as loading all of them takes"
     return f"{held}; the first step begins {later}: it pays from the second epoch on"
 
 
-def _size(num_bytes: float) -> str:
+def size_words(num_bytes: float) -> str:
+    """Return "18.9 MB" or "1.20 GB"."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{max(num_bytes / 1e6, 0.1):.1f} MB"

@@ -26,11 +26,13 @@ __all__ = [
     "load_in_process",
     "load_in_workers",
     "load_on_thread",
+    "load_once",
     "more_workers",
     "prefetch_to_device",
 ]
 
 CACHE_BYTES = 1 << 30  # of shared memory in a trial
+MAX_LOADING_S = 60  # of all samples, before a trial trains
 
 
 def load_in_workers(log: Log, options: Mapping[str, Any]) -> Undo:
@@ -168,6 +170,30 @@ def cache_samples(log: Log, options: Mapping[str, Any]) -> Undo:
             f"DataLoader: samples are kept in {num_bytes / 1e9:.1f} GB of shared memory from their first load on",
             "a DataLoader whose samples differ from load to load: nothing is kept of them",
         )
+
+    return _change_arguments(change)
+
+
+def load_once(log: Log, options: Mapping[str, Any]) -> Undo:
+    """Put a list of all samples in the place of every dataset with an index that is loaded without workers."""
+    from diagnose.changes.patches.noted_samples import LoadedSamples
+
+    seconds = float(options.get("seconds") or MAX_LOADING_S)
+
+    def change(given: dict[str, Any]) -> None:
+        dataset = given["dataset"]
+        if given.get("num_workers"):
+            log.left(f"a DataLoader that has {given['num_workers']} workers")
+            return
+        if _is_iterable(dataset):
+            log.left("a DataLoader over an IterableDataset: a stream has no samples to come back to")
+            return
+        try:
+            given["dataset"] = samples = LoadedSamples(dataset, seconds=seconds)
+        except ValueError as error:
+            log.left(f"a DataLoader: {error}")
+            return
+        log.did(f"DataLoader: a list of {len(samples)} samples in the place of its {type(dataset).__name__}")
 
     return _change_arguments(change)
 

@@ -1,0 +1,84 @@
+"""Load all samples once, before training, and keep them in memory.
+
+What it does
+    A list of all samples takes the dataset's place in the call of the DataLoader: what its class and its transform do
+    with a sample is done once, and not again in each epoch. For datasets of a library, whose lines nobody edits; where
+    a line of the script's own takes most of the loading, `cheaper-sample` names it.
+
+    Prescribed where the script's process loads, the generators of torch, NumPy and Python stood the same after
+    recorded batches as before them, so that no sample drew from them, no line known from the source draws, and all
+    samples take at most 8 GB by the size of a batch. Putting samples together stays: 3 µs for each and 1 ns for two
+    bytes of it are taken for it, which was at most a third of what batches of images and of numbers took.
+
+What to watch
+    It pays from the second epoch on, and the first step begins later. A list has none of the dataset's attributes:
+    `loader.dataset` is the list then. A transform that draws from a generator of its own would give each sample the
+    same numbers in each epoch: where a package is loaded whose transforms do, nothing is prescribed.
+
+    In two public scripts that train autoencoders on digits, steps of 12 ms took 5.5 ms, and of 12 to 14 ms 5.0 to 5.6.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.loading import is_iterable, number
+from diagnose.changes.common.prepared import MAX_KEPT_BYTES, WHOLE, bytes_of_all, prepared, size_words
+from diagnose.changes.patches import loading
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Finding
+    from diagnose.tables.program import Program
+
+SAMPLE_NS, BYTES_PER_NS = 3_000, 2.0  # of putting samples together
+MIN_LEFT_OUT = 0.5  # of a batch's time, that putting together leaves to be saved
+SAVED_SHARE = 0.75  # of what is left then, at least: what a list gives has to be looked up too
+
+
+def _applies(program: Program, finding: Finding) -> str:
+    facts = finding.facts
+    draws = facts.get("source_draws") or facts.get("draws") or facts.get("batches_drew")
+    reasons = (
+        ("workers load", not facts.get("single_process")),
+        ("a stream has no samples to come back to", is_iterable(facts)),
+        ("a run of inference sees each sample once", program.trains is False),
+        ("the loader restarts for each batch, which takes time", bool(facts.get("restart_share"))),
+        ("a line of the script's own takes most of the loading", bool(facts.get("slow_line"))),
+        ("samples draw random numbers", bool(draws)),
+        ("whether samples draw random numbers was not recorded", facts.get("batches_drew") is None),
+        ("the sampler may ask for anything", facts.get("sampler") not in WHOLE),
+    )
+    return next((why for why, holds in reasons if holds), "")
+
+
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+    facts, batch_ns = finding.facts, number(finding.facts, "batch_ns")
+    num = number(facts, "batch_size")
+    size, made = bytes_of_all(facts), prepared(facts, program)
+    if made is None or made.edit is None or not (num and batch_ns and 0 < size <= MAX_KEPT_BYTES):
+        return None
+    together_ns = SAMPLE_NS * num + number(facts, "batch_bytes") / BYTES_PER_NS
+    left_out = 1 - together_ns / batch_ns
+    if left_out < MIN_LEFT_OUT:
+        return None
+    return Advice(
+        title=f"Load all samples once, before training, into about {size_words(size)} of memory",
+        after="",
+        edits=(made.edit,),
+        least=SAVED_SHARE * left_out,
+        needs=made.needs,
+    )
+
+
+CHANGE = Change(
+    id="load-once",
+    title="Load all samples once, before training",
+    numerics=identical("where a sample stays the same in each epoch"),
+    patch=Patch(loading.load_once),
+    edit=ByHand("which dataset is kept the call that makes the DataLoader shows"),
+    advice=_advice,
+    applies=_applies,
+    is_within_share=True,
+    without_remedy="one expression of Python in the dataset's place",
+)

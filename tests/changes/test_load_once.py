@@ -1,0 +1,139 @@
+"""load-once: all samples of a library's dataset in a list, where none draws random numbers. Times in µs."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from diagnose.pipeline.rank import analyze_rank
+from tests.changes.test_cheaper_sample import computing
+from tests.changes.test_prepared_samples import LOADER, made
+
+LIST = "[rows[i] for i in range(len(rows))]"
+
+
+def loading(recording, *, lines=(), **loader):
+    """Return a step of 1000 µs, 800 of them loading 8 samples of 5 kB, none of whose lines are the script's."""
+    r = computing(recording, lines=lines, cores=1)
+    known = {**LOADER, "made": made(), "collate_fn": "default_collate", "batches_drew": False}
+    r.with_info(flags={"cores": 1, "num_threads": 2}, loader={**known, **loader})
+    return r
+
+
+def advised(r):
+    return next((p for p in r.prescribe("data-stall") if p.id == "load-once"), None)
+
+
+def test_a_list_takes_the_datasets_place(recording, presentable):
+    p = advised(loading(recording))
+    presentable(p)
+    assert p.title == "Load all samples once, before training, into about 8.0 MB of memory"
+    assert p.after == f"loader = DataLoader({LIST}, shuffle=True)"
+    assert p.diff
+    assert p.needs.startswith("memory for all 1,600 samples, about 8.0 MB; the first step begins about 160 ms later: ")
+    together_us = 8 * 3 + 40_000 / 2000
+    assert p.saves_ns == (pytest.approx(0.75 * (800 - together_us) * 1000), 800_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batches_drew": True},
+        {"batches_drew": None},  # of a capture that did not look
+        {"num_workers": 2},
+        {"sampler": "Buckets"},  # may ask for anything
+        {"sampler": "_InfiniteConstantSampler"},
+        {"batch_bytes": None},
+        {"num_batches": 300_000},  # 12 GB
+        {"batch_bytes": 900_000},  # of 800 µs 450 to put them together
+        {"batch_size": 200},  # 600
+        {"collate_fn": "pad"},  # which may take the time
+        {"made": None},
+    ],
+)
+def test_it_is_left_where_a_list_may_not_do_or_saves_little(recording, change):
+    assert advised(loading(recording, **change)) is None
+
+
+def test_a_line_of_the_scripts_own_that_takes_the_time_is_named_instead(recording):
+    found = [p.id for p in loading(recording, lines=(31,)).prescribe("data-stall")]
+    assert "cheaper-sample" in found
+    assert "load-once" not in found
+
+
+def test_a_draw_known_from_the_source_is_one(recording):
+    capture = replace(loading(recording).capture(), draws={"train.py": (2,)})
+    assert "load-once" not in [p.id for p in analyze_rank(capture).prescriptions]
+
+
+class Squares(Dataset):
+    def __init__(self, num=6, draw=lambda: 0.0):
+        self.num, self.draw, self.asked, self.classes = num, draw, 0, ["a", "b"]
+
+    def __len__(self):
+        return self.num
+
+    def __getitem__(self, i):
+        self.asked += 1
+        return torch.tensor(float(i * i + self.draw()))
+
+
+def batches(loader, epochs=3):
+    torch.manual_seed(0)
+    return [batch.tolist() for _ in range(epochs) for batch in loader]
+
+
+def test_a_trial_loads_each_sample_once_and_gives_the_same_batches(patched):
+    plain = batches(DataLoader(Squares(), 2, shuffle=True))
+    log = patched("load-once")
+    dataset = Squares()
+    loader = DataLoader(dataset, 2, shuffle=True)
+    assert batches(loader) == plain
+    assert dataset.asked == 6
+    assert (len(loader.dataset), loader.dataset.classes) == (6, ["a", "b"])
+    assert log.done == ["DataLoader: a list of 6 samples in the place of its Squares"]
+
+
+def test_samples_that_draw_are_loaded_as_before_and_the_generators_stand_where_they_stood(patched):
+    random.seed(1)
+    before = random.getstate()
+    log = patched("load-once")
+    loader = DataLoader(Squares(draw=random.random), 2)
+    assert random.getstate() == before
+    assert isinstance(loader.dataset, Squares)
+    assert log.done == []
+    assert "its samples draw random numbers" in log.refused[0]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+class Keyed(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, key):
+        return {"a": 0, "b": 1}[key]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "more"),
+    [(Stream(), {}), (Keyed(), {"sampler": ["a", "b"]}), (Squares(), {"num_workers": 1})],
+)
+def test_what_is_no_list_is_left(patched, dataset, more):
+    log = patched("load-once")
+    loader = DataLoader(dataset, **more)
+    assert loader.dataset is dataset
+    assert log.done == []
+    assert len(log.refused) == 1
+
+
+def test_a_dataset_that_takes_too_long_is_left(patched):
+    log = patched("load-once", seconds=1e-9)
+    dataset = Squares()
+    assert DataLoader(dataset).dataset is dataset
+    assert "takes longer than 0 s" in log.refused[0]
