@@ -39,6 +39,7 @@ __all__ = [
     "source_line",
 ]
 
+UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
 MAX_LINES = 50  # that are looked at: those with most samples
 _LIBRARY = lazy_pattern(
@@ -110,7 +111,7 @@ def enclosing_operators(t: Tables, thread: int, time: Ints) -> list[str]:
 
 
 def _names(t: Tables, rows: list[int]) -> list[str]:
-    return [name for name in map(t.name, rows) if not STEP_MARK.match(name)]
+    return [name for name in map(t.name, rows) if not STEP_MARK.match(name.removeprefix(UNFINISHED))]
 
 
 def locate_one(t: Tables, thread: int, time: int) -> Where:

@@ -14,6 +14,9 @@ __all__ = ["Shared", "lines_in", "place_of"]
 
 MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
 MIN_SINGLE_LINE_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
+# A line that usual steps are in as well, as the call of the training function, says nothing of long ones: then the
+# largest of their lines is named that has so much of what they have more.
+MIN_PART_SHARE, USUAL_SHARE = 0.3, 0.9
 MIN_SAMPLES = 5
 
 
@@ -68,8 +71,14 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     if not shared:
         return Shared()
     line = max(shared, key=lambda place: depth[place])
-    path = next(path for path in paths if line in path)
+    everywhere = sum(int(num) for path, num in zip(paths, counted[1][1].tolist(), strict=True) if line in path)
     in_function = more[line] < least
+    if in_usual.any() and everywhere >= USUAL_SHARE * in_usual.sum():
+        inner = [place for place in depth if place[1] != _ALL_LINES and depth[place] > depth[line]]
+        parts = [place for place in inner if more[place] >= MIN_PART_SHARE * whole]
+        line = max(parts, key=lambda place: (more[place], -depth[place]), default=line)
+        in_function = False
+    path = next(path for path in paths if line in path)
     share = min(1.0, more[_function_of(line) if in_function else line] / whole)
     return Shared(path[path.index(line) :], share, in_function)
 

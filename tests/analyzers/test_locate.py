@@ -55,6 +55,11 @@ def test_operators_outermost_first_without_the_step_mark(r):
     assert enclosing_operators(t, 99, np.array([150_000])) == ["between operators"]
 
 
+def test_the_mark_of_a_step_that_the_recording_ended_in_is_no_operator(r):
+    r.annotation("UnfinishedProfilerStep#2", 0, 1000)
+    assert locate_one(r.tables(), 0, 150_000).op is None
+
+
 def test_the_innermost_frame_of_the_user(r):
     r.frame("train.py(3): main", 0, 1000)
     r.frame("model.py(20): forward", 50, 300)

@@ -102,6 +102,22 @@ def test_the_call_in_the_loop_where_the_lines_in_it_are_many(ran):
     assert stall.place == (("train.py", 12, "main"),)
 
 
+def test_a_call_that_all_steps_are_in_is_no_place_of_long_ones(ran):
+    """Four ninths evaluate, the others write in three lines: none has most, and `train` is called once for all."""
+    took = one_in(20, 100, 210)
+    begins = [sum(took[:i]) for i in range(100)]
+    outer = ("train.py", 90, "<module>")
+    evaluates = [[("eval.py", 3 + n, "evaluate"), ("train.py", 14, "train"), outer] for n in range(3)]
+    writes = [[("log.py", line, "write"), ("train.py", line, "train"), outer] for line in (11, 12, 13, 11, 12)]
+    inside = [*evaluates, evaluates[0], *writes]
+    sampled = [(begin + 5, [("train.py", 10, "train"), outer]) for begin in begins]
+    sampled += [(begins[i] + at, inside[at // 20 % 9]) for i in range(19, 100, 20) for at in range(20, 200, 20)]
+    (stall,) = stalls(ran(took, sampled=sampled).tables())
+    assert stall.place == (("train.py", 14, "train"), outer)
+    assert stall.place_share == pytest.approx(4 / 9, abs=0.03)
+    assert not stall.in_function
+
+
 @pytest.mark.parametrize(("at", "expected"), [([71, 71, 71, 71, 72], 71), ([71, 71, 71, 72, 72], 71), ([71, 72], 12)])
 def test_the_line_of_a_function_that_has_most_of_its_samples(ran, at, expected):
     took = one_in(20, 100, 220)
