@@ -13,7 +13,7 @@ from diagnose.monitor.record import percentile
 
 __all__ = ["Block", "Readings", "Row", "read_rows"]
 
-PHASES = PhaseTimes._fields[:-2]  # those that are times
+PHASES = PhaseTimes._fields[:-3]  # those that are times
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ FACTS["launch-bound"] = (
 )
 SHELL = (
     "diagnose ", "python -m sglang", "nvidia-smi", "sudo ", "env ", "rocm-smi",
-    "mpirun ", "all_reduce_perf ", "unset ", "top ", "PYTORCH_", "CUDA_",
+    "mpirun ", "all_reduce_perf ", "unset ", "top ", "PYTORCH_", "CUDA_", "MALLOC_",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.drawn_batches import DrawnBatches
 from diagnose.capture.record.loading_counters import LoadingCounters
+from diagnose.capture.steps.page_faults import page_fault_ns
 from diagnose.model.usable_cores import cores_of_rank
 
 __all__ = ["ScriptConfig", "describe_gpus", "describe_optimizer", "process_flags"]
@@ -298,6 +299,7 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
+        "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from diagnose.capture.steps.page_faults import minor_faults
+
 __all__ = ["PhaseTimes", "Phases"]
 
 MIN_REGIONS = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
@@ -37,6 +39,7 @@ class PhaseTimes(NamedTuple):
     other: int = 0
     backwards: int = 0  # number of backward passes
     work: int = 0  # numbers in the batches delivered, or how often gradients were off where no batch was
+    page_faults: int = 0  # of the process, for which nothing was read from storage
 
 
 class _Step:
@@ -49,23 +52,25 @@ class _Step:
     batches = batches_before = numbers = 0
     first_load = first_backward = backwards = 0
 
-    def __init__(self, began: int) -> None:
-        self.began = began
+    def __init__(self, began: int, page_faults: int) -> None:
+        self.began, self.page_faults = began, page_faults
 
 
 class Phases:
     """Takes the events of one thread; ``take`` returns what came since ``begin``."""
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._clock = clock
-        self._step = _Step(clock())
+    def __init__(
+        self, clock: Callable[[], int] = time.perf_counter_ns, page_faults: Callable[[], int] = minor_faults
+    ) -> None:
+        self._clock, self._page_faults = clock, page_faults
+        self._step = _Step(clock(), page_faults())
         self._eval_began = self._off_began = self._load_began = self._save_began = 0  # 0: not inside one
         self._eval_of: object = None
 
     def begin(self) -> None:
         """Begin a step now; a phase that is under way goes on in it."""
         now = self._clock()
-        self._step = _Step(now)
+        self._step = _Step(now, self._page_faults())
         self._eval_began = now if self._eval_began else 0
         self._off_began = now if self._off_began else 0
 
@@ -138,9 +143,9 @@ class Phases:
             self._eval_began = self._clock()
         step = self._step
         other = _other(step) if step.backwards else 0
-        work = step.numbers if step.batches else step.regions
+        counted = step.backwards, step.numbers if step.batches else step.regions, self._page_faults() - step.page_faults
         if not step.regions:  # nearly every step: nothing was computed without gradients
-            return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, step.backwards, work)
+            return PhaseTimes(step.loading, step.evaluation, 0, 0, step.checkpoint, other, *counted)
         evaluation, rollout, inference = step.evaluation, 0, 0
         many = step.regions >= MIN_REGIONS
         spent = max(0, step.last_region_end - step.began - step.before_backward) if many else step.regions_ns
@@ -150,7 +155,7 @@ class Phases:
             rollout = spent
         else:
             inference = spent - (step.early_ns if _loads_first(step) else 0)
-        return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, step.backwards, work)
+        return PhaseTimes(step.loading, evaluation, rollout, inference, step.checkpoint, other, *counted)
 
     def _end_evaluation(self) -> None:
         spent = self._clock() - self._eval_began

@@ -1,0 +1,76 @@
+"""The CPU gets the same memory from the system again in each step.
+
+What it looks for
+    On a recording without a device: page faults without a read from storage in each usual step, which the capture
+    counts, and what one of them takes with the process's threads, which it measures. At least a tenth of the step.
+
+Why it costs
+    The C library gives large blocks back to the system when they are freed, and asks for new ones. A page of 4 kB that
+    comes back has to be found and cleared by the system at its first access, which takes 0.1 to 3 us: more than
+    computing its numbers. Activations, gradients and what an optimizer computes with are such blocks.
+
+What to do
+    Let the C library keep freed memory, by two of its settings in the environment. Or another allocator, such as
+    jemalloc or tcmalloc, by `LD_PRELOAD`. The process holds the memory of its largest step then.
+
+How sure
+    High for the number of faults; what one takes is measured on new memory, and memory that grows or is read for the
+    first time has faults that stay. A trial shows what goes (`diagnose prove`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.model.diagnosis import Finding
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.text.numbers import duration, percent
+
+META = RuleMeta(
+    id="page-faults",
+    kind="run",
+    order=40,
+    legend=Legend(
+        "the system gave memory page by page",
+        "#7a6a3f",
+        "Page faults",
+        "memory that was given back to the system comes back page by page in each step",
+    ),
+    needs="steps of the whole run",
+    changes=("keep-heap",),
+)
+MIN_STEP_SHARE = 0.1  # of the step
+MIN_STEPS = 5
+PAGE_BYTES = 4096
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name how many pages a step gets, and what they take."""
+    run, info = t.capture.run, t.capture.info
+    each_ns = info.flags.page_fault_ns if info is not None else None
+    if t.device_id >= 0 or run is None or not each_ns:
+        return []
+    plain = np.flatnonzero(run.state == 0)
+    if len(plain) < MIN_STEPS or not len(t.steps.start):
+        return []
+    faults = float(np.median(run.phase("page_faults")[plain]))
+    step_ns = float(np.median(run.took_ns[plain]))
+    share = min(faults * each_ns / max(step_ns, 1.0), 1.0)
+    if share < MIN_STEP_SHARE:
+        return []
+    return [
+        Finding(
+            rule=META.id,
+            title="Memory is given back to the system and fetched anew in each step",
+            lost_ns=share * t.steps.step_ns,
+            count=int(faults * len(plain)),
+            total_ns=int(share * t.steps.step_ns * t.steps.num),
+            evidence=(
+                f"A usual step has {faults:,.0f} page faults without a read from storage, "
+                f"{faults * PAGE_BYTES / 1e6:,.0f} MB: {percent(share)} of it at {duration(each_ns)} each, "
+                "as measured in this process.",
+            ),
+            confidence="medium",
+        )
+    ]
