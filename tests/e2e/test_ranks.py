@@ -37,6 +37,7 @@ for step in range(24):
     model(batch).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+dist.barrier()  # a rank whose peers have left already may abort as it leaves
 dist.destroy_process_group()  # else its threads may abort a process that ends
 """
 
