@@ -217,3 +217,10 @@ def test_where_work_was_queued_the_line_that_runs_in_the_pause_is_no_place(recor
         r.kernel("gemm", 80 + 9 * i, 86 + 9 * i, launched=(i / 2, i / 2 + 0.4))
     r.sampled = [(at, ("train.py", 60, "main"), 1) for at in range(80, 990, 5)]
     assert [w.line for w in r.find("kernel-latency").where if w.file] == []
+
+
+def test_a_loop_s_head_stands_behind_lines_that_do_something(late):
+    late.lines |= {("train.py", 8): "for batch, target in loader:", ("log.py", 3): "sys.stdout.write(text)"}
+    late.samples_every(10, 300, 500, ("train.py", 8, "train"), running=1)
+    late.samples_every(10, 510, 690, ("log.py", 3, "bar"), running=1)
+    assert [where.line for where in late.find("python-stall").where[:2]] == [3, 8]

@@ -61,13 +61,6 @@ def test_the_sampler_names_the_line_being_executed(late):
     assert p.before == "return slow(x)"
 
 
-def test_a_loop_s_head_stands_behind_lines_that_do_something(late):
-    late.lines |= {("train.py", 8): "for batch, target in loader:", ("log.py", 3): "sys.stdout.write(text)"}
-    late.samples_every(10, 300, 500, ("train.py", 8, "train"), running=1)
-    late.samples_every(10, 510, 690, ("log.py", 3, "bar"), running=1)
-    assert [where.line for where in late.find("python-stall").where[:2]] == [3, 8]
-
-
 def test_without_marks_frames_or_samples_nothing_shows_that_it_was_python(recording):
     r = recording()
     r.kernel("gemm", 0, 300, launched=(-300, -295))

@@ -23,6 +23,7 @@ from diagnose import analyzers
 from diagnose.changes.common.prescribe import also_possible, prescribe
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.tables.program import Program
+from tests.changes.test_load_once import LOADS_ONCE
 
 RULES = {rule.META.id: rule for rule in analyzers.RULES}
 # What a finding says of the trace; every form that a prescription takes must be among these.
@@ -40,14 +41,7 @@ FACTS = {
             {"single_process": True, "slow_line": {"file": "data.py", "line": 31, "share": 0.8}, "sample_work": work}
             for work in ("", "image", "loop", "parsing", "table", "text")
         ),
-        {
-            "single_process": True, "batches_drew": False, "batch_size": 8, "batch_ns": 1e6, "batch_bytes": 4000,
-            "num_batches": 20, "sampler": "RandomSampler", "made": {
-                "name": "DataLoader", "file": "train.py", "first": 1,
-                "lines": ["loader = DataLoader(dataset, batch_size=8)"], "begin": (1, 9), "end": (1, 42),
-                "parameters": ("dataset", "batch_size"), "spread": (),
-            },
-        },
+        LOADS_ONCE,
     ),
     "host-collective": ({}, {"of_host_backend": True}),
     "host-compute": ({"operator": "aten::unique", "on_host": 1.0},),

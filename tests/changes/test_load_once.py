@@ -11,6 +11,15 @@ from diagnose.pipeline.rank import analyze_rank
 from tests.changes.test_cheaper_sample import computing
 from tests.changes.test_prepared_samples import LOADER, made
 
+LOADS_ONCE = {
+    "single_process": True, "batches_drew": False, "batch_size": 8, "batch_ns": 1e6, "batch_bytes": 4000,
+    "num_batches": 20, "sampler": "RandomSampler",
+    "made": {
+        "name": "DataLoader", "file": "train.py", "first": 1, "lines": ["loader = DataLoader(dataset, batch_size=8)"],
+        "begin": (1, 9), "end": (1, 42), "parameters": ("dataset", "batch_size"), "spread": (),
+    },
+}  # fmt: skip
+"""Facts of a finding that the change is prescribed for."""
 LIST = "[rows[i] for i in range(len(rows))]"
 
 
