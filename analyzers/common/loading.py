@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import MAX_LINES_APART, is_own_file, is_user_file
+from diagnose.analyzers.common.locate import MAX_LINES_APART, is_own_file, is_user_file, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
@@ -17,6 +17,7 @@ from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
+from diagnose.tables.late_samples import LOOP_HEAD
 from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import duration, percent, plural
@@ -115,7 +116,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         return {}
     called = {place[::2] for place in places if place[2] in _OF_A_DATASET} | loads
     called |= {p[0][::2] for p in (run.paths if run is not None else ()) if any(n in _OF_A_DATASET for *_, n in p)}
-    of_samples = [at for at in recorded if (at[0], functions[at]) in called]
+    of_samples = [at for at in recorded if (at[0], functions[at]) in called and not _fetches(t, at, functions[at])]
     if not of_samples:  # in torch's own code, which the line of the training loop calls
         return work_facts(t, places, num, ())
     most = max(of_samples, key=lambda at: (recorded[at], seen[at]))
@@ -132,6 +133,11 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
         "line_function": functions[most],
         **work_facts(t, places, num, sorted(near, key=most.__ne__)),
     }
+
+
+def _fetches(t: Tables, at: tuple[str, int], function: str) -> bool:
+    """Return whether a line is the head of a loop over batches, as one that evaluates: it calls what loads."""
+    return function not in _OF_A_DATASET and LOOP_HEAD.match((source_line(t, *at) or "").strip()) is not None
 
 
 def _lines_around(

@@ -4,7 +4,9 @@ What it does
     Updates all tensors with a few launches for each operation. It spares launches, not passes over memory.
 
 What to watch
-    For classes without a fused implementation. It needs memory for intermediate results of all tensors at once.
+    For classes without a fused implementation. It needs memory for intermediate results of all tensors at once. On a
+    CPU there are no launches to spare, and that memory costs more than it saves: Adadelta of a ResNet took 2 to 12 ms
+    longer for each of its steps of 40 ms.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ FOREACH = Implementation(
     launches=(40, 12),
     fewer_passes=(0.0, 0.0),
     on_device=(0.5, 1.0),
-    on_cpu=(0.0, 0.3),
+    on_cpu=None,
     serves_own=True,
 )
 CHANGE = change_to(FOREACH, optimizers.foreach_optimizer)

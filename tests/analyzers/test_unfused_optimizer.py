@@ -81,11 +81,10 @@ def test_without_a_device_the_whole_step_of_a_loop_is_claimed(recording, calls, 
     assert sum(r.booked().values()) == 1_000_000
 
 
-@pytest.mark.parametrize(("name", "saves"), [("AdamW", (200_000, 375_000)), ("RMSprop", (0, 150_000))])
-def test_without_a_device_the_arithmetic_stays(recording, name, saves):
-    r = on_host(recording, step=f"Optimizer.step#{name}.step")
-    (p,) = r.prescribe("unfused-optimizer")
-    assert p.saves_ns == (pytest.approx(saves[0]), pytest.approx(saves[1]))
+def test_without_a_device_the_arithmetic_stays(recording):
+    (p,) = on_host(recording).prescribe("unfused-optimizer")
+    assert p.saves_ns == (pytest.approx(200_000), pytest.approx(375_000))
+    assert on_host(recording, step="Optimizer.step#RMSprop.step").prescribe("unfused-optimizer") == []  # none is fused
 
 
 @pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::_fused_adamw_"])

@@ -72,6 +72,15 @@ def test_a_line_of_the_scripts_own_that_takes_the_time_is_named_instead(recordin
     assert "load-once" not in found
 
 
+def test_the_head_of_a_loop_over_batches_is_no_line_of_a_sample(recording):
+    r = computing(recording)
+    r.lines["eval.py", 97] = "for data in loader:"
+    r.sampled = [(at, ("eval.py", 97, "test"), running) for at, _, running in r.sampled]
+    assert "slow_line" not in r.find("data-stall").facts
+    r.lines["eval.py", 97] = "rows = parse(text)"  # a function that only runs within loading
+    assert r.find("data-stall").facts["slow_line"]["line"] == 97
+
+
 def test_a_draw_known_from_the_source_is_one(recording):
     capture = replace(loading(recording).capture(), draws={"train.py": (2,)})
     assert "load-once" not in [p.id for p in analyze_rank(capture).prescriptions]

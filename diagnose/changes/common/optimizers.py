@@ -56,7 +56,7 @@ class Implementation:
     launches: tuple[int, int]  # that a step of the optimizer makes, where least and where most is saved
     fewer_passes: tuple[float, float]  # share of the passes over memory that is spared
     on_device: tuple[float, float]  # of the loop's cost, what goes
-    on_cpu: tuple[float, float]  # the operators do the arithmetic themselves there, and that stays
+    on_cpu: tuple[float, float] | None  # there the operators' arithmetic stays; None: no gain
     serves_own: bool = False  # whether it is what an optimizer of the author's own can be written with
 
 
@@ -70,6 +70,8 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         if finding.facts.get("in_graph"):
             return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
+            if chosen.on_cpu is None and finding.facts.get("has_device") is False:
+                return None
             return _advice(chosen, name, finding) if chosen.advised_for(name) else None
         return _of_the_authors_own(name, finding) if chosen.serves_own else None
 
@@ -126,7 +128,7 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
 
 def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
     before, after = _shown(EDITS[chosen.flag], name, finding.facts)
-    least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
+    least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu or (0.0, 0.0)
     return Advice(
         title=f"Use the {chosen.flag} implementation of {name}",
         before=before,
