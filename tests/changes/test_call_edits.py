@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from diagnose.changes.common.call_arguments import set_arguments
-from diagnose.changes.common.call_edits import calls_in, diff_of, edited
+from diagnose.changes.common.call_edits import call_of, calls_in, diff_of, edited, other_classes_of
 from diagnose.changes.common.change import REMOVED
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding
@@ -88,6 +88,14 @@ def call(line, column, text, name="Adam", **others):
 
 LINES = ["import x", "d = Adam(netD.parameters(), lr=lr)", "g = Adam(netG.parameters(), lr=lr)", "print(d, g)"]
 FIRST, SECOND = call(2, 4, LINES[1][4:]), call(3, 4, LINES[2][4:])
+
+
+@pytest.mark.parametrize(("text", "named"), [("optim.Adam(p, lr)", []), ("kinds.of(p, lr)", ["kinds.of may stand"])])
+def test_a_call_through_a_variable_may_make_other_classes(text, named):
+    record = call(2, 4, text)
+    record["lines"] = [LINES[0], f"d = {text}", LINES[2]]
+    edit = edited(call_of(record), {"fused": True})
+    assert [clause[: len("kinds.of may stand")] for clause in other_classes_of([edit])] == named
 
 
 def test_the_calls_of_two_optimizers_are_one_diff_that_git_applies(tmp_path):

@@ -23,6 +23,7 @@ __all__ = [
     "calls_in",
     "diff_of",
     "edited",
+    "other_classes_of",
     "passed_by",
     "settings_of",
     "text_of",
@@ -126,6 +127,13 @@ def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> li
             if isinstance(node, ast.Attribute)
         )
     )
+
+
+def other_classes_of(edits: Sequence[EditedCall]) -> list[str]:
+    """Return clauses that name calls through a variable, such as opt_class(...): another run may make another class."""
+    called = [ast.unparse(call.func) for edit in edits if (call := parsed_call(text_of(edit.call))) is not None]
+    variables = [name for name in dict.fromkeys(called) if name.rpartition(".")[2][:1].islower()]
+    return [f"{name} may stand for other classes in other runs, which have to take this too" for name in variables]
 
 
 def argument_of(call: CallRecord, name: str) -> ast.expr | None:

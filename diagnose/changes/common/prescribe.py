@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, trial_method
-from diagnose.changes.common.call_edits import EditedCall, calls_in, diff_of, edited, passed_by, settings_of
+from diagnose.changes.common.call_edits import (
+    EditedCall,
+    calls_in,
+    diff_of,
+    edited,
+    other_classes_of,
+    passed_by,
+    settings_of,
+)
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -137,7 +145,10 @@ def _edits(change: Change, finding: Finding, advice: Advice) -> list[EditedCall]
 
 
 def _settings(change: Change, advice: Advice, edits: Sequence[EditedCall]) -> list[str]:
-    return settings_of(edits, change.edit.values(advice.arguments)) if isinstance(change.edit, SetArguments) else []
+    """Return clauses for what the script's own settings and variables decide about the edited calls."""
+    if not isinstance(change.edit, SetArguments):
+        return []
+    return [*settings_of(edits, change.edit.values(advice.arguments)), *other_classes_of(edits)]
 
 
 def _safety(numerics: Numerics, program: Program) -> str:
