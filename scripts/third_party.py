@@ -192,7 +192,8 @@ def _finding(script: Script, diagnosis: Mapping[str, Any], folder: Path) -> dict
     dominant = diagnosis["dominant"] or "none"
     places = [finding["where"] for finding in diagnosis["findings"] if finding["rule"] == dominant]
     place = places[0][0] if places and places[0] else None
-    at = f"{place['file']}:{place['line']}" if place and place["file"] else ""
+    known = [str(place[key]) for key in ("file", "line") if place[key]] if place and place["file"] else []
+    at = ":".join(known)
     minor = not script.rules and _largest_saving(diagnosis) < MINOR
     right = minor or dominant in (script.rules or ("none",))
     columns = {"dominant": RIGHT if right else WRONG, "found": f"{dominant} {at}".strip()}
