@@ -8,6 +8,9 @@ When it does not help
     Where the next checkpoint comes before the last one is written: `save` then waits for it. Where host memory has no
     room for a copy.
 
+What to watch
+    The file is not there yet when `save` returns: call `wait` before what reads, copies, moves or removes it.
+
 Cost
     One copy of the state in host memory, taken while the step waits, whose memory serves the next copy too; the
     interpreter's lock while a thread pickles.
@@ -81,7 +84,8 @@ class BackgroundSaver:
         self._make_room(path)
         copies = _Copies(self._written)
         copied, self._written = copies.of(obj), ()
-        self._pending.append(_Pending(self._pool.submit(_write, copied, Path(path).absolute()), copies.made))
+        path = Path(path).absolute()
+        self._pending.append(_Pending(self._pool.submit(_write, copied, path), path, copies.made))
 
     def save_files(
         self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
@@ -99,8 +103,9 @@ class BackgroundSaver:
         self._make_room(folder)
         copies = _Copies(self._written)
         copied, self._written = copies.of(dict(state)), ()
-        writing = self._pool.submit(save_files, copied, Path(folder).absolute(), max_bytes=max_bytes)
-        self._pending.append(_Pending(writing, copies.made))
+        folder = Path(folder).absolute()
+        writing = self._pool.submit(save_files, copied, folder, max_bytes=max_bytes)
+        self._pending.append(_Pending(writing, folder, copies.made))
 
     def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
         """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.
@@ -126,8 +131,9 @@ class BackgroundSaver:
             raise FileExistsError(f"{folder} holds a checkpoint already; give each one a folder of its own.")
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
-        pending: Any = async_save(_unshared(state), checkpoint_id=Path(folder).absolute(), process_group=self._group)
-        self._pending.append(_Pending(getattr(pending, "upload_completion", pending)))
+        folder = Path(folder).absolute()
+        pending: Any = async_save(_unshared(state), checkpoint_id=folder, process_group=self._group)
+        self._pending.append(_Pending(getattr(pending, "upload_completion", pending), folder))
 
     def _make_room(self, path: str | os.PathLike[str]) -> None:
         if self._is_closed:
@@ -135,13 +141,14 @@ class BackgroundSaver:
         while len(self._pending) >= self.max_pending:
             self._finish_oldest()
 
-    def wait(self) -> None:
-        """Return when every file is written.
+    def wait(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Return when every file is written, or where ``path`` is given, when none at it or under it is left to write.
 
         Raises:
             OSError: one of them could not be.
         """
-        while self._pending:
+        needed = None if path is None else Path(path).absolute()
+        while any(needed in (None, pending.path, *pending.path.parents) for pending in tuple(self._pending)):
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
@@ -182,6 +189,7 @@ class _Pending(NamedTuple):
     """A file that is being written, and the copies that it is written from."""
 
     writing: Future[Any]
+    path: Path
     copies: Sequence[torch.UntypedStorage] = ()
 
 

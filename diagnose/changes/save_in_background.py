@@ -4,7 +4,8 @@ What it does
     Copies what is to be saved to the host, and writes the file on a thread while the next steps run.
 
 What to watch
-    Host memory for one copy. Ranks that save parts of one checkpoint all call `save_sharded`. A run that ends waits for
+    The file is not there yet when the call returns: what reads, copies, moves or removes it waits first, which the diff
+    does in the file that saves. Host memory for one copy. Ranks that save parts of one checkpoint all call `save_sharded`. A run that ends waits for
     the last file; each file appears whole or not at all.
 """
 
@@ -36,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return Advice(
         before=(place.code or "") if place else "torch.save(state, path)",
         after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.{call}   # the step waits for a copy only\n"
-        "...\nsaver.wait()             # before the program ends",
+        "...\nsaver.wait()             # before the program ends, or reads, copies or moves the file",
         least=MIN_SAVED_WITHOUT_DEVICE if finding.facts.get("has_device") is False else MIN_SAVED_SHARE,
         most=0.95,
         needs="host memory for one copy of what is saved",

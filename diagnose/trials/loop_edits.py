@@ -18,6 +18,7 @@ from diagnose.trials.line_edits import (
 )
 from diagnose.trials.model_edits import parameters_of, with_compiled_model
 from diagnose.trials.replaced_calls import with_calls
+from diagnose.trials.saver_edits import with_background_saver
 
 __all__ = [
     "imports_torch",
@@ -226,32 +227,6 @@ def _of_a_model(call: cst.Call) -> cst.Call | str:
     assert isinstance(first.func, cst.Attribute), "as matched"
     model = call.args[0].with_changes(value=first.func.value)
     return _renamed(call.with_changes(args=[model, *call.args[1:]]), "eight_bit_adamw", OF_ADAMW)
-
-
-def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
-    """Let every `torch.save` be a `BackgroundSaver`'s, which the end of the program waits for."""
-    if "BackgroundSaver" in tree.code:
-        return tree, "the script uses BackgroundSaver itself"
-    torch_save = m.Attribute(value=m.Name("torch"), attr=m.Name("save"))
-
-    def change(call: cst.Call) -> cst.Call | str:
-        if not m.matches(call.func, torch_save):
-            return ""
-        if len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args):
-            return "its torch.save has options, or its arguments have names"
-        return call.with_changes(func=cst.parse_expression("_saver.save"))
-
-    changed, why = with_calls(tree, ("save",), change)
-    if why:
-        return tree, why
-    made = cst.parse_module("_saver = BackgroundSaver()\natexit.register(_saver.close)\n").body
-    imports = [i for i, line in enumerate(changed.body) if m.matches(line, m.SimpleStatementLine(body=[_IMPORT]))]
-    at = imports[-1] + 1 if imports else int(changed.get_docstring() is not None)
-    needed = cst.parse_statement("import atexit")
-    return changed.with_changes(body=[*changed.body[:at], needed, *made, *changed.body[at:]]), ""
-
-
-_IMPORT = m.Import() | m.ImportFrom()
 
 
 def imports_torch(tree: cst.Module) -> bool:

@@ -3,7 +3,6 @@
 python run_with_calls.py SCRIPT [ARGS…]; it runs in the script's folder, as its user would.
 """
 
-import contextlib
 import json
 import os
 import runpy
@@ -35,8 +34,11 @@ def main():
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path(sys.argv[0]).absolute().parent)  # as Python does
     printed, sys.stdout = sys.stdout, sys.stderr
-    with contextlib.suppress(Enough):
+    try:
         runpy.run_path(sys.argv[0], run_name="__main__")
+    except BaseException:
+        if len(steps) < STEPS:  # else it was stopped: a folder cannot be removed as a saver still writes into it
+            raise
     printed.write(json.dumps({"calls": config.calls, "steps": len(steps)}))
     printed.flush()
     os._exit(0)  # workers, and threads of frameworks, are not waited for

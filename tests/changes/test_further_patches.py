@@ -1,6 +1,9 @@
 """Patches that run the bundled modules: what they change from outside, and that they undo it."""
 
 import functools
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +86,22 @@ def test_files_are_written_by_a_thread_and_are_there_afterwards(tmp_path):
     assert torch.load(tmp_path / "state.pt", weights_only=True)["x"].tolist() == [1, 1]
     assert log.done == ["torch.save: the file is written by a background thread"]
     assert log.refused == [], "what the thread itself saves is no call of the script"
+
+
+def test_what_copies_reads_moves_or_removes_a_file_waits_for_it(patched, tmp_path):
+    patched("save-in-background")
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        last, best, moved = (Path(folder, name) for name in ("last.pt", "best.pt", "moved.pt"))
+        for number in range(3):
+            torch.save(torch.full((1 << 22,), number), last)
+            shutil.copyfile(last, best)
+            assert torch.load(best)[0] == number
+            torch.save(torch.full((1 << 22,), -number), str(last))
+            assert torch.load(last)[0] == -number
+            torch.save(torch.zeros(1 << 22), last)
+            last.replace(moved)
+        torch.save(torch.zeros(1 << 22), last)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_open_file_is_written_at_once(patched, tmp_path):

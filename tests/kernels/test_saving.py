@@ -122,6 +122,21 @@ class Lazy:
         assert wait
 
 
+@pytest.mark.parametrize(
+    ("waited_for", "written"),
+    [("1.pt", {"0.pt", "1.pt"}), (".", {"0.pt", "1.pt", "2.pt"}), ("other.pt", set()), ("2.pt/x", set())],
+)
+def test_one_file_or_folder_is_waited_for(tmp_path, monkeypatch, waited_for, written):
+    saver = BackgroundSaver(max_pending=3)
+    saver._pool.shutdown()
+    monkeypatch.setattr(saver, "_pool", Lazy())
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        saver.save(torch.tensor(number), f"{number}.pt")
+    saver.wait(waited_for)
+    assert {path.name for path in tmp_path.iterdir()} == written
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_no_more_files_are_under_way_than_asked_for(tmp_path, monkeypatch, most):
     saver = BackgroundSaver(max_pending=most)

@@ -1,4 +1,4 @@
-"""Edits that make another object in the place of one: optimizers, streams, savers."""
+"""Edits that make another object in the place of one: optimizers, streams."""
 
 import libcst as cst
 import pytest
@@ -45,8 +45,6 @@ def test_another_optimizer(function, after):
         ("with_length_batches", "l = DataLoader(D(), 4, True)\n", "the dataset is made in the call"),
         ("with_length_batches", "l = DataLoader(d, 4)\n", "the script calls no DataLoader with batch_size and shuf"),
         ("with_length_batches", "l = LengthBatches(n, 4)\n", "the script uses LengthBatches itself"),
-        ("with_background_saver", "torch.save(s, p, pickle_protocol=4)\n", "its torch.save has options"),
-        ("with_background_saver", "model.save(p)\n", "the script calls no save itself"),
     ],
 )
 def test_what_is_left_to_its_author(function, source, why):
@@ -78,18 +76,6 @@ def test_batches_of_like_lengths_are_as_large_as_before(before, after):
         cst.parse_module(f"a = DataLoader({before})\nb = DataLoader(v, 8)\n"), ""
     )
     assert (tree.code, why) == (f"a = DataLoader({after})\nb = DataLoader(v, 8)\n", "")
-
-
-def test_a_saver_is_made_after_the_imports_and_closed_at_the_end():
-    source = '"""Trains."""\nimport torch\n\nfor step in range(9):\n    torch.save(state, path)  # each\n'
-    after, done, left = edited_source(source, "train.py", ["save-in-background"], {})
-    assert (done, left) == (("save-in-background",), {})
-    assert after == (
-        '"""Trains."""\nimport torch\nimport atexit\nfrom diagnose.kernels.saving import BackgroundSaver\n'
-        "_saver = BackgroundSaver()\natexit.register(_saver.close)\n\n"
-        "for step in range(9):\n    _saver.save(state, path)  # each\n"
-    )
-    compile(after, "train.py", "exec")
 
 
 @pytest.mark.parametrize(
