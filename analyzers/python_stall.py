@@ -27,7 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -41,7 +41,7 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
-from diagnose.tables.late_samples import LOOP_HEAD
+from diagnose.tables.late_samples import is_loop_head
 from diagnose.tables.names import TO_HOST
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
@@ -94,12 +94,10 @@ def find(t: Tables) -> list[Finding]:
         facts=_facts(t),
         cause=META.cause if not ready_share(t) else None,
     )
-    return [replace(found, where=tuple(sorted(found.where, key=_is_head))) for found in idle_finding(t, rule)]
-
-
-def _is_head(where: Where) -> bool:
-    """Return whether a place is a loop's head, which fetches what another line made: others say more."""
-    return LOOP_HEAD.match((where.code or "").strip()) is not None
+    return [  # a loop's head comes last: what it fetches another line made
+        replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code))))
+        for found in idle_finding(t, rule)
+    ]
 
 
 def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:

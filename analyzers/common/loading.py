@@ -17,7 +17,7 @@ from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
-from diagnose.tables.late_samples import LOOP_HEAD
+from diagnose.tables.late_samples import is_loop_head
 from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import duration, percent, plural
@@ -137,7 +137,7 @@ def _slow_line(t: Tables, during: Intervals) -> Facts:
 
 def _fetches(t: Tables, at: tuple[str, int], function: str) -> bool:
     """Return whether a line is the head of a loop over batches, as one that evaluates: it calls what loads."""
-    return function not in _OF_A_DATASET and LOOP_HEAD.match((source_line(t, *at) or "").strip()) is not None
+    return function not in _OF_A_DATASET and is_loop_head(source_line(t, *at))
 
 
 def _lines_around(

@@ -13,7 +13,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -79,8 +78,7 @@ def is_user_file(file: str) -> bool:
     """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
     if _LIBRARY.search(file):
         return False
-    path = PurePosixPath(file)
-    return path.is_absolute() or file.split("/", 1)[0].removesuffix(".py") not in sys.stdlib_module_names
+    return file.startswith("/") or file.split("/", 1)[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
 @lru_cache(maxsize=4096)

@@ -5,8 +5,8 @@ What it does
 
 What to watch
     The file is not there yet when the call returns: what reads, copies, moves or removes it waits first, which the diff
-    does in the file that saves. Host memory for one copy. Ranks that save parts of one checkpoint all call `save_sharded`. A run that ends waits for
-    the last file; each file appears whole or not at all.
+    does in the file that saves. Host memory for one copy. Ranks that save parts of one checkpoint all call
+    `save_sharded`. A run that ends waits for the last file; each file appears whole or not at all.
 """
 
 from __future__ import annotations

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, fields
 
 import msgspec
 
-from diagnose.capture.steps.phases import PhaseTimes
+from diagnose.capture.steps.phases import PHASES, PhaseTimes
 from diagnose.monitor.record import percentile
 
 __all__ = ["Block", "Readings", "Row", "read_rows"]
-
-PHASES = PhaseTimes._fields[:-3]  # those that are times
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,18 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["LOOP_HEAD", "late_samples"]
+__all__ = ["is_loop_head", "late_samples"]
 
 # Of a function's samples, those outside of loading: more are no accident. Of 120 samples on two busy cores one was.
 MAX_LATE_SHARE = 0.05
 MIN_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
-LOOP_HEAD = lazy_pattern(r"^for\b.+\bin\b.+:\s*(#.*)?$")  # which calls the iterator, and nothing else
+_LOOP_HEAD = lazy_pattern(r"^for\b.+\bin\b.+:\s*(#.*)?$")  # which calls the iterator, and nothing else
+
+
+def is_loop_head(code: str | None) -> bool:
+    """Return whether a line of source is a loop's head, which fetches what other lines make."""
+    return _LOOP_HEAD.match((code or "").strip()) is not None
 
 
 @shared_table
@@ -42,7 +47,7 @@ def late_samples(t: Tables) -> Mask:
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
     loads = (within >= MIN_WITHIN) | (of_datasets & loading.any())
     loads &= outside <= np.maximum(MAX_LATE_SHARE * (within + outside), 1)
-    heads = [bool(LOOP_HEAD.match(t.capture.lines.get((file, line), "").strip())) for file, line, _ in samples.places]
+    heads = [is_loop_head(t.capture.lines.get((file, line))) for file, line, _ in samples.places]
     at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
     late |= watched & at_head & contains(t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)), time)

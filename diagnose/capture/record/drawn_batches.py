@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import weakref
-import zlib
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-__all__ = ["DrawnBatches", "random_state"]
+from diagnose.capture.record.random_state import random_state
+
+__all__ = ["DrawnBatches"]
 
 MAX_BATCHES = 4  # of a dataset, that are looked at: 30 µs each
 MIN_BATCHES = 2  # that have to agree
@@ -87,30 +87,3 @@ def _inside(held: Any) -> Iterable[object]:
     if type(held) not in (list, tuple, dict) or len(held) > MAX_ITEMS:
         return attributes
     return [*attributes, *(held.values() if type(held) is dict else held)]
-
-
-def random_state() -> tuple[Hashable, ...]:
-    """Return the state of the generators that torch, NumPy and Python draw from unless they are given another.
-
-    Nothing where it cannot be read: the script may have put generators of its own in their place.
-    """
-    try:
-        return _read_random_state()
-    except Exception:
-        return ()
-
-
-def _read_random_state() -> tuple[Hashable, ...]:
-    import random
-
-    import torch
-
-    state = torch.default_generator.get_state()
-    words = (ctypes.c_char * state.numel()).from_address(state.data_ptr()) if state.numel() else b""
-    found: list[Hashable] = [zlib.crc32(words), hash(random.getstate())]
-    if "numpy" in sys.modules:
-        name, key, *rest = sys.modules["numpy"].random.get_state()
-        found += [name, zlib.crc32(key), *rest]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
-        found += [generator.get_offset() for generator in torch.cuda.default_generators]
-    return tuple(found)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Hashable
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
-from diagnose.capture.record.drawn_batches import random_state
 from diagnose.capture.record.padded_inputs import PaddedInputs
+from diagnose.capture.record.random_state import random_state
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.model.records import RepeatRecord

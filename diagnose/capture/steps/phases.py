@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 from diagnose.capture.steps.page_faults import minor_faults
 
-__all__ = ["PhaseTimes", "Phases"]
+__all__ = ["PHASES", "PhaseTimes", "Phases"]
+
+PHASES = ("loading", "evaluation", "rollout", "inference", "checkpoint", "other")  # beside training
 
 MIN_REGIONS = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MIN_BATCHES = 4

@@ -70,9 +70,8 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         if finding.facts.get("in_graph"):
             return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
-            if chosen.on_cpu is None and finding.facts.get("has_device") is False:
-                return None
-            return _advice(chosen, name, finding) if chosen.advised_for(name) else None
+            spared = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
+            return _advice(chosen, name, finding, spared) if spared and chosen.advised_for(name) else None
         return _of_the_authors_own(name, finding) if chosen.serves_own else None
 
     def effect(t: Tables, finding: Finding) -> Effect | None:
@@ -126,15 +125,14 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
     )
 
 
-def _advice(chosen: Implementation, name: str, finding: Finding) -> Advice:
+def _advice(chosen: Implementation, name: str, finding: Finding, spared: tuple[float, float]) -> Advice:
     before, after = _shown(EDITS[chosen.flag], name, finding.facts)
-    least, most = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu or (0.0, 0.0)
     return Advice(
         title=f"Use the {chosen.flag} implementation of {name}",
         before=before,
         after=after,
-        least=least,
-        most=most,
+        least=spared[0],
+        most=spared[1],
         needs="floating-point parameters on one device type"
         + (", dense gradients, and a torch whose fused Adagrad runs there" if name == "Adagrad" else ""),
     )
