@@ -56,7 +56,7 @@ def test_a_first_batch_that_takes_long_is_recorded_and_named(captured):
     run = captured["first batch"]
     (wait,) = [e for e in run.events("light") if e.name.startswith("enumerate(DataLoader)#_SingleProcess")]
     assert wait.cat == "user_annotation"
-    assert wait.end - wait.start > 0.5e9
+    assert wait.end - wait.start > 0.1e9  # of 3 s, of which starting the profiler may take most
     assert run.info.light_ms == ()
     assert run.result["said"].count("capturing 10 steps (light window)") == 1
 
