@@ -148,7 +148,7 @@ def checked(d: Diagnosis) -> str:
         return ""
     missing = tr("; {rules} lacked data", rules=plural(len(d.not_checked), "rule")) if d.not_checked else ""
     most = max(d.findings, key=lambda f: f.lost_ns, default=None)
-    found = tr("none found 1 % of the step that can be won back")
+    found = tr("none matched 1 % of the step or more")
     if most is not None and d.step_ns > 0:
         found = tr("the largest finding takes {share}: {rule}", share=percent(most.share_of(d.step_ns)), rule=most.rule)
     return tr("{rules} checked, {found}{missing}.", rules=plural(len(d.checked), "rule"), found=found, missing=missing)

@@ -127,7 +127,7 @@ def test_a_prescription_without_a_finding_is_still_shown(forms):
 def test_a_healthy_trace_states_what_was_checked(forms):
     page = Page(render(replace(forms["healthy"], checked=("host-sync", "gc-pause"))))
     assert "Nothing to fix: the GPU is busy 98.8 % of each 20.0 ms step" in page.text
-    assert "2 rules checked, none found 1 % of the step that can be won back." in page.text
+    assert "2 rules checked, none matched 1 % of the step or more." in page.text
     assert "host-sync, gc-pause" in page.text
     assert "Step possible" not in page.text
 
