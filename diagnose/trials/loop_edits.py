@@ -39,6 +39,8 @@ __all__ = [
     "without_synchronize",
 ]
 
+_UNSAFE = m.Name("BCELoss") | m.Name("binary_cross_entropy")
+_UNSAFE_LOSS = m.Call(func=_UNSAFE | m.Attribute(attr=_UNSAFE))
 _BACKWARD = m.SimpleStatementLine(body=[m.Expr(m.Call(func=m.Attribute(attr=m.Name("backward"))))])
 
 
@@ -53,6 +55,11 @@ def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
         return tree, "the script scales its loss already, which autocast in bf16 does without"
     if not imports_torch(tree):
         return tree, "the script does not import torch by that name"
+    if device.startswith("cuda") and m.findall(tree, _UNSAFE_LOSS):
+        return (
+            tree,
+            "torch refuses BCELoss under autocast on a GPU: take BCEWithLogitsLoss, of what precedes the sigmoid",
+        )
     editor = _Autocast(tree, _models(tree), device)
     changed = tree.visit(editor)
     return (changed, "") if editor.count else (tree, editor.why)

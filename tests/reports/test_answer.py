@@ -168,9 +168,7 @@ def test_collectives_that_dominate_make_it_communication_bound(forms):
 
 def test_a_healthy_run_states_what_was_checked(forms):
     d = replace(forms["healthy"], checked=("host-sync", "gc-pause"), not_checked={"slow-kernel": "shapes"})
-    assert answer(d).checked == (
-        "2 rules checked, none matched 1 % of the step or more; 1 rule lacked data."
-    )
+    assert answer(d).checked == ("2 rules checked, none matched 1 % of the step or more; 1 rule lacked data.")
     small = replace(d, findings=forms["gaps"].findings[-1:])
     assert answer(small).headline == "Little to gain: the GPU is busy 98.8 % of each 20.0 ms step"
     assert (

@@ -105,6 +105,21 @@ def test_half_precision_is_left_to_a_reader(edit):
     assert "GradScaler" in edit(LOOP, "autocast", dtype="float16")[1]
 
 
+@pytest.mark.parametrize(
+    ("loss", "device", "is_left"),
+    [
+        ("torch.nn.BCELoss()(out, y)", "cuda", True),
+        ("functional.binary_cross_entropy(out, y)", "cuda:0", True),
+        ("torch.nn.BCELoss()(out, y)", "cpu", False),
+        ("torch.nn.BCEWithLogitsLoss()(out, y)", "cuda", False),
+        ("functional.binary_cross_entropy_with_logits(out, y)", "cuda", False),
+    ],
+)
+def test_a_loss_that_torch_refuses_under_autocast_on_a_gpu_is_left(edit, loss, device, is_left):
+    left = edit(LOOP.replace("(out - y).square().mean()", loss), "autocast", device=device)[1] or ""
+    assert left.startswith("torch refuses BCELoss under autocast on a GPU") == is_left
+
+
 def test_a_model_of_a_trainer_object_and_a_step_function(edit):
     source = dedent("""\
         import torch

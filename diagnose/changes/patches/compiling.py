@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
-from diagnose.changes.patches.top_module import once_for_top_module
+from diagnose.changes.patches.top_module import once_for_top_module, with_hooks_outside
 
 __all__ = ["compile_graphs", "compile_model", "stop_recompiling"]
 
@@ -58,7 +58,8 @@ def _compile(log: Log, mode: str | None) -> Undo:
         from diagnose.kernels.compiling import compiled_call
 
         # Module.compile() does nothing to torch's own classes, such as nn.Sequential, and gives no warning.
-        module._compiled_call_impl = compiled_call(module, mode or "default", "inductor", {})
+        call = compiled_call(module, mode or "default", "inductor", {})
+        module._compiled_call_impl = with_hooks_outside(module, call)
         compiled.append(module)
         log.did(f"{type(module).__name__}.compile({f'mode={mode!r}' if mode else ''})")
 

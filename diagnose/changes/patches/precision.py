@@ -28,7 +28,10 @@ def autocast(log: Log, options: Mapping[str, Any]) -> Undo:
     active: list[Any] = []
 
     def begins(module: Any, args: tuple[Any, ...]) -> None:  # a Module
-        device = next((p.device.type for p in module.parameters()), "cpu")
+        device = next((p.device.type for p in module.parameters()), "")
+        if not device:  # a criterion, or a transform of images: torch refuses some losses under autocast
+            active.append(None)
+            return
         if torch.is_autocast_enabled(device):
             log.left("a model that runs under autocast already")
             active.append(None)
