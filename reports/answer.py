@@ -95,6 +95,7 @@ class Answer:
     record_again: str  # why, "" for a recording that can be relied on
     command: str  # that records again
     checked: str  # what was looked for, where little or nothing was found
+    to_try: tuple[str, str]  # what no recording judges and a trial may, and its command
     cautions: tuple[str, ...]  # about the numbers above
     is_measured: bool = False  # ``after`` was proven by running the script, not predicted
     parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
@@ -132,6 +133,7 @@ def answer(d: Diagnosis) -> Answer:
         record_again=why,
         command=words.command(d) if why else "",
         checked=words.checked(d) if d.dominant is None and not why else "",
+        to_try=("", "") if why else words.to_try(d),
         cautions=tuple(words.cautions(d, why)),
         is_measured=proven is not None,
         parts=() if why else _parts(d),

@@ -26,6 +26,7 @@ __all__ = [
     "passes_words",
     "record_again",
     "shown_rank",
+    "to_try",
     "view",
 ]
 
@@ -152,6 +153,19 @@ def checked(d: Diagnosis) -> str:
     if most is not None and d.step_ns > 0:
         found = tr("the largest finding takes {share}: {rule}", share=percent(most.share_of(d.step_ns)), rule=most.rule)
     return tr("{rules} checked, {found}{missing}.", rules=plural(len(d.checked), "rule"), found=found, missing=missing)
+
+
+def to_try(d: Diagnosis) -> tuple[str, str]:
+    """Return which changes only a trial shows the effect of, and its command; "" where there are none, or all ran."""
+    ids = [name for name in d.to_try if not any(name in trial.ids for trial in d.trials)]
+    if not ids:
+        return "", ""
+    words = tr(
+        "Operators compute {share} of the step. Only a trial shows what {changes} would save:",
+        share=percent(d.host_by_cause.get(WORK, 0.0), 0),
+        changes=", ".join(ids),
+    )
+    return words, f"diagnose prove --apply {','.join(ids)} {d.source.command or 'train.py'}"
 
 
 def cautions(d: Diagnosis, why: str) -> list[str]:

@@ -76,6 +76,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "ignored": [{"by": one.by, "finding": _finding(one.finding, d.step_ns)} for one in d.ignored],
         "prescriptions": each(_prescription, d.prescriptions),
         "also_possible": each(_prescription, d.also_possible),
+        "to_try": list(d.to_try),
         "operators": each(_operator, d.operators),
         "code": None if d.code is None else code_to_dict(d.code),
         "replay": {"error_share": share(d.replay_error)},

@@ -95,6 +95,7 @@ def _diagnosis(d: ReportRecord) -> Diagnosis:
         findings=tuple(map(_finding, d.findings)),
         prescriptions=tuple(map(_prescription, d.prescriptions)),
         also_possible=tuple(map(_prescription, d.also_possible)),
+        to_try=tuple(d.to_try),
         trust=tuple(Note(note.text, note.rule) for note in d.trust),
         source=_source(d.source),
         replay_error=d.replay.error_share if d.replay else None,

@@ -191,3 +191,4 @@ class ReportRecord(msgspec.Struct):
     recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
     also_possible: list[PrescriptionRecord] = []
+    to_try: list[str] = []

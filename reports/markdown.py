@@ -32,6 +32,7 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
                 fence += "`"
             lines += ["", f"   {fence}", *(f"   {line}" for line in code.splitlines()), f"   {fence}", ""]
     lines += [a.checked, ""] if a.checked else []
+    lines += [one_line(a.to_try[0]), "", f"    {one_line(a.to_try[1])}", ""] if a.to_try[0] else []
     lines += [f"- {one_line(caution)}" for caution in a.cautions]
     lines.append(
         f"\n`{one_line(d.source.command or d.source.path)}` · {', '.join(map(one_line, d.source.devices[:1])) or 'CPU'}"

@@ -51,6 +51,10 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
             yield _action(number, action, a)
     if a.checked:
         yield Padding(Text(one_line(a.checked), "green"), (1, 0, 0, 2))
+    what, command = a.to_try
+    if what:
+        yield Padding(Text(one_line(what)), (0 if a.checked else 1, 0, 0, 2))
+        yield Padding(Text.assemble(("$ ", "dim"), (one_line(command), "bold")), (0, 0, 0, 2))
     for caution in a.cautions:
         yield Padding(Text(f"! {one_line(caution)}", "yellow"), (0, 0, 0, 2))
     yield Text("")

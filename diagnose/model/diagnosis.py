@@ -271,6 +271,7 @@ class Diagnosis:
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
+    to_try: tuple[str, ...] = ()  # ids of changes that no recording judges and a trial may; none of the prescriptions
     cross_check: tuple[CrossCheck, ...] = ()  # with another tool, where that was asked for
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``

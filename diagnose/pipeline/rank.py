@@ -26,6 +26,7 @@ from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
+from diagnose.pipeline.to_try import to_try
 from diagnose.pipeline.trust import is_incomplete, missing_records
 from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule, verdict
 from diagnose.tables import Tables
@@ -91,6 +92,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         findings=tuple(_shown(t, overhead.with_recording(f, rank.recording)) for f in inputs.findings),
         prescriptions=separated(inputs.prescriptions),
         also_possible=part("prescriptions", lambda t: _further(t, inputs, valued.instead)) or (),
+        to_try=part("changes to try", lambda t: to_try(t, shares, operators, inputs.prescriptions)) or (),
         replay_error=valued.replayed.error,
         waterfall=steps_after,
         critical_path=valued.path,

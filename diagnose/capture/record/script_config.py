@@ -299,11 +299,22 @@ def process_flags(ranks_here: int) -> dict[str, object]:
         "cudnn_deterministic": torch.backends.cudnn.deterministic,
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "num_threads": torch.get_num_threads(),
+        "bfloat16": _computes_bfloat16(),
         "page_fault_ns": None if torch.cuda.is_initialized() else page_fault_ns(),  # type: ignore[no-untyped-call]
         "cores": cores_of_rank(ranks_here),
         "allocator": next((os.environ[name] for name in ALLOCATOR_VARIABLES if os.environ.get(name)), ""),
         "cuda_launch_blocking": os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
     }
+
+
+def _computes_bfloat16() -> bool:
+    """Return whether this CPU has instructions for products in bfloat16, and oneDNN to use them."""
+    import torch
+
+    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return torch.backends.mkldnn.is_available() and any(  # type: ignore[no-untyped-call]  # torch leaves it so
+        getattr(torch.cpu, name, bool)() for name in asked
+    )
 
 
 def _is_ready(iterator: Any) -> bool | None:  # torch's iterator, whose type is private

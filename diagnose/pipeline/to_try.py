@@ -1,0 +1,51 @@
+"""Changes whose effect no recording of a CPU shows, and a trial does: fewer bits, another layout, compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from diagnose.analyzers import WORK
+from diagnose.model.diagnosis import HostOperator, Prescription
+from diagnose.tables import Tables
+from diagnose.tables.program import program_of
+from diagnose.text.patterns import lazy_pattern
+
+__all__ = ["to_try"]
+
+MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
+MIN_SHARE = 0.3  # of the step, in the operators that a change makes faster
+_CONVOLUTION = lazy_pattern(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")
+_PRODUCT = lazy_pattern(
+    r"^aten::(mm|addmm|bmm|baddbmm|mkldnn_rnn_layer\w*|_scaled_dot_product_flash_attention_for_cpu\w*)$|"
+    + _CONVOLUTION.pattern
+)
+
+
+def to_try(
+    t: Tables, shares: Mapping[str, float], operators: Sequence[HostOperator], prescribed: Sequence[Prescription]
+) -> tuple[str, ...]:
+    """Return the ids of changes that a trial may show to help, where operators take most of a step without a device.
+
+    How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches:
+    a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled, another became slower by both.
+
+    Args:
+        t: the recorded steps.
+        shares: of the step, by cause.
+        operators: the most expensive ones, by self time.
+        prescribed: changes that a finding has brought up already.
+    """
+    info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
+    if t.device_id >= 0 or info is None or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
+        return ()
+    products, convolutions = (
+        sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns
+        for pattern in (_PRODUCT, _CONVOLUTION)
+    )
+    fits = {
+        "autocast": products >= MIN_SHARE and info.flags.bfloat16 is True and not info.flags.autocast.dtype,
+        "channels-last": convolutions >= MIN_SHARE,
+        "compile-model": not program.is_compiled,
+    }
+    known = {p.id for p in prescribed}
+    return tuple(name for name, holds in fits.items() if holds and name not in known)
