@@ -63,6 +63,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         keeps_numbers=answers.keeps_numbers,
         confidence=confidence,
         saving=saving_words.saving,
+        unpredicted=saving_words.unpredicted,
         drawn=charts,
         timeline=timeline,
         flames=flames,

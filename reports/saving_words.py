@@ -9,7 +9,7 @@ from diagnose.reports.answer import Action, Answer, Prediction
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
 
-__all__ = ["behind", "gain", "on_top", "saving"]
+__all__ = ["behind", "gain", "on_top", "saving", "unpredicted"]
 
 
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
@@ -35,6 +35,14 @@ def saving(p: Prediction) -> str:
         words = "saves up to {time} a step" if p.has_steps else "saves up to {time}"
         return tr(words, time=duration(p.range_ns[1]))
     return tr("saves {time} a step" if p.has_steps else "saves {time}", time=duration(p.saves_ns))
+
+
+def unpredicted(p: Prescription) -> str:
+    """Return that nothing is predicted of a change, and what shows it."""
+    why = tr(": no replay of these steps shows it")
+    if p.trial_method not in ("", "by hand"):
+        why = tr(": diagnose prove --apply {change} measures it", change=p.id)
+    return tr("saving not predicted") + why
 
 
 def _range(least: float, most: float) -> str:

@@ -18,7 +18,7 @@ from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, plural
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words
-from diagnose.reports.saving_words import behind, gain, on_top, saving
+from diagnose.reports.saving_words import behind, gain, on_top, saving, unpredicted
 from diagnose.reports.text_charts import bar
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
@@ -121,7 +121,7 @@ def _action(number: int, action: Action, a: Answer) -> RenderableType:
         after = behind(found, a.actions).lstrip(",， ")
         saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
     else:
-        words = tr("saving not predicted") + tr(": no replay of these steps shows it")
+        words = unpredicted(p)
         if p.mean_step_ns is not None and p.saves_ns[1] > 0:
             words = gain(p, {})
         elif a.run_share is not None:

@@ -73,5 +73,6 @@ CHANGE = Change(
     edit=EditLoop("with_autocast", "device", "cuda", unless={"dtype": ("float16", FP16_BY_HAND)}),
     advice=_advice,
     effect=_effect,
+    to_try=lambda work: work.is_of_products and work.has_bfloat16,
     remedy="diagnose.kernels.precision",
 )

@@ -39,5 +39,6 @@ CHANGE = Change(
     patch=Patch(memory.channels_last),
     edit=ByHand("which variables hold the model and the images only the script's author knows"),
     advice=_advice,
+    to_try=lambda work: work.is_of_convolutions,
     remedy="diagnose.kernels.layout",
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from diagnose.analyzers import WORK
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import HostWork
 from diagnose.model.diagnosis import HostOperator, Prescription
 from diagnose.tables import Tables
 from diagnose.tables.program import program_of
@@ -13,7 +15,6 @@ from diagnose.text.patterns import lazy_pattern
 __all__ = ["to_try"]
 
 MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
-MIN_SHARE = 0.3  # of the step, in the operators that a change makes faster
 _CONVOLUTION = lazy_pattern(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")
 _PRODUCT = lazy_pattern(
     r"^aten::(mm|addmm|bmm|baddbmm|mkldnn_rnn_layer\w*|_scaled_dot_product_flash_attention_for_cpu\w*)$|"
@@ -42,10 +43,8 @@ def to_try(
         sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns
         for pattern in (_PRODUCT, _CONVOLUTION)
     )
-    fits = {
-        "autocast": products >= MIN_SHARE and info.flags.bfloat16 is True and not info.flags.autocast.dtype,
-        "channels-last": convolutions >= MIN_SHARE,
-        "compile-model": not program.is_compiled,
-    }
+    in_float32 = 0.0 if info.flags.autocast.dtype else products
+    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, program.is_compiled)
     known = {p.id for p in prescribed}
-    return tuple(name for name, holds in fits.items() if holds and name not in known)
+    fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
+    return tuple(name for name in fitting if name not in known)

@@ -34,13 +34,12 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = Fals
     """Return what to run: the ids asked for, or without any every prescription that a trial can make.
 
     With ``edits`` those count too that are made in the text of the script. What is only also possible runs where it is
-    asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest, and
-    what only a trial shows.
+    asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
     has_gpu = diagnosis.queue is not None
     made = [name for name in prescribed if patch_of(name) is not None or (edits and edits_script(name))]
-    wanted = asked or [name for name in (*made, *diagnosis.to_try) if has_gpu or not _needs_gpu(name)]
+    wanted = asked or [name for name in made if has_gpu or not _needs_gpu(name)]
     found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
     known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, skip_reason=NO_GPU) for c in found]
     return tuple(sorted(known, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
@@ -70,7 +69,7 @@ def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = Fa
     """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
     left = [p.id for p in diagnosis.prescriptions if patch_of(p.id) is None and not (edits and edits_script(p.id))]
     whys = [f"{name} was not run: {by_hand(name)}." for name in left]
-    compiles = any_compiles([*(p.id for p in diagnosis.prescriptions), *diagnosis.to_try])
+    compiles = any_compiles([p.id for p in diagnosis.prescriptions])
     return tuple(whys) if asked or compiles else (*whys, NOT_COMPILED)
 
 

@@ -76,7 +76,7 @@ def test_without_a_device_tiny_operators_and_the_python_between_them(recording):
     (p,) = r.prescribe("launch-bound")
     assert p.id == "compile-model"
     assert "cuda" not in p.after.lower()
-    assert p.saves_ns == pytest.approx((0, 400_000))  # 10 to 60 % of it, and the compiled call takes 200 µs itself
+    assert (p.saves_ns, p.predicted_step_ns) == ((0, 0), None)  # of a CPU only a trial shows it
 
 
 def test_a_compiled_call_costs_more_than_few_small_operators(recording):

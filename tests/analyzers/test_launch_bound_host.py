@@ -38,7 +38,8 @@ def test_a_module_for_each_layer_is_no_loop_over_one(recording):
     r = recurrent(recording, module="nn.Module: Block_{}")
     assert [p.id for p in r.prescribe("launch-bound")] == ["compile-model"]
     (compiling,) = [p for p in r.diagnosis().prescriptions if p.id == "compile-model"]
-    assert f"{COMPILATION}; 30 s of it are paid for after about " in compiling.needs
+    assert compiling.predicted_step_ns is None
+    assert COMPILATION in compiling.needs
 
 
 def nested(recording, *, steps=1, lost_core=None):

@@ -10,7 +10,7 @@ from diagnose.trials.candidates import NOT_COMPILED, candidates, not_run
 
 def diagnosed(saves, recording=0.0, step=10.0):
     schedule = Prescription("gc-pause", "schedule-gc", "Collect less", "", "", saves, step - sum(saves) / 2, "same", "")
-    return SimpleNamespace(prescriptions=(schedule,), step_ns=step, recording_ns=recording, queue=None, to_try=())
+    return SimpleNamespace(prescriptions=(schedule,), step_ns=step, recording_ns=recording, queue=None)
 
 
 @pytest.mark.parametrize(("recording", "then"), [(0.0, 0.4), (2.0, 0.25)])
@@ -34,7 +34,7 @@ def test_what_is_a_part_of_the_run_s_mean_step_is_set_against_that():
     save = Prescription(
         "periodic-stall", "save-in-background", "Save", "", "", (6e6, 18e6), None, "same", mean_step_ns=48e6
     )
-    diagnosis = SimpleNamespace(prescriptions=(save,), step_ns=10e6, recording_ns=0.0, queue=None, to_try=())
+    diagnosis = SimpleNamespace(prescriptions=(save,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
     assert candidate.predicted_ratio == pytest.approx(0.75)
 
@@ -55,37 +55,25 @@ def test_trials_go_by_predicted_saving_and_what_is_not_predicted_comes_last(turn
         prescribed("keep-workers", (0.0, 9e6), predicted=False),
     ]
     diagnosis = SimpleNamespace(
-        prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, recording_ns=0.0, queue=None, to_try=()
+        prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, recording_ns=0.0, queue=None
     )
     expected = ["fused-optimizer", "save-in-background", "schedule-gc", "keep-workers"]
     assert [c.id for c in candidates(diagnosis, ())] == expected
     assert [c.id for c in candidates(diagnosis, ("sham", *sorted(expected)))] == [*expected[:3], "sham", "keep-workers"]
 
 
-def test_what_no_recording_judges_is_tried_behind_the_prescribed():
-    diagnosis = diagnosed((5.0, 7.0))
-    diagnosis.to_try = ("autocast", "compile-model")
-    assert [(c.id, c.predicted_ratio) for c in candidates(diagnosis, ())] == [
-        ("schedule-gc", pytest.approx(0.4)),
-        ("autocast", None),
-        ("compile-model", None),
-    ]
-    assert [c.id for c in candidates(diagnosis, ("schedule-gc",))] == ["schedule-gc"]
-    assert not_run(diagnosis) == ()
-
-
 def test_what_only_the_author_can_write_is_not_run():
     workers = Prescription(
         "data-stall", "load-in-workers", "Load", "", "", (0.0, 5e6), 8e6, "same", arguments={"by_hand": "it is theirs"}
     )
-    diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None, to_try=())
+    diagnosis = SimpleNamespace(prescriptions=(workers,), step_ns=10e6, recording_ns=0.0, queue=None)
     (candidate,) = candidates(diagnosis, ())
     assert candidate.skip_reason == "It is made by hand: it is theirs."
 
 
 def test_that_nothing_compiles_is_said_unless_other_changes_were_asked_for():
     def listed(*names):
-        return SimpleNamespace(prescriptions=tuple(prescribed(name, (1e6, 2e6)) for name in names), to_try=())
+        return SimpleNamespace(prescriptions=tuple(prescribed(name, (1e6, 2e6)) for name in names))
 
     assert not_run(listed("fused-optimizer")) == (NOT_COMPILED,)
     assert not_run(listed("fused-optimizer"), ("fused-optimizer",)) == ()

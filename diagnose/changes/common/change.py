@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from diagnose.changes.common.patching import Install
-from diagnose.model.frozen import dataclass
+from diagnose.model.frozen import NamedTuple, dataclass
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall
@@ -29,6 +29,7 @@ __all__ = [
     "Change",
     "Edit",
     "EditLoop",
+    "HostWork",
     "Numerics",
     "Patch",
     "Promise",
@@ -39,6 +40,8 @@ __all__ = [
     "reduced",
     "rounding",
 ]
+
+MIN_PART = 0.3  # of a CPU's step, for a trial of what makes it faster
 
 Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
 """What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
@@ -200,6 +203,25 @@ Edit: TypeAlias = SetArguments | AddStatement | EditLoop
 """How a change is written into a script."""
 
 
+class HostWork(NamedTuple):
+    """What a step without a device computes, for changes whose effect on it no recording shows."""
+
+    products: float  # share of the step in float32 products and convolutions
+    convolutions: float
+    has_bfloat16: bool  # whether the CPU has instructions for products in it
+    is_compiled: bool
+
+    @property
+    def is_of_products(self) -> bool:
+        """Return whether products take a part of the step that is worth a trial."""
+        return self.products >= MIN_PART
+
+    @property
+    def is_of_convolutions(self) -> bool:
+        """Return whether convolutions do."""
+        return self.convolutions >= MIN_PART
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change: ``CHANGE`` of a file in ``changes/``, whose name is the id with underscores.
@@ -220,6 +242,7 @@ class Change:
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
     is_moved: bool = False  # what takes the time is done all the same, elsewhere
+    to_try: Callable[[HostWork], bool] | None = None  # where a recording of a CPU cannot judge it, and a trial may
     records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
