@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 MIN_SAVED_SHARE = 0.6  # of the positions' share: what does not depend on them stays
-_BEFORE = 'batch = tokenizer(texts, padding="max_length", max_length=128, return_tensors="pt")'
-_AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, max_length=128, return_tensors="pt")
+_BEFORE = 'batch = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")'
+_AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")   # of one batch
+# a Trainer of Hugging Face's, or texts that are tokenized once: no padding= there, and each batch is padded by
+# data_collator=DataCollatorWithPadding(tokenizer), or DataLoader(..., collate_fn=that)
 # a collate function of your own: width = max(len(ids) for ids, _ in samples)
 # batches that are padded already, before they go to the model:
 width = int(batch["attention_mask"].any(0).sum())
