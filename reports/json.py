@@ -17,7 +17,6 @@ from diagnose.model.diagnosis import (
     Diagnosis,
     Example,
     Finding,
-    HostOperator,
     Prescription,
     Queue,
     RankSummary,
@@ -31,7 +30,7 @@ from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, KernelTime, Memory
+    from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime, Memory
     from diagnose.model.forecast import Waterfall
     from diagnose.model.plain_steps import PlainSteps
 

@@ -12,7 +12,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.model.diagnosis import Diagnosis, Example, Finding, HostOperator, Prescription, Where
+from diagnose.model.charts import HostOperator
+from diagnose.model.diagnosis import Diagnosis, Example, Finding, Prescription, Where
 from diagnose.model.frozen import NamedTuple
 from diagnose.reports.answer import Prediction, predictions
 from diagnose.reports.format import confidence, duration, percent, place, plural

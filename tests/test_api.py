@@ -13,7 +13,8 @@ import pytest
 
 import diagnose
 from diagnose.errors import DiagnoseError
-from diagnose.model.diagnosis import Diagnosis, Finding, HostOperator, Source, Trial, Where
+from diagnose.model.charts import HostOperator
+from diagnose.model.diagnosis import Diagnosis, Finding, Source, Trial, Where
 from diagnose.reports import html
 
 HEALTHY = Diagnosis(

@@ -1,4 +1,4 @@
-"""The data of a report's charts: the timeline of a step, the roofline, memory.
+"""The data of a report's charts: the timeline of a step, operators and kernels, the roofline, memory.
 
 Times are nanoseconds, sizes bytes, shares fractions.
 """
@@ -24,6 +24,7 @@ __all__ = [
     "Flame",
     "Frame",
     "Gap",
+    "HostOperator",
     "KernelTime",
     "Memory",
     "Picture",
@@ -204,6 +205,17 @@ class Picture:
     by_operator: tuple[DeviceShare, ...] = ()
     flames: tuple[Flame, ...] = ()  # of each cause, the largest first
     readings: tuple[Readings, ...] = ()  # empty without NVML, or where no reading falls into the recorded steps
+
+
+@dataclass(frozen=True, slots=True)
+class HostOperator:
+    """One operator on the host, summed over the steady steps; most expensive first."""
+
+    name: str
+    calls_per_step: float
+    self_ns: float  # per step
+    total_ns: float  # per step, children included
+    shapes: str = ""  # the commonest input shapes
 
 
 @dataclass(frozen=True, slots=True)

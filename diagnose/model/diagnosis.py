@@ -25,7 +25,7 @@ from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import CodeTimes, FlopUtilisation, KernelTime, Memory, Picture, Roofline
+    from diagnose.model.charts import CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.model.job import Job
 
@@ -35,7 +35,6 @@ __all__ = [
     "Example",
     "Facts",
     "Finding",
-    "HostOperator",
     "IgnoredFinding",
     "Partition",
     "Prescription",
@@ -184,17 +183,6 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class HostOperator:
-    """One operator on the host, summed over the steady steps; most expensive first."""
-
-    name: str
-    calls_per_step: float
-    self_ns: float  # per step
-    total_ns: float  # per step, children included
-    shapes: str = ""  # the commonest input shapes
-
-
-@dataclass(frozen=True, slots=True)
 class Source:
     """Where a diagnosis comes from."""
 
@@ -271,7 +259,7 @@ class Diagnosis:
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
-    to_try: tuple[str, ...] = ()  # ids of changes that no recording judges and a trial may; none of the prescriptions
+    to_try: tuple[str, ...] = ()  # ids of further changes that no recording judges and a trial may
     cross_check: tuple[CrossCheck, ...] = ()  # with another tool, where that was asked for
     after: Diagnosis | None = None  # with the proven prescriptions applied together: what binds the step then
     ignored: tuple[IgnoredFinding, ...] = ()  # findings that were left out as asked; they are not among ``findings``

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.diagnosis import HostOperator
+from diagnose.model.charts import HostOperator
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from diagnose.analyzers import WORK
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
-from diagnose.model.diagnosis import HostOperator, Prescription
+from diagnose.model.charts import HostOperator
+from diagnose.model.diagnosis import Prescription
 from diagnose.tables import Tables
 from diagnose.tables.program import program_of
 from diagnose.text.patterns import lazy_pattern

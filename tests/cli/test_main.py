@@ -10,7 +10,8 @@ import pytest
 
 from diagnose.cli import main as cli
 from diagnose.errors import CaptureError, InputError
-from diagnose.model.diagnosis import Diagnosis, HostOperator, Source
+from diagnose.model.charts import HostOperator
+from diagnose.model.diagnosis import Diagnosis, Source
 from diagnose.pipeline import job
 from diagnose.trace_reader.inputs import Inputs, RankFiles
 from diagnose.trace_reader.stored import Stored

@@ -20,10 +20,11 @@ from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.other_profilers import OtherProfilers
 from diagnose.capture.record.patience import LONG_STEP_S, Patience
 from diagnose.capture.record.plan import Plan
+from diagnose.capture.record.process_settings import describe_gpus, process_flags
 from diagnose.capture.record.row_files import write_rows
 from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.script_config import ScriptConfig, describe_gpus, process_flags
+from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
