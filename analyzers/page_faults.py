@@ -62,7 +62,7 @@ def find(t: Tables) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title="Memory is given back to the system and fetched anew in each step",
+            title="Freed memory goes back to the system and is faulted in again in each step",
             lost_ns=share * t.steps.step_ns,
             count=int(faults * len(plain)),
             total_ns=int(share * t.steps.step_ns * t.steps.num),
