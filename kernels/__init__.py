@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.compiling import compile_in_place, compile_log
     from diagnose.kernels.concurrent_samples import ConcurrentSamples
     from diagnose.kernels.deferred_metrics import DeferredMetrics
+    from diagnose.kernels.dropout import fast_dropout
     from diagnose.kernels.eight_bit import eight_bit_adamw
     from diagnose.kernels.fast_load import load_on_demand
     from diagnose.kernels.fast_save import save_files
@@ -69,6 +70,7 @@ __all__ = [
     "compile_in_place",
     "compile_log",
     "eight_bit_adamw",
+    "fast_dropout",
     "find_batch_size",
     "find_length_batches",
     "folder_samples",
@@ -102,6 +104,7 @@ _HOMES = {
     "checkpointing": ("checkpoint_blocks", "plan_checkpoints"),
     "compiling": ("compile_in_place", "compile_log"),
     "concurrent_samples": ("ConcurrentSamples",),
+    "dropout": ("fast_dropout",),
     "eight_bit": ("eight_bit_adamw",),
     "fast_load": ("load_on_demand",),
     "fast_save": ("save_files",),

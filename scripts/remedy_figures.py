@@ -60,6 +60,7 @@ FIGURES = {
         _SHARES, "1.7 × shorter step beside a rank three times as slow (a stand-in); exact to 1e-6, by test"
     ),
     "distributed.zero": Figures(_SHARES, "1/1.8 of the optimizer's state, on two ranks"),
+    "dropout": Figures(_FURTHER, "3.7 × of a million elements with their gradient", "none: kernels draw their masks"),
     "eight_bit": Figures(_MEMORY, f"1/3.9 of the state ({MEMORY})"),
     "fast_load": Figures(_MEMORY, f"126 ×, 1/201 of the memory ({MEMORY})"),
     "fast_save": Figures(_FURTHER, "0.9 × of torch.save's rate, 67 MB; what it writes can be mapped", _OF_THE_HOST),

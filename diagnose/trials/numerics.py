@@ -20,7 +20,7 @@ ALLOWED: dict[Promise, float] = {"identical": 1e-5, "rounding": 1e-3, "reduced":
 WORST_STEP = 10.0  # times the allowed median: no single loss may be further away
 SPREAD = 3.0  # times the distance between two runs of the baseline itself
 OTHER_DRAWS = (
-    "Samples draw random numbers, and others where another process loads them: losses cannot show whether the rest "
+    "Other random numbers are drawn with the change, by samples or for dropout: losses cannot show whether the rest "
     "stays the same."
 )
 LATER_EPOCHS = (
@@ -88,7 +88,7 @@ def of_first_epoch(
 
 
 def of_other_draws(parity: Parity) -> Parity:
-    """Return what losses show where samples drew other random numbers: nothing, unless one is not finite."""
+    """Return what losses show where other random numbers were drawn: nothing, unless one is not finite."""
     if parity.numerics != "drifted" or parity.drift is None:
         return parity
     return parity._replace(numerics="unknown", note=OTHER_DRAWS)

@@ -127,6 +127,8 @@ def _with_statement(tree: libcst.Module, edit: AddStatement) -> tuple[libcst.Mod
         return tree, f"the script sets {own} itself, at a place that its author knows"
     if not imports_torch(tree):
         return tree, "the script does not import torch by that name"
+    if edit.imports:
+        tree = _after_imports(tree, edit.imports)
     return _after_imports(tree, edit.code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
 
 

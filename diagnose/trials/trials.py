@@ -157,8 +157,10 @@ def with_note(trial: Trial, sentence: str) -> Trial:
 
 
 def _draws_otherwise(ids: Sequence[str], baselines: Sequence[TrialResult]) -> bool:
-    """Return whether samples draw random numbers, and others with one of the changes."""
-    return any(run.samples_draw for run in baselines) and any(CHANGES[name].numerics.own_draws for name in ids)
+    """Return whether other random numbers are drawn with one of the changes, by samples or by the model."""
+    each = [CHANGES[name].numerics for name in ids]
+    of_samples = any(run.samples_draw for run in baselines) and any(numerics.own_draws for numerics in each)
+    return of_samples or any(numerics.other_draws for numerics in each)
 
 
 def _first_epoch(ids: Sequence[str], runs: Sequence[TrialResult]) -> int | None:

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from diagnose.kernels.batch_size import find_batch_size
 from diagnose.kernels.compiling import compile_in_place
 from diagnose.kernels.concurrent_samples import ConcurrentSamples
+from diagnose.kernels.dropout import fast_dropout
 from diagnose.kernels.fast_save import save_files
 from diagnose.kernels.indexing import select_rows
 from diagnose.kernels.layout import channels_last
@@ -113,6 +114,14 @@ def rows_in_sequence(quick: bool) -> Iterator[Row]:
     source, index = torch.randn(20_000, 256), list(range(1000, 9000))
     runs = [timed(lambda: source[index]), timed(lambda: select_rows(source, index))]
     yield _times("`indexing`, 8000 rows in sequence", runs, 5 if quick else 21)
+
+
+def dropouts(quick: bool) -> Iterator[Row]:
+    """Dropout with its gradient, by both ways of drawing masks."""
+    x = torch.randn(1 << 20, requires_grad=True)
+    each = (nn.functional.dropout, fast_dropout)
+    runs = [timed(lambda drop=drop: drop(x, 0.1).sum().backward()) for drop in each]
+    yield _times("`dropout`, a million elements", runs, 5 if quick else 21)
 
 
 def layouts(quick: bool) -> Iterator[Row]:
@@ -234,7 +243,8 @@ def _times(what: str, runs: list[Callable[[], float]], rounds: int) -> Row:
 
 
 PARTS: tuple[Callable[[bool], Iterator[Row]], ...] = (
-    samples, saves, weights, shards, streams, lengths, sizes, rows_in_sequence, layouts, shrunk, compiled, halved,
+    samples, saves, weights, shards, streams, lengths, sizes, rows_in_sequence, dropouts, layouts, shrunk,
+    compiled, halved,
 )  # fmt: skip
 
 

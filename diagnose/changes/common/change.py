@@ -37,6 +37,7 @@ __all__ = [
     "SetArguments",
     "identical",
     "other_training",
+    "redrawn",
     "reduced",
     "rounding",
 ]
@@ -62,6 +63,7 @@ class Numerics:
     detail: str = ""
     own_draws: bool = False  # samples that draw random numbers draw others than without the change
     first_epoch: bool = False  # the promise ends with it: later epochs draw other random numbers
+    other_draws: bool = False  # whatever the script, other random numbers are drawn
 
     @property
     def safety(self) -> str:
@@ -84,6 +86,11 @@ def rounding(what: str) -> Numerics:
 def reduced(what: str) -> Numerics:
     """Return that fewer bits are computed with; ``what`` names where, and how to check it."""
     return Numerics("reduced", what)
+
+
+def redrawn(what: str) -> Numerics:
+    """Return that other random numbers are drawn, of the same distribution; ``what`` names which."""
+    return Numerics("reduced", what, other_draws=True)
 
 
 def other_training(what: str) -> Numerics:
@@ -183,6 +190,7 @@ class AddStatement:
 
     code: str
     set_by: tuple[str, ...] = ()  # what a script's own setting of it is written with
+    imports: str = ""  # what it then needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""Dropout draws its masks number by number on the CPU.
+
+What it looks for
+    Without a device: dropouts that Python calls, `F.dropout` or `nn.Dropout`, and the drawing of their masks
+    (`aten::bernoulli_`), of 50 us or more each. Four fifths of it, which another way of drawing spares, are at least
+    5 % of the step.
+
+Why it costs
+    On CPUs that are not Intel's torch draws a number of 53 bits for each element, one after the other, on one core. A
+    mask of 4 million takes 23 ms, dropping the elements by it 3 ms.
+
+What to do
+    Draw four numbers of 16 bits at a time: one line at the top of the script. Of a large sparse input drop only what
+    is not zero.
+
+How sure
+    High: the draws are operators of their own. Those of an attention or of an LSTM are made within these operators,
+    where no Python reaches them, and do not count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
+from diagnose.model.diagnosis import Finding
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.dropout_draws import dropout_draws, spared
+from diagnose.text.numbers import duration, plural
+
+META = RuleMeta(
+    id="dropout-draws",
+    kind="idle",
+    order=135,
+    host_order=87,
+    legend=Legend("dropout drew its masks", "#6a8f2a"),
+    changes=("fast-dropout",),
+    cause="host-work",
+)
+MIN_STEP_SHARE = 0.05
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim nothing beside a device, which draws a mask in the kernel that drops by it."""
+    return EMPTY
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim what another way of drawing spares."""
+    return worth_claiming(t, left, spared(t), MIN_STEP_SHARE)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name how many masks a step draws, and how long that takes."""
+    title = "Dropout draws its masks number by number"
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_texts))
+
+
+def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
+    events, rows = t.trace.events, dropout_draws(t)
+    took = duration(float(np.sum(events.end[rows] - events.start[rows])) / t.steps.num)
+    return [f"A step draws {plural(len(rows) / t.steps.num, 'mask')} of dropout, in {took}."]
