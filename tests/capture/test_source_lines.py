@@ -58,6 +58,18 @@ def test_a_file_that_changed_since_the_script_began_is_not_quoted(tmp_path):
     assert lines.changed == ["train.py"]
 
 
+@pytest.mark.parametrize(("temporary", "changed"), [("generated", []), ("elsewhere", ["{}"])])
+def test_what_a_library_generated_as_the_script_ran_is_not_named(tmp_path, monkeypatch, temporary, changed):
+    for folder in ("work", "generated", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr("diagnose.capture.record.source_lines.tempfile.gettempdir", lambda: str(tmp_path / "generated"))
+    lines = SourceLines(tmp_path / "work")
+    file = an_hour_old(tmp_path / temporary / "propagate.py")
+    os.utime(file, (time.time() + 3600,) * 2)
+    assert texts(lines.stored([(str(file), 4)])) == {}
+    assert lines.changed == [name.format(file) for name in changed]
+
+
 NESTED = """def fit(rows, steps):
     for step in range(steps):
         while rows:

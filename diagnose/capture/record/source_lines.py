@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import stat
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -102,7 +103,8 @@ class SourceLines:
         if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_FILE_BYTES:
             return None
         if state.st_mtime > self._began:
-            self.changed.append(name)
+            if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
+                self.changed.append(name)  # else a library generated it as the script ran
             return None
         data = path.read_bytes()
         changed_at = datetime.fromtimestamp(state.st_mtime, timezone.utc).isoformat(timespec="seconds")
