@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 from diagnose.analyzers import META, WORK
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Verdict, Where
@@ -10,12 +11,12 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline.verdict import is_shallow
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
-from diagnose.text.plain_text import middle
 from diagnose.text.titles import LARGEST_AVOIDABLE, lower_first
 
 __all__ = ["HeadlineInputs", "headline", "summary"]
 
 MAX_LINE = 100  # columns of a terminal that the report is laid out for
+MIN_TITLE = 20  # of them, for a change's title
 MAX_FILE = 26  # characters of a file's name in a line of the summary
 _BY_RELIEF, _ONE_BY_RELIEF = "the largest saving", "among the largest savings"
 _SHORT = {
@@ -71,7 +72,8 @@ def summary(answer: HeadlineInputs, largest: Finding | None) -> tuple[str, ...]:
     if answer.prescriptions:
         first = answer.prescriptions[0]
         gain = _gain(answer, first)
-        lines.append(f"First change: {middle(first.title, MAX_LINE - len('First change: ') - len(gain))}{gain}")
+        room = MAX_LINE - len("First change: ") - len(gain)
+        lines.append(f"First change: {shorten(first.title, max(room, MIN_TITLE), placeholder=' …')}{gain}")
     return tuple(lines)
 
 
