@@ -44,10 +44,8 @@ def fast_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: 
     """
     dropped = round(p * LEVELS) if 0 <= p <= 1 else 0
     is_plain = input.device.type == "cpu" and input.is_floating_point() and input.layout is torch.strided
-    if (
-        not (training and is_plain and 0 < dropped < LEVELS and input.numel() >= MIN_ELEMENTS)
-        or torch.compiler.is_compiling()
-    ):
+    is_drawn = training and 0 < dropped < LEVELS and input.numel() >= MIN_ELEMENTS
+    if torch.compiler.is_compiling() or not (is_plain and is_drawn):
         return _torch_dropout(input, p, training, inplace)
     mask = _mask(input, dropped)
     return input.mul_(mask) if inplace else input * mask

@@ -64,5 +64,6 @@ def test_every_report_has_them_with_the_command(recording):
     command = "diagnose prove --apply autocast,compile-model train.py --lr 1"
     assert words in " ".join(render(d).split())
     assert f"$ {command}" in render(d)
-    assert f"{words} <code>{command}</code>" in page(d)
+    assert words in page(d)
+    assert f"<code>{command}</code>" in page(d)
     assert from_json(d.to_json(), source="a").to_try == d.to_try
