@@ -1,8 +1,8 @@
 """Dropout draws its masks number by number on the CPU.
 
 What it looks for
-    Without a device: dropouts that Python calls, `F.dropout` or `nn.Dropout`, and the drawing of their masks
-    (`aten::bernoulli_`), of 50 us or more each. Four fifths of it, which another way of drawing spares, are at least
+    Without a device: masks that are drawn (`aten::bernoulli_`) for `F.dropout` and `F.scaled_dot_product_attention`,
+    whoever calls them, of 50 us or more each. Four fifths of that, which another way of drawing spares, are at least
     5 % of the step.
 
 Why it costs
@@ -14,8 +14,8 @@ What to do
     is not zero.
 
 How sure
-    High: the draws are operators of their own. Those of an attention or of an LSTM are made within these operators,
-    where no Python reaches them, and do not count.
+    High: the draws are operators of their own. Those of an LSTM are made within its operator, where no Python reaches
+    them, and do not count.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.compiling import compile_in_place, compile_log
     from diagnose.kernels.concurrent_samples import ConcurrentSamples
     from diagnose.kernels.deferred_metrics import DeferredMetrics
-    from diagnose.kernels.dropout import fast_dropout
+    from diagnose.kernels.dropout import attention_with_dropout, fast_dropout, use_fast_dropout
     from diagnose.kernels.eight_bit import eight_bit_adamw
     from diagnose.kernels.fast_load import load_on_demand
     from diagnose.kernels.fast_save import save_files
@@ -62,6 +62,7 @@ __all__ = [
     "advise",
     "apply_settings",
     "assign_where",
+    "attention_with_dropout",
     "best_optimizer",
     "channels_last",
     "check_parity",
@@ -93,6 +94,7 @@ __all__ = [
     "tiny_config",
     "tiny_model",
     "tune_loader",
+    "use_fast_dropout",
     "write_shards",
 ]
 
@@ -104,7 +106,7 @@ _HOMES = {
     "checkpointing": ("checkpoint_blocks", "plan_checkpoints"),
     "compiling": ("compile_in_place", "compile_log"),
     "concurrent_samples": ("ConcurrentSamples",),
-    "dropout": ("fast_dropout",),
+    "dropout": ("attention_with_dropout", "fast_dropout", "use_fast_dropout"),
     "eight_bit": ("eight_bit_adamw",),
     "fast_load": ("load_on_demand",),
     "fast_save": ("save_files",),

@@ -1,11 +1,12 @@
 """Dropout on a CPU with masks from 16-bit numbers, four of which one draw of 64 bits gives.
 
 What it cures
-    `dropout-draws`: on CPUs that are not Intel's torch draws the mask of a dropout number by number on one core.
+    `dropout-draws`: on CPUs that are not Intel's torch draws the mask of a dropout number by number on one core, for
+    `F.dropout` and for what `scaled_dot_product_attention` drops of its weights.
 
 When it does not help
     On a GPU, and within what torch.compile compiles: both make masks of their own. For fewer than 16,384 elements
-    torch's is used, whose call takes less.
+    torch's functions are used, whose calls take less.
 
 Cost
     None: the mask takes the memory that torch's takes.
@@ -16,24 +17,39 @@ Numerics
 
 Example::
 
-    import torch.nn.functional
+    from diagnose.kernels.dropout import use_fast_dropout
 
-    from diagnose.kernels.dropout import fast_dropout
-
-    torch.nn.functional.dropout = fast_dropout  # nn.Dropout calls it, too
+    use_fast_dropout()  # at the top of a script: nn.Dropout, nn.MultiheadAttention and libraries draw masks by it
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["fast_dropout"]
+__all__ = ["attention_with_dropout", "fast_dropout", "use_fast_dropout"]
 
 LEVELS = 1 << 16
 MIN_ELEMENTS = 1 << 14
-_torch_dropout = functional.dropout  # which this function may be put in the place of
+# Which the functions here may be put in the place of.
+_torch_dropout, _torch_attention = functional.dropout, functional.scaled_dot_product_attention
+
+
+def use_fast_dropout() -> Callable[[], None]:
+    """Put both functions in the place of those of ``torch.nn.functional``; return what puts torch's back.
+
+    A name that was bound before, by ``from torch.nn.functional import dropout``, stays torch's.
+    """
+    functional.dropout, functional.scaled_dot_product_attention = fast_dropout, attention_with_dropout
+
+    def undo() -> None:
+        functional.dropout, functional.scaled_dot_product_attention = _torch_dropout, _torch_attention
+
+    return undo
 
 
 def fast_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -42,13 +58,53 @@ def fast_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: 
     Raises:
         ValueError: ``p`` is not within 0 to 1, as torch says.
     """
-    dropped = round(p * LEVELS) if 0 <= p <= 1 else 0
-    is_plain = input.device.type == "cpu" and input.is_floating_point() and input.layout is torch.strided
-    is_drawn = training and 0 < dropped < LEVELS and input.numel() >= MIN_ELEMENTS
-    if torch.compiler.is_compiling() or not (is_plain and is_drawn):
+    if not training or not _is_drawn(input, p, input.numel()):
         return _torch_dropout(input, p, training, inplace)
-    mask = _mask(input, dropped)
+    mask = _mask(input, round(p * LEVELS))
     return input.mul_(mask) if inplace else input * mask
+
+
+def attention_with_dropout(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Do what ``torch.nn.functional.scaled_dot_product_attention`` does, with the same arguments and shapes.
+
+    It is torch's own where nothing is dropped. Where weights are dropped torch has no fused attention on a CPU either.
+
+    Raises:
+        RuntimeError: an explicit mask is given together with ``is_causal``, as torch says; or shapes do not fit.
+    """
+    num = query.numel() // max(query.shape[-1], 1) * key.shape[-2] if query.dim() > 1 and key.dim() > 1 else 0
+    if not _is_drawn(query, dropout_p, num) or (is_causal and attn_mask is not None):
+        options = {"enable_gqa": True} if enable_gqa else {}
+        return _torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
+    if enable_gqa:
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+    scores = query * (scale if scale is not None else 1 / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = scores.softmax(-1)
+    if attn_mask is not None:  # a row of which nothing is attended to is 0, as torch has it
+        weights = weights.masked_fill((scores == -math.inf).all(-1, keepdim=True), 0.0)
+    return fast_dropout(weights, dropout_p) @ value
+
+
+def _is_drawn(input: Tensor, p: float, num: int) -> bool:
+    """Return whether a mask of so many elements is drawn here: of torch's draws only long ones take longer."""
+    is_plain = input.device.type == "cpu" and input.is_floating_point() and input.layout is torch.strided
+    is_share = 0 < p < 1 and 0 < round(p * LEVELS) < LEVELS
+    return is_plain and is_share and num >= MIN_ELEMENTS and not torch.compiler.is_compiling()
 
 
 def _mask(input: Tensor, dropped: int) -> Tensor:

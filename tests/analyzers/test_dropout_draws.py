@@ -36,12 +36,16 @@ def test_four_fifths_of_the_draws_are_lost(recording, presentable):
     [
         (30, 2, ""),  # a mask of few numbers
         (60, 1, ""),  # of which four fifths are 4.8 % of the step
-        (200, 2, "aten::scaled_dot_product_attention"),  # no Python draws it
-        (200, 2, "aten::lstm"),
+        (200, 2, "aten::lstm"),  # no Python draws it
     ],
 )
 def test_what_is_none_of_it(recording, took, num, around):
     assert dropping(recording, took=took, num=num, around=around).find("dropout-draws") is None
+
+
+def test_those_of_an_attention_count(recording):
+    finding = dropping(recording, around="aten::scaled_dot_product_attention").find("dropout-draws")
+    assert finding.lost_ns == pytest.approx(320_000)
 
 
 def test_draws_that_are_no_dropout_s_are_none(recording):

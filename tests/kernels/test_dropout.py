@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from diagnose.kernels import dropout
-from diagnose.kernels.dropout import MIN_ELEMENTS, fast_dropout
+from diagnose.kernels.dropout import MIN_ELEMENTS, attention_with_dropout, fast_dropout, use_fast_dropout
 
 
 @pytest.fixture
@@ -108,3 +109,82 @@ def test_within_a_compiled_function_torch_s_is_compiled():
     y = compiled(x)
     torch.manual_seed(2)
     assert torch.equal(y, functional.dropout(x, 0.5))
+
+
+def heads(num=4, length=64, **options):
+    torch.manual_seed(11)
+    return [torch.randn(2, num, length, 16, dtype=torch.float64, requires_grad=True, **options) for _ in range(3)]
+
+
+MASK = torch.rand(64, 64) > 0.3
+ROWLESS = MASK & (torch.arange(64) != 5)[:, None]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": 0.5},
+        {"is_causal": True},
+        {"attn_mask": MASK},
+        {"attn_mask": ROWLESS},
+        {"attn_mask": torch.randn(2, 1, 64, 64, dtype=torch.float64)},
+    ],
+)
+def test_attention_whose_weights_are_all_kept_is_torch_s(options, monkeypatch):
+    """With a mask that drops nothing results and gradients are those of torch's attention without dropout."""
+    monkeypatch.setattr(dropout, "_mask", lambda input, _dropped: torch.ones_like(input))
+    ours, theirs = heads(), heads()
+    y = attention_with_dropout(*ours, dropout_p=0.5, **options)
+    expected = functional.scaled_dot_product_attention(*theirs, **options)
+    torch.testing.assert_close(y, expected)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_grouped_queries_share_keys(monkeypatch):
+    monkeypatch.setattr(dropout, "_mask", lambda input, _dropped: torch.ones_like(input))
+    query, (_, key, value) = heads()[0], heads(num=2)
+    y = attention_with_dropout(query, key, value, dropout_p=0.5, enable_gqa=True)
+    expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(y, expected)
+
+
+def test_weights_of_an_attention_are_dropped():
+    query, key, _ = heads()
+    value = torch.eye(64, dtype=torch.float64).expand(2, 4, 64, 64)  # the result is the weights themselves
+    torch.manual_seed(1)
+    weights = attention_with_dropout(query, key, value, dropout_p=0.25)
+    kept = weights != 0
+    assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.02)
+    torch.testing.assert_close(weights[kept], (query @ key.transpose(-2, -1) / 4).softmax(-1)[kept] / 0.75)
+
+
+@pytest.mark.parametrize(
+    ("length", "options"),
+    [(64, {}), (8, {"dropout_p": 0.5}), (64, {"dropout_p": 0.5, "is_causal": True, "attn_mask": MASK})],
+)
+def test_an_attention_that_it_does_not_do_itself_is_torch_s(length, options, monkeypatch):
+    calls = []
+    monkeypatch.setattr(dropout, "_torch_attention", lambda *args, **named: calls.append((args, named)))
+    attention_with_dropout(*heads(length=length), **options)
+    assert len(calls) == 1
+
+
+def test_modules_use_both_until_it_is_undone(monkeypatch):
+    masks, make = [], dropout._mask
+    monkeypatch.setattr(dropout, "_mask", lambda *args: masks.append(1) or make(*args))
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.5, batch_first=True)
+    x = torch.randn(8, 64, 64)
+    before = functional.dropout, functional.scaled_dot_product_attention
+    undo = use_fast_dropout()
+    try:
+        layer(x)
+    finally:
+        undo()
+    assert (functional.dropout, functional.scaled_dot_product_attention) == before
+    assert len(masks) == 4  # of the attention's weights, twice of what is added, within the feed-forward part
+    layer(x)
+    assert len(masks) == 4

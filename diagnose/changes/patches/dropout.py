@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +11,19 @@ __all__ = ["fast_dropout"]
 
 
 def fast_dropout(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
-    """Put the bundled function in the place of `F.dropout`, which `nn.Dropout` calls."""
-    from torch.nn import functional
+    """Put the bundled functions in the place of torch's, which modules and libraries call."""
+    from diagnose.kernels import dropout
 
-    from diagnose.kernels.dropout import fast_dropout as bundled
+    made = dropout._mask
 
-    @functools.wraps(bundled)
-    def dropout(*args: Any, **kwargs: Any) -> Any:  # those of F.dropout
-        log.did("F.dropout: masks of 16-bit numbers")
-        return bundled(*args, **kwargs)
+    def mask(*args: Any) -> Any:  # the bundled function's own
+        log.did("dropout: masks of 16-bit numbers")
+        return made(*args)
 
-    return replace_attribute(functional, "dropout", dropout)
+    undo_each = [dropout.use_fast_dropout(), replace_attribute(dropout, "_mask", mask)]
+
+    def undo() -> None:
+        for one in undo_each:
+            one()
+
+    return undo
