@@ -40,14 +40,15 @@ _torch_dropout, _torch_attention = functional.dropout, functional.scaled_dot_pro
 
 
 def use_fast_dropout() -> Callable[[], None]:
-    """Put both functions in the place of those of ``torch.nn.functional``; return what puts torch's back.
+    """Put both functions in the place of those of ``torch.nn.functional``; return what undoes that.
 
     A name that was bound before, by ``from torch.nn.functional import dropout``, stays torch's.
     """
+    before = functional.dropout, functional.scaled_dot_product_attention
     functional.dropout, functional.scaled_dot_product_attention = fast_dropout, attention_with_dropout
 
     def undo() -> None:
-        functional.dropout, functional.scaled_dot_product_attention = _torch_dropout, _torch_attention
+        functional.dropout, functional.scaled_dot_product_attention = before
 
     return undo
 

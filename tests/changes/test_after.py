@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 
 from diagnose import analyzers
 from diagnose.changes.common.prescribe import also_possible, prescribe
+from diagnose.kernels import dropout
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.tables.program import Program
 from tests.changes.test_load_once import LOADS_ONCE
@@ -164,9 +165,8 @@ def script(monkeypatch):
     """Return the names that a training script has; what needs a GPU is replaced by its like."""
     monkeypatch.setattr(nn.Module, "cuda", lambda self: self)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(wait_stream=lambda _side: None))
-    monkeypatch.setattr(
-        torch.cuda, "Event", lambda **_options: SimpleNamespace(record=int, elapsed_time=len, query=int)
-    )
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: SimpleNamespace(record=int, elapsed_time=len, query=int))
+    monkeypatch.setattr(functional, "dropout", dropout._torch_dropout)  # which fast-dropout replaces
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, _k, v, **_options: q @ q.mT @ v)
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", concurrent.futures.ThreadPoolExecutor)
     precision = torch.get_float32_matmul_precision()
