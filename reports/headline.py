@@ -165,7 +165,10 @@ def to_try(d: Diagnosis) -> tuple[str, str]:
         share=percent(d.host_by_cause.get(WORK, 0.0), 0),
         changes=", ".join(ids),
     )
-    return words, f"diagnose prove --apply {','.join(ids)} {d.source.command or 'train.py'}"
+    asked = ",".join(ids)
+    if not d.source.command:  # a step function was diagnosed, which a factory makes anew for each run
+        return words, f'diagnose.prove(make_step, apply="{asked}")'
+    return words, f"diagnose prove --apply {asked} {d.source.command}"
 
 
 def cautions(d: Diagnosis, why: str) -> list[str]:

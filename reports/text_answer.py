@@ -54,7 +54,8 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     what, command = a.to_try
     if what:
         yield Padding(Text(one_line(what)), (0 if a.checked else 1, 0, 0, 2))
-        yield Padding(Text.assemble(("$ ", "dim"), (one_line(command), "bold")), (0, 0, 0, 2))
+        prompt = ">>> " if command.startswith("diagnose.") else "$ "
+        yield Padding(Text.assemble((prompt, "dim"), (one_line(command), "bold")), (0, 0, 0, 2))
     for caution in a.cautions:
         yield Padding(Text(f"! {one_line(caution)}", "yellow"), (0, 0, 0, 2))
     yield Text("")

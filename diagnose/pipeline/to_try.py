@@ -31,6 +31,8 @@ def to_try(
     How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches:
     a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled, another became slower by both.
 
+    Of several ranks nothing is named: the command does not start them.
+
     Args:
         t: the recorded steps.
         shares: of the step, by cause.
@@ -38,7 +40,7 @@ def to_try(
         prescribed: changes that a finding has brought up already.
     """
     info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
-    if t.device_id >= 0 or info is None or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
+    if t.device_id >= 0 or info is None or info.world_size > 1 or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
         return ()
     products, convolutions = (
         sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns

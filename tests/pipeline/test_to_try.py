@@ -7,10 +7,10 @@ from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
 
 
-def computing(recording, *operators, devices=(), **flags):
+def computing(recording, *operators, command="train.py --lr 1", world_size=1, **flags):
     """Two steps of 1000 µs, in which operators run that are given as their names and µs."""
-    r = recording(devices=devices)
-    r.with_info(flags={"bfloat16": True, **flags}, command=["train.py", "--lr", "1"])
+    r = recording(devices=())
+    r.with_info(flags={"bfloat16": True, **flags}, command=command.split(), world_size=world_size)
     for step in range(2):
         at = 1000 * step
         r.step(step + 1, at, at + 1000)
@@ -56,6 +56,16 @@ def test_beside_a_device_what_kernels_do_answers(recording):
     r.op(MM, 0, 900)
     r.kernel("gemm", 5, 1000, launched=(1, 3))
     assert r.diagnosis().to_try == ()
+
+
+def test_of_several_ranks_none_is_named(recording):
+    assert computing(recording, (MM, 900), world_size=2).to_try == ()
+
+
+def test_a_step_function_is_tried_from_python(recording):
+    assert '>>> diagnose.prove(make_step, apply="autocast,compile-model")' in render(
+        computing(recording, (MM, 900), command="")
+    )
 
 
 def test_every_report_has_them_with_the_command(recording):
