@@ -88,3 +88,22 @@ def test_a_loader_without_workers_has_no_such_share():
     config, dataset = ScriptConfig(), object()
     config.loader_opened(SimpleNamespace(num_workers=0), dataset)
     assert config.loader["batches_ready"] is None
+
+
+class Epoch:
+    """A loader's iterator."""
+
+
+@pytest.mark.parametrize(("updates", "workers"), [(3, 4), (0, 0)])
+def test_the_loader_that_trains_is_described_not_one_that_evaluates_on_more_batches(updates, workers):
+    config, train, test, optimizer, epoch = ScriptConfig(), object(), object(), Epoch(), Epoch()
+    for dataset, num in ((train, 4), (test, 0)):
+        config.loader_opened(SimpleNamespace(num_workers=num), dataset)
+    for _ in range(updates):
+        config.batch_delivered(train, epoch)
+        config.optimizer_stepped(optimizer)
+    for _ in range(1000):
+        config.batch_delivered(test, epoch)
+    config.optimizer_stepped(optimizer)
+    assert config.loader["num_workers"] == workers
+    assert config.loader["num_loaders"] == 2

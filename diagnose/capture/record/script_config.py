@@ -32,6 +32,8 @@ class ScriptConfig:
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
         self._batches: Counter[int] = Counter()
+        self._updates: Counter[int] = Counter()  # of the weights, before which it delivered batches
+        self._since_update: set[int] = set()
         self._asked: Counter[int] = Counter()  # batches of workers
         self._ready: Counter[int] = Counter()  # of these, those that were there already
         self._drawn = DrawnBatches()
@@ -99,13 +101,16 @@ class ScriptConfig:
         """Count a batch, to find the training loader among others."""
         key = id(dataset)
         self._batches[key] += 1
+        self._since_update.add(key)
         self._drawn.delivered(dataset, iterator)
         known = self._iterators.get(key)
         if known is None or known() is not iterator:
             self._iterators[key] = weakref.ref(iterator)
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """Take down an optimizer that steps."""
+        """Take down an optimizer that steps, and which loaders it follows."""
+        self._updates.update(self._since_update)
+        self._since_update.clear()
         if self._stepped is None or self._stepped() is not optimizer:
             self._stepped = weakref.ref(optimizer)
             if optimizer not in self._optimizers and id(optimizer) not in self._seen_made:
@@ -152,7 +157,8 @@ class ScriptConfig:
 
     @property
     def _busiest(self) -> int:
-        return max(self._loaders, key=lambda key: self._batches[key])
+        """Return the loader that training asks most often: an evaluation delivers many batches between two updates."""
+        return max(self._loaders, key=lambda key: (self._updates[key], self._batches[key]))
 
     def count_loading(self) -> None:
         """Read what the processes that load have read and computed so far: at the ends of a window."""
@@ -165,7 +171,7 @@ class ScriptConfig:
 
     @property
     def loader(self) -> Mapping[str, object]:
-        """Return the arguments of the DataLoader that delivered most."""
+        """Return the arguments of the DataLoader that trains, of several the busiest."""
         if not self._loaders:
             return {}
         busiest = self._busiest
