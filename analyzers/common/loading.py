@@ -52,6 +52,9 @@ def loading_facts(t: Tables) -> Facts:
     lengths = (t.trace.events.end - t.trace.events.start)[rows]
     known = t.capture.info.loader if t.capture.info else LoaderRecord()
     single = any("SingleProcess" in name for name in names)
+    by_workers = any("MultiProcess" in name for name in names)
+    if (by_workers and not single and known.num_workers == 0) or (single and not by_workers and known.num_workers):
+        known = LoaderRecord()  # that of another loader, as one that evaluates
     seen, waiting = waiting_share(t, t.covering(rows))
     share: float | None
     if single:

@@ -182,6 +182,12 @@ def test_more_workers_where_there_are_some(late):
     assert "num_workers=8, persistent_workers=True, prefetch_factor=4" in p.after
 
 
+@pytest.mark.parametrize(("name", "num"), [(WORKERS, 0), (SINGLE, 4)])
+def test_another_loader_s_arguments_are_not_this_one_s(late, name, num):
+    late.with_info(loader={"dataset": "Evaluation", "num_workers": num})
+    assert "dataset" not in loading(late, name).find("data-stall").facts
+
+
 def test_code_to_paste_is_python_also_where_the_number_of_workers_is_unknown(late):
     (p,) = loading(late, WORKERS).prescribe("data-stall")
     compile(p.after.replace("…", "..."), "after", "exec")
