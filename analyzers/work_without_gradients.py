@@ -4,7 +4,8 @@ What it looks for
     On a recording without a device, of steps that train: operators that a function of the user's calls itself, outside
     of torch's layers, the loader, the backward pass and the optimizer, and that leave nothing for the backward pass:
     what is detached, under `no_grad`, or made of data alone. Products and convolutions are a model's and do not count,
-    nor does what draws random numbers, such as dropout of the inputs: it is another in each step.
+    nor does what draws random numbers, such as dropout of the inputs, or a function that makes targets of labels
+    (`scatter`, `one_hot`): they are others in each step.
     At least 15 % of the step in one function, half of it in operators of 0.1 ms or more.
 
 Why it costs
@@ -51,6 +52,7 @@ MAX_NAMED = 3
 _DRAWS = lazy_pattern(
     r"^aten::(\w*dropout_?|rand\w*|multinomial|(bernoulli|normal|uniform|exponential|binomial|poisson)_?)$"
 )
+_MAKES_TARGETS = lazy_pattern(r"^aten::(scatter_?|one_hot)$")
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:
@@ -85,11 +87,14 @@ def _largest(t: Tables) -> tuple[str, Rows]:
     """Return the function with the longest such operators, and these; none where they take too little."""
     free = without_gradients(t)
     apart = np.array([any(pattern.match(name) for pattern in (HEAVY, _DRAWS)) for name in t.trace.names], bool)
+    of_labels = np.array([_MAKES_TARGETS.match(name) is not None for name in t.trace.names], bool)
     best: tuple[int, str, Rows] = (0, "", np.empty(0, np.intp))
     for frame, rows in called_by_functions(t).items() if len(free) else ():
         mine = np.sort(rows[among(rows, free) & ~apart[t.trace.events.name[rows]]], kind="stable")
         length = (t.trace.events.end - t.trace.events.start)[mine]
         if length[length >= MIN_NS].sum() < length.sum() / 2:  # a loop of small operators: launch-bound names it
+            continue
+        if of_labels[t.trace.events.name[mine]].any():
             continue
         best = max(best, (total(t.covering(mine)), frame, mine), key=lambda each: each[0])
     window = t.steps.window[1] - t.steps.window[0]

@@ -38,6 +38,7 @@ def test_what_leaves_nothing_for_the_backward_pass_is_named_with_its_function(re
         {"name": "aten::conv2d"},  # of a teacher
         {"name": "aten::dropout"},  # of the inputs: another in each step
         {"name": "aten::randn"},  # noise of a batch
+        {"name": "aten::scatter"},  # targets of labels
     ],
 )
 def test_what_the_step_is_about(recording, change):
