@@ -177,7 +177,7 @@ def loosest(ids: Sequence[str]) -> Promise:
 
 
 def _left_alone(run: TrialResult) -> list[str]:
-    return [f"Left alone: {'; '.join(run.refused)}."] if run.refused else []
+    return [f"Left alone: {'; '.join(run.refused).rstrip('.')}."] if run.refused else []
 
 
 def _peaks(baselines: Sequence[TrialResult], variants: Sequence[TrialResult]) -> tuple[int, int] | None:

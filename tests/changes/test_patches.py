@@ -204,6 +204,8 @@ def test_images_and_model_are_channels_last(patched):
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in seen)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert len(log.done) == 1
+    nn.MSELoss()(torch.ones(2), torch.ones(2))
+    assert log.refused == [], "a criterion has nothing to convert"
 
 
 def test_repeated_blocks_are_recomputed_with_the_same_gradients(patched):

@@ -103,7 +103,8 @@ def channels_last(log: Log, options: Mapping[str, Any]) -> Undo:  # the signatur
             try:
                 reports[id(module)] = report = channels_last(module)  # its hook takes named inputs too
             except ValueError as error:
-                log.left(str(error))
+                if next(module.parameters(), None) is not None:  # else it is a criterion or a transform
+                    log.left(str(error))
             else:
                 log.did(f"{len(report.converted)} convolutions of {type(module).__name__}, and its inputs")
         return None if reports[id(module)] is None else tree_map(convert, args)  # of the first call too
