@@ -5,7 +5,8 @@ What it does
 
 What to watch
     Prescribed only where nearly all batches were ready when they were asked for, and the workers spent at most three
-    quarters of the CPU time on a batch, their start included, that the step spends on taking it. What they wait for
+    quarters of the CPU time on a batch, their start included, that the step spends on taking it and, without a device,
+    on waiting for a core. What they wait for
     does not show: a sample that reads from a network or a disk waits in the step then, so that nothing is certain to be
     saved. At most all of the time goes but for a share of what workers compute, and the time in which the step waited
     for a core that they had.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
     from diagnose.tables.program import Program
 
-MAX_MADE_SHARE = 0.75  # of the time that batches are waited for, that workers compute for them
+MAX_MADE_SHARE = 0.75  # of the time that goes with the workers, that they compute for batches
 SENT_SHARE = 0.5  # of what a worker computes, at most: to pickle a batch and to copy it into shared memory
 MAX_DISK_MB_PER_S = 1.0  # more is read from storage, and somebody has to wait for it
 _SAME_DRAWS = "where samples do not draw random numbers"
@@ -35,9 +36,9 @@ _SAME_DRAWS = "where samples do not draw random numbers"
 def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
     facts = with_batch_size(finding.facts, program)
     made_ns = _made_ns(facts, step_ns)
-    if not facts.get("keeps_up") or made_ns is None or made_ns > MAX_MADE_SHARE * finding.lost_ns:
-        return None
     freed_ns = number(facts, "ready_share") * step_ns if not facts.get("has_device") else 0.0
+    if not facts.get("keeps_up") or made_ns is None or made_ns > MAX_MADE_SHARE * (finding.lost_ns + freed_ns):
+        return None
     left = made_ns * (1 - SENT_SHARE) / max(finding.lost_ns, 1.0)
     return Advice(
         before=loader_call(facts, num_workers=facts.get("num_workers", "…")),

@@ -27,7 +27,7 @@ _AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, return_
 # a collate function of your own: width = max(len(ids) for ids, _ in samples)
 # batches that are padded already, before they go to the model:
 width = int(batch["attention_mask"].any(0).sum())
-batch = {name: each[:, :width] if each.dim() > 1 else each for name, each in batch.items()}"""
+batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}"""
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

@@ -37,6 +37,12 @@ def test_a_core_that_workers_had_is_the_steps_again(recording):
     assert advised(taking(recording, share=0.2)).saves_ns[1] == pytest.approx(660_000 + 200_000)
 
 
+def test_the_core_counts_with_what_taking_a_batch_takes(recording):
+    slow = QUICK | {"user_ms_per_sample": 0.0175}  # 576 µs to make a batch, more than three quarters of 700
+    assert advised(taking(recording, counters=slow)) is None
+    assert advised(taking(recording, counters=slow, share=0.2)) is not None
+
+
 @pytest.mark.parametrize(
     "change",
     [
