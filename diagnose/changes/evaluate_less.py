@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.applies import own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -27,10 +27,12 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     if finding.facts.get("phase") not in PHASES:
         return None
     place, period = own_place(finding), finding.facts.get("period")
-    often = f"step % {2 * period} == 0" if isinstance(period, int) and period > 1 else "step % (2 * every) == 0"
+    often = "step % (2 * every) == 0"
+    if isinstance(period, int) and period > 1 and finding.facts.get("regular") is not False:  # seen more than once
+        often = f"step % {2 * period} == 0"
     if finding.facts["phase"] == "inference":
         return Advice(
-            title=f"Compute it less often, or make it cheaper{f' ({at_line(place)})' if place else ''}",
+            title="Compute it less often, or make it cheaper",
             before=(place.code or "") if place else "",
             after=f"if {often}:   # half as often: half of the cost\n"
             "    ...\n"

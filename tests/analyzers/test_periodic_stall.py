@@ -148,6 +148,14 @@ def test_what_is_no_evaluation_is_not_called_one(ran, phase, title):
     (p,) = r.prescribe("periodic-stall")
     assert p.id == "evaluate-less"
     assert p.title.startswith(title)
+    assert "if step % 32 == 0:" in p.after
+
+
+def test_how_often_one_that_was_seen_irregularly_comes_is_the_author_s_to_fill_in(ran):
+    took = [10.0] * 160
+    took[77] = 3000.0
+    (p,) = ran(took, backwards=[1] * 160, evaluation=[t - 10 for t in took]).prescribe("periodic-stall")
+    assert "if step % (2 * every) == 0:" in p.after
 
 
 def share_saved(ran, long_at, num, pause=(100.0,)):
