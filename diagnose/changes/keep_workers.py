@@ -44,7 +44,7 @@ CHANGE = Change(
     id="keep-workers",
     title="Keep the loader's workers between epochs",
     numerics=identical(f"in the first epoch; {KEPT_WORKERS}", first_epoch=True),
-    patch=Patch(loading.keep_workers),
+    patch=Patch(loading.keep_workers, group="workers"),
     edit=KEEPING_WORKERS,
     advice=_advice,
     remedy="diagnose.kernels.loader_tuning",

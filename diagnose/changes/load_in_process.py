@@ -80,7 +80,7 @@ CHANGE = Change(
     id="load-in-process",
     title="Load in the training process, without workers",
     numerics=identical(_SAME_DRAWS, own_draws=True),
-    patch=Patch(loading.load_in_process),
+    patch=Patch(loading.load_in_process, group="workers"),
     edit=IN_PROCESS,
     advice=_advice,
     applies=_applies,

@@ -106,7 +106,7 @@ CHANGE = Change(
     id="more-workers",
     title="Use more workers, keep them alive and let each prepare more batches",
     numerics=identical(f"in the first epoch {_SAME_DRAWS}; {KEPT_WORKERS}", first_epoch=True),
-    patch=Patch(loading.more_workers),
+    patch=Patch(loading.more_workers, group="workers"),
     edit=MORE_WORKERS,
     is_moved=True,
     advice=_advice,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import log10
 from typing import TYPE_CHECKING
 
+from diagnose.changes import CHANGES, patch_of
 from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.model.diagnosis import Finding, Prescription
@@ -45,10 +46,21 @@ def prescriptions_of(
 def worth_showing(
     found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
 ) -> tuple[Prescription, ...]:
-    """Leave out what saves little, alone and behind what the waterfall changes before it."""
+    """Leave out what saves little, alone and behind what the waterfall changes before it.
+
+    So is a change for some steps only whose object another one changes for all: workers that go need not be kept.
+    """
     by_rule = {f.rule: f for f in found}
     together = steps_after.forecasts[-1].ids if steps_after else ()
-    return tuple(p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns))
+    shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
+    changed = {_group(p) for p in shown if p.mean_step_ns is None}
+    return tuple(p for p in shown if p.mean_step_ns is None or not _group(p) or _group(p) not in changed)
+
+
+def _group(p: Prescription) -> str:
+    """Return what a change changes that others change otherwise, "" where there is nothing such."""
+    patch = patch_of(p.id) if p.id in CHANGES else None
+    return patch.group if patch is not None else ""
 
 
 def one_compilation(

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from diagnose.changes.common.graphs import COMPILATION
-from diagnose.model.diagnosis import Prescription
+from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.pipeline.prescriptions import one_compilation, with_break_even
+from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
 
 
 def change(rule, name, most):
@@ -33,6 +33,14 @@ def test_one_change_that_compiles_the_model_stays_and_stands_for_the_others():
         ("unfused-elementwise", "compile-graphs", (0.0, 0.0)),
         ("kernel-latency", "compile-graphs", (0.0, 0.0)),
     ]
+
+
+@pytest.mark.parametrize(("other", "kept"), [("load-in-process", False), ("save-in-background", True)])
+def test_workers_that_go_need_not_be_kept(other, kept):
+    keeping = replace(change("periodic-stall", "keep-workers", 400.0), predicted_step_ns=None, mean_step_ns=2000.0)
+    found = [Finding("periodic-stall", "", 500.0), Finding("data-stall", "", 500.0)]
+    shown = worth_showing(found, (keeping, change("data-stall", other, 250.0)), None, 1000.0)
+    assert [p.id for p in shown] == [*(["keep-workers"] if kept else []), other]
 
 
 def test_it_is_that_of_the_forecast():
