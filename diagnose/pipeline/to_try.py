@@ -29,7 +29,8 @@ def to_try(
     """Return the ids of changes that a trial may show to help, where operators take most of a step without a device.
 
     How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches:
-    a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled, another became slower by both.
+    a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled; a small model of depthwise
+    convolutions took a third longer under autocast, a small convolutional one two thirds longer compiled.
 
     Of several ranks nothing is named: the command does not start them.
 
