@@ -166,7 +166,7 @@ def to_try(d: Diagnosis) -> tuple[str, str]:
         changes=", ".join(ids),
     )
     asked = ",".join(ids)
-    if not d.source.command:  # a step function was diagnosed, which a factory makes anew for each run
+    if not d.source.command:  # a step function was diagnosed, which a function makes for each run
         return words, f'diagnose.prove(make_step, apply="{asked}")'
     return words, f"diagnose prove --apply {asked} {d.source.command}"
 

@@ -17,7 +17,7 @@ from diagnose.changes.common.change import ByHand, Change, Patch
 from diagnose.model.plugins import load_plugins
 from diagnose.model.trial_methods import HOW_TRIED, TrialMethod
 
-__all__ = ["CHANGES", "any_compiles", "by_hand", "edits_script", "patch_of", "trial_method", "trial_words"]
+__all__ = ["CHANGES", "any_compiles", "by_hand", "edits_script", "group_of", "patch_of", "trial_method", "trial_words"]
 
 
 class _Changes(Mapping[str, Change]):
@@ -55,6 +55,12 @@ def patch_of(name: str) -> Patch | None:
     """Return how a trial makes a change, None for one that is unknown or made by hand."""
     change = CHANGES.get(name)
     return change.patch if change is not None and isinstance(change.patch, Patch) else None
+
+
+def group_of(name: str) -> str:
+    """Return what a change changes that others change otherwise, "" where there is nothing such."""
+    patch = patch_of(name)
+    return patch.group if patch is not None else ""
 
 
 def edits_script(name: str) -> bool:

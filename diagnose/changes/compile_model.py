@@ -37,8 +37,6 @@ MIN_FUSED_SHARE = 0.4  # of runs of pointwise kernels: graph breaks and reductio
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
-    before = ""
-    after = AFTER
     if finding.facts.get("in_graph"):
         return compiled_before_capture(
             program,
@@ -47,12 +45,11 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
             most=1.0,
         )
     if "has_device" not in finding.facts:
-        return Advice(before=before, after=after, least=MIN_FUSED_SHARE)
+        return Advice(after=AFTER, least=MIN_FUSED_SHARE)
     if finding.facts["has_device"]:
         return None
     return Advice(
-        before=before,
-        after=after,
+        after=AFTER,
         title="Compile the model so that small operators become few loops",
         most=0.0,  # what only a trial shows
         needs=f"a C++ compiler, and {COMPILATION}",

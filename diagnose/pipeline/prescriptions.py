@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import log10
 from typing import TYPE_CHECKING
 
-from diagnose.changes import CHANGES, patch_of
+from diagnose.changes import group_of
 from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.model.diagnosis import Finding, Prescription
@@ -53,14 +53,8 @@ def worth_showing(
     by_rule = {f.rule: f for f in found}
     together = steps_after.forecasts[-1].ids if steps_after else ()
     shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
-    changed = {_group(p) for p in shown if p.mean_step_ns is None}
-    return tuple(p for p in shown if p.mean_step_ns is None or not _group(p) or _group(p) not in changed)
-
-
-def _group(p: Prescription) -> str:
-    """Return what a change changes that others change otherwise, "" where there is nothing such."""
-    patch = patch_of(p.id) if p.id in CHANGES else None
-    return patch.group if patch is not None else ""
+    changed = {group_of(p.id) for p in shown if p.mean_step_ns is None}
+    return tuple(p for p in shown if p.mean_step_ns is None or not group_of(p.id) or group_of(p.id) not in changed)
 
 
 def one_compilation(

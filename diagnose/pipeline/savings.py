@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 from diagnose.analyzers import META
-from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Patch
+from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import effect_of
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
@@ -241,6 +240,6 @@ def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescrip
             chosen.setdefault(p.rule, p)
     first: dict[str, Prescription] = {}
     for p in chosen.values():
-        patch = CHANGES[p.id].patch if p.id in CHANGES and META[p.rule].cause != "compilation" else None
-        first.setdefault((patch.group if isinstance(patch, Patch) else "") or p.id, p)
+        group = group_of(p.id) if META[p.rule].cause != "compilation" else ""
+        first.setdefault(group or p.id, p)
     return list(first.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, patch_of, trial_method
+from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.forecast import middle_ns, remaining_ratio
@@ -91,5 +91,5 @@ def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosi
 
 def together(ids: Sequence[str]) -> tuple[str, ...]:
     """Leave out what changes the same thing as one before it."""
-    groups = [patch.group if (patch := patch_of(name)) is not None else "" for name in ids]
+    groups = [group_of(name) for name in ids]
     return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])

@@ -17,8 +17,9 @@ class Own(nn.Module):
         return self.layer(x).relu()
 
 
-@pytest.mark.parametrize("make", [Own, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
-def test_the_outermost_module_is_compiled(make, monkeypatch):
+@pytest.fixture
+def seen(monkeypatch):
+    """Return the graphs that are compiled, by a compiler that takes them down."""
     seen = []
 
     def backend(graph, _inputs):
@@ -27,6 +28,11 @@ def test_the_outermost_module_is_compiled(make, monkeypatch):
 
     compile_for_real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda call, **_options: compile_for_real(call, backend=backend))
+    return seen
+
+
+@pytest.mark.parametrize("make", [Own, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
+def test_the_outermost_module_is_compiled(make, seen):
     log = Log()
     undo = CHANGES["compile-model"].patch.install(log, {})
     try:
@@ -42,16 +48,8 @@ def test_the_outermost_module_is_compiled(make, monkeypatch):
 
 
 @pytest.mark.parametrize("order", [("autocast", "compile-model"), ("compile-model", "autocast")])
-def test_a_compiled_model_runs_under_autocast_in_one_graph(order, monkeypatch):
+def test_a_compiled_model_runs_under_autocast_in_one_graph(order, seen):
     """The hooks of autocast lie around what is compiled: within it they would part the graph, or fail."""
-    seen = []
-
-    def backend(graph, _inputs):
-        seen.append(graph)
-        return graph.forward
-
-    compile_for_real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda call, **_options: compile_for_real(call, backend=backend))
     log, model = Log(), nn.Sequential(Own(), Own())
     undo = [CHANGES[name].patch.install(log, {}) for name in order]
     try:

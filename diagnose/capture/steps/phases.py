@@ -24,8 +24,6 @@ from diagnose.capture.steps.page_faults import minor_faults
 
 __all__ = ["PHASES", "PhaseTimes", "Phases"]
 
-PHASES = ("loading", "evaluation", "rollout", "inference", "checkpoint", "other")  # beside training
-
 MIN_REGIONS = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MIN_BATCHES = 4
 
@@ -42,6 +40,10 @@ class PhaseTimes(NamedTuple):
     backwards: int = 0  # number of backward passes
     work: int = 0  # numbers in the batches delivered, or how often gradients were off where no batch was
     page_faults: int = 0  # of the process, for which nothing was read from storage
+
+
+# Of them, those that are times.
+PHASES = tuple(name for name in PhaseTimes._fields if name not in ("backwards", "work", "page_faults"))
 
 
 class _Step:
