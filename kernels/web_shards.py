@@ -13,7 +13,8 @@ Cost
 
 Safety
     Only ``fields`` are decoded. A pickle among them (``.pkl``, ``.pickle``, ``.pyd``) is refused, since reading it
-    could run code, and ``.pth`` may hold tensors and plain values alone; ``trusted=True`` lets both be unpickled.
+    could run code, and ``.pth`` may hold tensors and plain values alone; ``trusted=True`` lets both be unpickled. A shard
+    that is a shell command (``pipe:…``) is refused too, unless ``trusted=True``.
 
 Numerics
     The order follows from ``seed``, epoch, rank, worker and their numbers alone. With ``epoch_batches`` an epoch is
@@ -40,6 +41,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
@@ -79,13 +81,15 @@ class WebShards:
 
     ``fields`` are the extensions of a sample's files, ``transforms`` one function for each (picklable, since workers
     get them), ``decoders`` what webdataset's ``decode`` takes, such as ``("torchrgb",)``. Rank and number of ranks are
-    those of the process group, or of torchrun's environment, where they are not given. ``trusted`` allows fields that
-    run code when they are decoded; a function among ``decoders`` that takes such a field replaces this choice.
+    those of the process group, or of torchrun's environment, where they are not given. ``trusted`` allows shards that
+    are shell commands and fields that run code when they are decoded; a function among ``decoders`` that takes such a
+    field replaces this choice.
 
     Raises:
         ImportError: the webdataset package is missing.
-        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``. While
-            iterating: a field is a pickle, or a ``.pth`` with more than tensors, and the shards are not ``trusted``.
+        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``; a shard
+            would run a shell command and the shards are not ``trusted``. While iterating: a field is a pickle, or a
+            ``.pth`` with more than tensors, and the shards are not ``trusted``.
     """
 
     def __init__(  # each is a property of the data or of the job
@@ -110,6 +114,9 @@ class WebShards:
         self.place = ranks(rank, num_ranks)
         shares = self.place[1] * max(1, num_workers)
         _check(shards, fields, transforms, batch_size, shares, epoch_batches, self.place[1], max(1, num_workers))
+        command = next(filter(_runs_shell, shards), None)
+        if command is not None and not trusted:
+            raise ValueError(f"WebShards got the shard {command!r}, which would run a shell command; {TRUST}.")
         self.recipe = _Recipe(
             tuple(shards), tuple(fields), batch_size, tuple(transforms), tuple(decoders), shuffle, seed, epoch_batches,
             collate, trusted,
@@ -228,6 +235,12 @@ def _without_code(key: str, data: bytes) -> Any:  # whatever was saved, or None 
             f"damaged; {TRUST}."
         )
     return value
+
+
+def _runs_shell(shard: str) -> bool:
+    """Return whether webdataset hands the shard to a shell; before 1.0 it put every URL into a command, in quotes."""
+    scheme = urlsplit(shard).scheme
+    return scheme == "pipe" or (scheme not in {"", "file"} and "'" in shard)
 
 
 def _check(

@@ -192,6 +192,18 @@ def test_what_a_stranger_pickled_is_not_run(tmp_path, field):
     assert marker.exists(), "a trusted shard is read as it was"
 
 
+@pytest.mark.parametrize("shard", ["pipe:cat {} ; touch {}", "http://host/a.tar'; touch '{}"])
+def test_a_shell_command_needs_trust(shards, tmp_path, shard):
+    marker = tmp_path / "marker"
+    shard = shard.format(*[shards[0], marker][-shard.count("{}") :])
+    with pytest.raises(ValueError, match=r"^WebShards got the shard .* shell command.* trusted=True\.$"):
+        WebShards([shard], FIELDS, batch_size=1)
+    assert not marker.exists(), "the command was run"
+    if shard.startswith("pipe:"):
+        assert len(labels(WebShards([shard], FIELDS, batch_size=1, trusted=True))) == 5
+        assert marker.exists(), "a trusted command is run"
+
+
 def test_tensors_and_decoders_of_ones_own_need_no_trust(tmp_path):
     pytest.importorskip("webdataset", reason="the webdataset package is not installed")
     shards = shard_of(tmp_path, "w.pth", saved({"w": torch.arange(3)}))
