@@ -13,8 +13,8 @@ Cost
 
 Safety
     Only ``fields`` are decoded. A pickle among them (``.pkl``, ``.pickle``, ``.pyd``) is refused, since reading it
-    could run code, and ``.pth`` may hold tensors and plain values alone; ``trusted=True`` lets both be unpickled. A shard
-    that is a shell command (``pipe:…``) is refused too, unless ``trusted=True``.
+    could run code, and ``.pth`` may hold tensors and plain values alone; ``trusted=True`` lets both be unpickled. So is
+    a shard that is a shell command (``pipe:…``), which ``trusted=True`` runs.
 
 Numerics
     The order follows from ``seed``, epoch, rank, worker and their numbers alone. With ``epoch_batches`` an epoch is
