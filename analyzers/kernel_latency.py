@@ -33,6 +33,7 @@ META = RuleMeta(
     legend=Legend("the usual pause between two queued tasks", "#a48ee6"),
     changes=("fuse-kernels",),
     cause="pause",
+    is_avoidable=False,
     also=("capture-step",),
     paced_by="dispatch",
 )

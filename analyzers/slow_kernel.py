@@ -44,6 +44,7 @@ META = RuleMeta(
     id="slow-kernel",
     kind="kernel",
     order=120,
+    is_avoidable=False,
     changes=("other-attention", "autotune-kernels"),
     needs="shapes on a known device",
     also=("profile-kernel",),

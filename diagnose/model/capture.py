@@ -220,6 +220,7 @@ class Capture:
     samples: Samples | None = None
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # source text of a file's line, as recorded
     run: RunSteps | None = None
+    recorded_step_ns: float = 0.0  # as recorded, if the trace was scaled to the step without the profiler
     event_cost_ns: float = 0.0  # of recording an event, where that was taken out of the trace
     event_cost_error_ns: float = 0.0  # by which it may be less: the steps without it would be hardly longer
     unmoved_samples: Samples | None = None  # at the times of the recording, where ``samples`` were moved with the trace

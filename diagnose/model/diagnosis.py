@@ -38,6 +38,7 @@ __all__ = [
     "IgnoredFinding",
     "Partition",
     "Prescription",
+    "Promise",
     "Queue",
     "RankSummary",
     "Renderers",
@@ -51,6 +52,9 @@ __all__ = [
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
 Facts: TypeAlias = Mapping[str, object]
+Promise: TypeAlias = Literal["identical", "rounding", "reduced", "other", ""]
+"""What a change does to the numbers: nothing, another order of roundings, arithmetic of fewer bits, another training;
+"" in a report of an earlier version."""
 
 NO_TASKS: Rows = np.empty(0, np.intp)
 NO_TASKS.flags.writeable = False
@@ -74,6 +78,7 @@ class Finding:
     tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
+    worth_ns: float = 0.0  # what a step without it saves: findings are ordered by it
     share: float | None = None  # of the run's time, where the finding rests on all of its steps; None: of the step
     unrecorded_share: float | None = None  # of a step without the profiler, at least; None where it is not most of it
 
@@ -107,6 +112,7 @@ class Prescription:
     saves_ns: tuple[float, float]  # least and most, per step
     predicted_step_ns: float | None  # None where nothing could be predicted
     safety: str  # "same numbers", or "may change the numbers: ..." with how to check
+    promise: Promise = ""
     needs: str = ""
     remedy: str = ""  # dotted name of the module that does it, or ""
     basis: Literal["replay", "bound"] = "bound"  # saves_ns is replayed, or bounded by what the finding lost
@@ -240,12 +246,11 @@ class Diagnosis:
     phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
     watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
-    profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
-    recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
+    recorded_step_ns: float = 0.0  # as recorded; all other times are of the step without the profiler
+    profiler_overhead: float | None = None  # recorded step over unprofiled step, minus 1; None if that is not known
     plain_steps: PlainSteps | None = None  # without the profiler, around the recorded ones; None where not known
     passes_per_update: int | None = None  # backward passes that add up before each optimizer's call; None: they differ
     cpu_wait: float = 0.0  # share of the watched time in which the training thread waited for a core
-    recording_ns: float = 0.0  # of step_ns: what recording its events cost, as far as that is known
     recording_estimate: float = 0.0  # share of the step that it takes the host at most, where it was not measured
     critical_path: CriticalPath | None = None  # None where nothing was replayed
     waterfall: Waterfall | None = None

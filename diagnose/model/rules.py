@@ -100,6 +100,7 @@ class RuleMeta:
     also: tuple[str, ...] = ()  # ids of further changes, which a report names behind those and replays none of
     one_off: bool = False  # its idle comes once, not in every step: it makes a recording cold
     computes: bool = True  # of kernel rules: False where the tasks move data instead of computing
+    is_avoidable: bool = True  # False: no edit of the program is known to avoid it, only a trial shows
     explains: bool = True  # False: the time is there, its cause is not known
     inflated: bool = False  # recording makes its time longer: it grows with the number of recorded events
     awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own

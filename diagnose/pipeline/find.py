@@ -20,12 +20,21 @@ from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead
 from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import prescriptions_of
+from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
-__all__ = ["RankFindings", "applied_rules", "build_tables", "costs_more", "find_in_rank", "tables_without_recording"]
+__all__ = [
+    "RankFindings",
+    "applied_rules",
+    "build_tables",
+    "costs_more",
+    "find_in_rank",
+    "tables_without_recording",
+    "without_recording",
+]
 
 
 def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
@@ -52,6 +61,12 @@ def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
     return claim
 
 
+def _of_mean(finding: Finding, share: float, mean_ns: float) -> Finding:
+    """Return what all steps of the run show, as a part of the mean step."""
+    share = min(share, finding.lost_ns / mean_ns) if mean_ns > 0 else share
+    return replace(finding, share=share, lost_ns=share * mean_ns)
+
+
 def _is_state(finding: Finding) -> bool:
     return analyzers.META[finding.rule].kind == "state"
 
@@ -67,7 +82,7 @@ def costs_more(finding: Finding) -> bool:
 
 
 class RankFindings(NamedTuple):
-    """What the rules found in one rank, and what they prescribe."""
+    """What the rules found in one rank, and what they prescribe; all times are of the true step."""
 
     capture: Capture  # as recorded
     tables: Tables
@@ -76,17 +91,27 @@ class RankFindings(NamedTuple):
     notes: list[Note]
     program: Program
     named: Tables | None = None  # of the attribution window
-    recording: Mapping[str, float] = {}  # by cause: what recording added to it, ns a step
+    recording: Mapping[str, float] = {}  # by cause: what recording adds to it, ns a step, as far as it is in the times
+    rare_ns: float = 0.0  # of the step, in steps that are long now and then and not in the tables
+    recorded_ns: float = 0.0  # the step as recorded
+    is_measured: bool = False  # steps were timed without the profiler
+
+    @property
+    def step_ns(self) -> float:
+        """Return the true step."""
+        return self.tables.steps.step_ns + self.rare_ns
 
 
 def find_in_rank(capture: Capture) -> RankFindings:
     """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
     notes: list[Note] = []
     t = build_tables(capture, capture.trace, notes)
+    recorded_ns = capture.recorded_step_ns or t.steps.step_ns
     with noting(overhead.PROFILER, notes):
-        if (without := overhead.as_unrecorded(t)) is not None:
-            recorded, t = t, build_tables(without.capture, without.capture.trace, notes)
-            notes.append(overhead.removed_note(recorded, without, t))
+        t = without_recording(t, notes)
+    true = true_step(t)
+    if true.is_measured and (text := overhead.recording_note(recorded_ns, true.usual_ns)):
+        notes.append(Note(text, overhead.PROFILER))
     with noting("trust", notes):
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
@@ -99,27 +124,54 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [replace(f, where=tuple(_with_code(t, w) for w in f.where)) for f in found]
     recording: dict[str, float] = {}
     with noting(overhead.PROFILER, notes):
-        found, recording = overhead.without_recording(t, found)
+        recording = overhead.recorded_in(t, found)
     found = [
         f
         for f in found
-        if f.share_of(t.steps.step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
+        if f.share_of(true.mean_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
+    found = [f if f.share is None else _of_mean(f, f.share, true.mean_ns) for f in found]
     found.sort(key=lambda f: -f.lost_ns)
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    prescribed = prescriptions_of(found, t.steps.step_ns, program, notes)
-    return RankFindings(capture, t, found, prescribed, notes, program, named, recording)
+    prescribed = prescriptions_of(found, true.mean_ns, program, notes)
+    return RankFindings(
+        capture,
+        t,
+        found,
+        prescribed,
+        notes,
+        program,
+        named,
+        recording=recording,
+        rare_ns=true.rare_ns,
+        recorded_ns=recorded_ns,
+        is_measured=true.is_measured,
+    )
+
+
+def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
+    """Return the tables of the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
+
+    The trace of one rank among others is scaled with theirs.
+    """
+    if t.capture.recorded_step_ns:
+        return t
+    if (without := overhead.as_unrecorded(t)) is not None:
+        t = build_tables(without.capture, without.capture.trace, notes)
+    factor = true_step(t).factor
+    if factor == 1:
+        return t
+    capture = scaled(t, factor)
+    return build_tables(capture, capture.trace, notes)
 
 
 def tables_without_recording(capture: Capture) -> Tables:
     """Return the tables of a rank's timing trace that its findings and savings rest on."""
-    t = build_tables(capture, capture.trace)
-    without = overhead.as_unrecorded(t)
-    return t if without is None else build_tables(without.capture, without.capture.trace)
+    return without_recording(build_tables(capture, capture.trace))
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

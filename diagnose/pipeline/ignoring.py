@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diagnose.answer.ranking import answering, in_order
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.events import Note
@@ -84,11 +85,9 @@ def _with_new_answer(d: Diagnosis) -> Diagnosis:
         headline,
         summary,
     )
-    from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule
 
-    largest_first, saved = sorted(d.findings, key=lambda f: -f.lost_ns), savings_by_rule(d.prescriptions)
-    largest = dominant_with_savings(d.verdict, largest_first, d.step_ns, d.steps, saved)
-    ordered = sorted(d.findings, key=lambda f: f is not largest)
+    ordered = in_order(d.findings)
+    largest = answering(ordered, d.step_ns, has_device=d.queue is not None)
     answer = HeadlineInputs(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
     answer = answer._replace(
         is_incomplete=bool(d.prescriptions) and d.prescriptions[0].records_again,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from diagnose import analyzers
 from diagnose.analyzers.common.extent import of_recording
 from diagnose.analyzers.common.memory import memory_of
+from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
@@ -28,7 +29,7 @@ from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfa
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
 from diagnose.pipeline.trust import is_incomplete, missing_records
-from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule, verdict
+from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host_gaps import ready_share
@@ -74,9 +75,9 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         return None
 
     operators = part("operators", host_operators) or ()  # before a replay's graphs lie beside what it needs
-    shares = overhead.shares_without_recording(_shares(t), rank.recording, t.steps.step_ns)
+    shares = _shares(t)
     valued = _valued(rank, draw=draw, alone=alone)
-    inputs, largest, steps_after = _answer(t, valued, shares, notes)
+    inputs, largest, steps_after = _answer(rank, valued, shares)
     missing = missing_records(t)
 
     return Diagnosis(
@@ -89,7 +90,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         queue=inputs.queue,
         partition=inputs.partition,
         idle_by_cause=inputs.idle_by_cause,
-        findings=tuple(_shown(t, overhead.with_recording(f, rank.recording)) for f in inputs.findings),
+        findings=tuple(_shown(t, f) for f in inputs.findings),
         prescriptions=separated(inputs.prescriptions),
         also_possible=part("prescriptions", lambda t: _further(t, inputs, valued.instead)) or (),
         to_try=part("changes to try", lambda t: to_try(t, shares, operators, inputs.prescriptions)) or (),
@@ -106,12 +107,11 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         kernels=part("kernels", kernels) or (),
         checked=tuple(rule.META.id for rule in applied_rules(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
-        profiler_overhead=part(overhead.PROFILER, overhead.overhead_share),
+        profiler_overhead=rank.recorded_ns / t.steps.step_ns - 1 if rank.is_measured else None,
         plain_steps=part("plain steps", plain_steps),
         passes_per_update=part("backward passes", passes_per_update),
         cpu_wait=ready_share(t),
-        recording_ns=part(overhead.PROFILER, overhead.recording_ns) or 0.0,
-        recording_removed=part(overhead.PROFILER, overhead.removed_share) or 0.0,
+        recorded_step_ns=rank.recorded_ns,
         recording_estimate=part(overhead.PROFILER, overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
@@ -140,31 +140,35 @@ def _valued(rank: RankFindings, *, draw: bool, alone: bool) -> _Valued:
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         path = path_of(t, replayed, draw=draw)
     found = [
-        replace(f, path_share=replayed.on_path.get(f.rule), relief_ns=_relief(t, f, replayed, alone=alone))
+        replace(
+            f,
+            path_share=replayed.on_path.get(f.rule),
+            relief_ns=_relief(t, f, replayed, rank.recording.get(f.rule, 0.0), alone=alone),
+        )
         for f in rank.findings
     ]
-    least_ns = THRESHOLDS.naming_share * t.steps.step_ns
+    least_ns = THRESHOLDS.naming_share * rank.step_ns
     found = [f for f in found if not costs_more(f) or max(f.lost_ns, f.relief_ns or 0.0) >= least_ns]
+    found = in_order(replace(f, worth_ns=worth_ns(f, analyzers.META[f.rule])) for f in found)
     with noting("replay", notes):
-        steps_after = waterfall(t, found, replayed, combine=draw)  # of what is listed
+        steps_after = waterfall(t, found, replayed, rank.rare_ns, combine=draw)  # of what is listed
     named = {f.rule for f in found}
     of_named = tuple(p for p in replayed.prescriptions if p.rule in named)
     return _Valued(found, *one_compilation(of_named, steps_after), replayed, steps_after, path)
 
 
 def _answer(
-    t: Tables, valued: _Valued, shares: Mapping[str, float], notes: list[Note]
+    rank: RankFindings, valued: _Valued, shares: Mapping[str, float]
 ) -> tuple[HeadlineInputs, Finding | None, Waterfall | None]:
     """Return what the sentences are made of, the dominant finding, and the step after each change."""
-    step_ns, steps_after = t.steps.step_ns, valued.waterfall
+    t, notes, step_ns, steps_after = rank.tables, rank.notes, rank.step_ns, valued.waterfall
     idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
     queue = t.queue if t.device_id >= 0 and not withheld else None
     partition = t.partition if queue else None
     answer = verdict(queue, partition, idle)
-    saved = savings_by_rule(valued.replayed.prescriptions)
-    largest = None if withheld else dominant_with_savings(answer, valued.findings, step_ns, t.steps.num, saved)
-    found = sorted(valued.findings, key=lambda f: (f is not largest, -f.gain_ns))
+    found = valued.findings
+    largest = None if withheld else answering(found, step_ns, has_device=t.device_id >= 0)
     again = False
     with noting("trust", notes):
         again = is_incomplete(t)
@@ -199,7 +203,9 @@ def _further(t: Tables, inputs: HeadlineInputs, instead: tuple[Prescription, ...
     return *instead, *further(inputs.findings, inputs.prescriptions, inputs.step_ns, program_of(t))
 
 
-def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> float | None:
+def _relief(
+    t: Tables, finding: Finding, replayed: Replayed, recording_ns: float, *, alone: bool
+) -> float | None:
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
@@ -214,8 +220,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, *, alone: bool) -> 
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     if mine and analyzers.META[finding.rule].cause == "copy":
         return max(p.saves_ns[1] for p in mine)
-    most = finding.lost_ns if analyzers.META[finding.rule].inflated else t.steps.step_ns
-    return max([relief, *(min(middle_ns(*p.saves_ns), most) for p in mine)])
+    most = max([relief, *(middle_ns(*p.saves_ns) for p in mine)])
+    return max(min(most, finding.lost_ns) - recording_ns, 0.0) if analyzers.META[finding.rule].inflated else most
 
 
 def profile_rank(capture: Capture) -> RankProfile:

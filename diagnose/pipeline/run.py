@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from statistics import median
 
 from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline import across
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
+from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
 
@@ -51,13 +54,27 @@ def shown_rank(captures: Sequence[Capture]) -> int:
     """Return the index of the capture whose rank the answer of `analyze_captures` is about."""
     if len(captures) == 1:
         return 0
-    comparison, captures_of = compare_captures(captures)
+    of_job = _scaled_together(captures)
+    comparison, captures_of = _compared(of_job)
     capture = captures_of[across.shown(comparison)]
-    return next(i for i, other in enumerate(captures) if other is capture)
+    return next(i for i, other in enumerate(of_job) if other is capture)
+
+
+def _scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
+    """Return the captures with all traces scaled alike, to steps without the profiler if the ranks timed some."""
+    measured = [capture for capture in captures if capture.info is not None and capture.info.unprofiled_ms]
+    if not measured:
+        return captures
+    factor = median(true_step(build_tables(capture, capture.trace)).factor for capture in measured)
+    return [scaled(build_tables(capture, capture.trace), factor) for capture in captures]
 
 
 def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
     """Return the comparison, and the captures of the ranks in it."""
+    return _compared(_scaled_together(captures))
+
+
+def _compared(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
     profiles = [profile_rank(capture) for capture in captures]
     comparison = compare_ranks(JobProfile.of(profiles), TRAITS)
     of_profile = {id(p): capture for p, capture in zip(profiles, captures, strict=True)}

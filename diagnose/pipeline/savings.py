@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from diagnose.analyzers import META
@@ -13,7 +13,6 @@ from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
-from diagnose.pipeline.overhead import recording_ns
 from diagnose.replay.effects import Effect, cost_error
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
@@ -29,7 +28,6 @@ from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
-from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["Replayed", "after_prescription", "by_value", "effect_in", "path_of", "replay_savings", "waterfall"]
 
@@ -73,7 +71,7 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
         t,
         finding,
         META[finding.rule].cause,
-        t.steps.step_ns - recording_ns(t),
+        t.steps.step_ns,
         is_moved=change is not None and change.is_moved,
     )
     if t.device_id < 0 and change is not None and change.is_within_share:
@@ -81,14 +79,21 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     return effect._replace(limit_ns=limit_ns, error=error)
 
 
-def after_prescription(t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None) -> Predicted:
+def after_prescription(
+    t: Tables, before: Predicted, prescription: Prescription, effect: Effect | None, step_ns: float | None = None
+) -> Predicted:
     """Return the step after one more prescription, whose savings are bounds as the rules gave them.
 
-    Of one for what recurs now and then that is the run's mean step.
+    The bounds are of ``step_ns``, without it of the replayed step.
     """
     if effect is None:
-        return predict_bound(before, prescription.saves_ns, prescription.mean_step_ns or t.steps.step_ns)
+        return predict_bound(before, prescription.saves_ns, step_ns or prescription.mean_step_ns or t.steps.step_ns)
     return predict(t, before, effect)
+
+
+def _whole(replayed: Predicted, rare_ns: float) -> Predicted:
+    """Return a replayed step with the part that the replayed steps do not hold."""
+    return replace(replayed, low_ns=replayed.low_ns + rare_ns, high_ns=replayed.high_ns + rare_ns)
 
 
 def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Prescription]) -> Replayed:
@@ -107,18 +112,13 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
-    replayed.sort(key=by_value(replayed))
+    replayed.sort(key=by_value)
     return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
 
 
-def by_value(prescriptions: Sequence[Prescription]) -> Callable[[Prescription], tuple[bool, bool, float]]:
-    """Return the order of prescriptions: what saves most first.
-
-    Of those that come near the best one, a change for what recording inflates stands behind the others: in a run that
-    is not recorded it saves less.
-    """
-    near = THRESHOLDS.near_share * max((sum(p.saves_ns) for p in prescriptions), default=0.0)
-    return lambda p: (sum(p.saves_ns) < near, META[p.rule].inflated, -sum(p.saves_ns))
+def by_value(p: Prescription) -> tuple[bool, float]:
+    """Return the key that prescriptions are sorted by: what saves most first, and last what trains differently."""
+    return p.promise == "other", -sum(p.saves_ns)
 
 
 def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
@@ -131,7 +131,9 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     base, relief = replay_base(t), {}
     if launches_unlinked(t.tasks) or _hides_causes(t):
         return {}
-    replayed = [f for f in found if META[f.rule].kind not in ("state", "run")]
+    # A device needs its pauses between tasks: what a change of theirs saves is all that can go.
+    replayed = [f for f in found if META[f.rule].kind not in ("state", "run") and META[f.rule].cause != "pause"]
+    relief |= {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
     for finding in replayed[:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
@@ -153,17 +155,18 @@ def _hides_causes(t: Tables) -> bool:
     return unknown_ns >= MAX_UNKNOWN_SHARE * t.steps.num * t.steps.step_ns
 
 
-def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combine: bool = False) -> Waterfall | None:
+def waterfall(
+    t: Tables, found: Sequence[Finding], replayed: Replayed, rare_ns: float = 0.0, *, combine: bool = False
+) -> Waterfall | None:
     """Return the step after one prescription, two, …, each for another finding, replayed together; None without any.
 
+    The findings come in their order. ``rare_ns`` is the part of the step that the replayed steps do not hold.
     ``combine`` replays every subset of them as well, which a page offers.
     """
-    if not replayed.effects:
-        return None
-    step_ns, state = t.steps.step_ns, unchanged(t)
+    step_ns, state = t.steps.step_ns + rare_ns, _whole(unchanged(t), rare_ns)
     chain = [Forecast((), "now", step_ns, step_ns, step_ns)]
     for p in _one_for_each(found, replayed):
-        after = after_prescription(t, state, p, replayed.effects[p.id])
+        after = after_prescription(t, state, p, replayed.effects.get(p.id), step_ns)
         if state.step_ns - after.step_ns < MIN_GAIN_SHARE * step_ns:
             continue
         state = after
@@ -172,7 +175,7 @@ def waterfall(t: Tables, found: Sequence[Finding], replayed: Replayed, *, combin
         return None
     after_all = path_shares(t, state)
     largest = max(after_all, key=lambda name: after_all[name], default="")
-    subsets = _combinations(t, replayed, chain) if combine else ()
+    subsets = _combinations(t, replayed, chain, rare_ns) if combine else ()
     return Waterfall(tuple(chain), _bound_by(t, largest), after_all, subsets)
 
 
@@ -182,7 +185,9 @@ def _bound_by(t: Tables, category: str) -> str:
     return _BOUND_BY.get(category, category)
 
 
-def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast]) -> tuple[Forecast, ...]:
+def _combinations(
+    t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare_ns: float
+) -> tuple[Forecast, ...]:
     """Return the step with every subset of the waterfall's changes, made in its order; () where there are too many.
 
     Bit i of an index stands for change i, so that the entries of the waterfall itself are among them.
@@ -191,11 +196,12 @@ def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast]) -> t
     listed = [known[name] for name in chain[-1].ids if name in known]
     if not 1 < len(listed) <= MAX_COMBINED or len(listed) != len(chain) - 1:
         return ()
-    states = [unchanged(t)]
+    states = [_whole(unchanged(t), rare_ns)]
+    step_ns = states[0].step_ns
     for index in range(1, 1 << len(listed)):
         last = index.bit_length() - 1
         p = listed[last]
-        states.append(after_prescription(t, states[index & ~(1 << last)], p, replayed.effects.get(p.id)))
+        states.append(after_prescription(t, states[index & ~(1 << last)], p, replayed.effects.get(p.id), step_ns))
     steps_after = [
         Forecast(tuple(p.id for i, p in enumerate(listed) if index >> i & 1), "", s.step_ns, s.low_ns, s.high_ns)
         for index, s in enumerate(states)
@@ -228,18 +234,17 @@ def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:
 
 
 def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescription]:
-    """Return for each finding the prescription that saves most of it; what saves most comes first.
+    """Return for each finding, in their order, the prescription that saves most of it.
 
-    Of those that compile the model, which take the same launches and kernels, only the best is listed. One that keeps a
-    compiled model from compiling again takes other time.
+    Of those that compile the model, which take the same launches and kernels, only the first is listed. One that keeps
+    a compiled model from compiling again takes other time.
     """
-    rules = {f.rule for f in found}
     chosen: dict[str, Prescription] = {}
     for p in replayed.prescriptions:
-        if p.id in replayed.effects and p.rule in rules:
+        if p.id in replayed.effects or (META[p.rule].kind == "run" and p.predicted_step_ns is not None):
             chosen.setdefault(p.rule, p)
     first: dict[str, Prescription] = {}
-    for p in chosen.values():
+    for p in (chosen[f.rule] for f in found if f.rule in chosen):
         group = group_of(p.id) if META[p.rule].cause != "compilation" else ""
         first.setdefault(group or p.id, p)
     return list(first.values())

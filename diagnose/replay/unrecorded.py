@@ -26,10 +26,14 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
 __all__ = [
+    "CALL_WEIGHT",
     "HIDDEN_EVENT_NS",
     "Unrecorded",
+    "in_order",
+    "moved_samples",
     "unrecorded",
     "unrecorded_host",
+    "warped",
     "with_recording",
     "without_events",
 ]
@@ -134,18 +138,18 @@ def unrecorded_host(t: Tables, unprofiled_ns: float, undisturbed_ns: float = 0.0
 
     def step(cost_ns: float) -> float:
         moved = knots(cost_ns)
-        return float(np.median(_warped(moved, t.steps.end) - _warped(moved, t.steps.start)))
+        return float(np.median(warped(moved, t.steps.end) - warped(moved, t.steps.start)))
 
     recorded_ns = step(0.0)
     cost_ns = _cost_ns(step, recorded_ns, unprofiled_ns, undisturbed_ns)
     if cost_ns is None:
         return None
     moved, samples = knots(cost_ns), t.capture.samples
-    begin, end = _warped(moved, events.start), _warped(moved, events.end)
+    begin, end = warped(moved, events.start), warped(moved, events.end)
     capture = replace(
         t.capture,
-        trace=replace(t.trace, events=_sorted(replace(events, start=begin, end=np.maximum(begin, end)))),
-        samples=_moved_samples(samples, t.trace.epoch_ns, moved),
+        trace=replace(t.trace, events=in_order(replace(events, start=begin, end=np.maximum(begin, end)))),
+        samples=moved_samples(samples, t.trace.epoch_ns, moved),
         event_cost_ns=cost_ns,
         unmoved_samples=samples,
     )
@@ -230,17 +234,17 @@ class _Moved:
         for thread in distinct(events.thread[~of_device]).tolist():
             rows = np.flatnonzero(~of_device & (events.thread == thread))
             knots = self._host.get(thread, self._main)
-            start[rows], end[rows] = _warped(knots, start[rows]), _warped(knots, end[rows])
+            start[rows], end[rows] = warped(knots, start[rows]), warped(knots, end[rows])
         rows = np.flatnonzero(of_device)
-        start[rows], end[rows] = _warped(self._device, start[rows]), _warped(self._device, end[rows])
+        start[rows], end[rows] = warped(self._device, start[rows]), warped(self._device, end[rows])
         tasks = np.flatnonzero(graph.is_task)
         start[graph.row[tasks]] = np.round(graph.ready(self._times)[tasks]).astype(np.int64)
         end[graph.row[tasks]] = np.round(self._times.end[tasks]).astype(np.int64)
-        return replace(trace, events=_sorted(replace(events, start=start, end=np.maximum(start, end))))
+        return replace(trace, events=in_order(replace(events, start=start, end=np.maximum(start, end))))
 
     def samples(self, samples: Samples | None) -> Samples | None:
         """Return the sampler's rows at the times of the work that they were taken of."""
-        return _moved_samples(samples, self._t.trace.epoch_ns, self._main)
+        return moved_samples(samples, self._t.trace.epoch_ns, self._main)
 
     @property
     def _main(self) -> tuple[Ints, Floats]:
@@ -258,22 +262,23 @@ class _Moved:
         return old[first], new[first]
 
 
-def _moved_samples(samples: Samples | None, base: int, knots: tuple[Ints, Floats]) -> Samples | None:
+def moved_samples(samples: Samples | None, base: int, knots: tuple[Ints, Floats]) -> Samples | None:
+    """Return the sampler's rows moved with the times of a trace that began at ``base``, unix ns."""
     if samples is None:
         return None
 
-    def warped(times: Ints) -> Ints:
-        return _warped(knots, times - base) + base
+    def at(times: Ints) -> Ints:
+        return warped(knots, times - base) + base
 
-    runs = warped(np.array(samples.gc_runs, np.int64).reshape(-1, 2))
+    runs = at(np.array(samples.gc_runs, np.int64).reshape(-1, 2))
     return replace(
         samples,
-        time_ns=warped(samples.time_ns),
+        time_ns=at(samples.time_ns),
         gc_runs=tuple((int(begin), int(end)) for begin, end in runs.tolist()),
     )
 
 
-def _warped(knots: tuple[Ints, Floats], times: Ints) -> Ints:
+def warped(knots: tuple[Ints, Floats], times: Ints) -> Ints:
     """Return times moved with the knots around them; before the first and after the last as far as these."""
     old, new = knots
     moved: npt.NDArray[np.float64] = np.interp(times, old, new)
@@ -282,7 +287,7 @@ def _warped(knots: tuple[Ints, Floats], times: Ints) -> Ints:
     return np.round(moved).astype(np.int64)
 
 
-def _sorted(events: Events) -> Events:
+def in_order(events: Events) -> Events:
     """Return the rows in the order that every table expects, with ``cause`` pointing to the same rows as before."""
     order = np.lexsort((-(events.end - events.start), events.start))
     place = np.empty(len(order), np.int64)

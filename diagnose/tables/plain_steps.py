@@ -16,7 +16,7 @@ from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
-__all__ = ["plain_steps", "steady_beside"]
+__all__ = ["plain_steps", "steady_beside", "unprofiled_steps"]
 
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
@@ -30,6 +30,26 @@ class _Beside(NamedTuple):
     before: Floats
     recorded: Floats
     after: Floats
+
+
+COLD_RATIO = 1.5  # of the others' median: a first step that takes longer than any other one is cold
+
+
+def unprofiled_steps(t: Tables) -> Floats:
+    """Return the times of the steps that ran without the profiler, ns; empty if none were timed.
+
+    Without a device all of the run count. With one only those right before the timing window do: the host's steps may
+    run ahead of the device's, and the profiler, which stays attached afterwards, makes launches longer.
+    """
+    run, info = t.capture.run, t.capture.info
+    times = np.array(info.unprofiled_ms if info is not None else (), np.float64) * 1e6
+    if run is not None and t.device_id < 0:
+        rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+        if len(rows) >= MIN_BESIDE:
+            times = run.step_ns[rows].astype(np.float64)
+    while len(times) > 1 and times[0] > max(COLD_RATIO * np.median(times[1:]), times[1:].max()):
+        times = times[1:]
+    return times
 
 
 @shared_table

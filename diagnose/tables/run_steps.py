@@ -20,6 +20,7 @@ from diagnose.tables.run_lines import place_of
 
 __all__ = [
     "COLLECTION",
+    "MIN_RATIO",
     "MIN_STEPS",
     "PHASES",
     "PLAIN",

@@ -1,0 +1,42 @@
+"""The one ranking: what a step without a finding saves decides its place, and whether it is the answer.
+
+There is no other choice anywhere. The headline is the first finding, the first card is the change for it, and below
+one floor the answer is that there is little to gain. What this rule gets wrong is to be corrected in what findings
+cost, in the causes, or in the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from diagnose.model.diagnosis import Finding
+from diagnose.model.rules import RuleMeta
+
+__all__ = ["FLOOR", "HOST_FLOOR", "answering", "in_order", "worth_ns"]
+
+FLOOR, HOST_FLOOR = 0.02, 0.1  # of the step: with a device, and without one; less is little to gain
+
+
+def worth_ns(finding: Finding, rule: RuleMeta) -> float:
+    """Return what a step without the finding saves, ns: as replayed, else what it costs.
+
+    It is 0 for what the program cannot avoid: the state of the machine, time without a known cause, pauses and kernels
+    for which no edit is known to help. It is 0 for what came once in the run, as how often it recurs is not known.
+    """
+    if rule.kind == "state" or not (rule.explains and rule.is_avoidable):
+        return 0.0
+    if finding.share is not None and finding.confidence == "low":
+        return 0.0
+    return finding.gain_ns
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings with the largest worth first; of equal ones the one that costs more."""
+    return sorted(findings, key=lambda f: (-f.worth_ns, -f.lost_ns))
+
+
+def answering(findings: Sequence[Finding], step_ns: float, *, has_device: bool) -> Finding | None:
+    """Return the first of the ordered findings if it is worth as much as the floor, else None: little to gain."""
+    first = next(iter(findings), None)
+    floor_ns = (FLOOR if has_device else HOST_FLOOR) * step_ns
+    return first if first is not None and first.worth_ns >= floor_ns else None
