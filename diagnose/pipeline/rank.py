@@ -157,8 +157,8 @@ def _answer(
 ) -> tuple[HeadlineInputs, Finding | None, Waterfall | None]:
     """Return what the sentences are made of, the dominant finding, and the step after each change."""
     step_ns, steps_after = t.steps.step_ns, valued.waterfall
-    idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
+    idle = shares if t.device_id >= 0 and not withheld else {}
     queue = t.queue if t.device_id >= 0 and not withheld else None
     partition = t.partition if queue else None
     answer = verdict(queue, partition, idle)
@@ -186,7 +186,7 @@ def _answer(
         is_incomplete=again,
         is_withheld=withheld,
         has_steps=t.steps.marked,
-        host_by_cause={} if queue else shares,
+        host_by_cause=shares if t.device_id < 0 else {},
     )
     return inputs, largest, steps_after
 
