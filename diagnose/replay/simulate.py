@@ -195,9 +195,9 @@ def _terms(
 
     An edge that a node lacks, one beyond all, begins with the window.
     """
-    lacking = edges >= len(graph.src)
-    edges = np.where(lacking, 0, edges)
-    source, delay = np.where(lacking, 0, graph.src[edges]), np.where(lacking, 0.0, graph.delay[edges])
+    source, delay = np.zeros(len(edges), np.intp), np.zeros(len(edges))
+    there = edges < len(graph.src)
+    source[there], delay[there] = graph.src[edges[there]], graph.delay[edges[there]]
     one, other = late.one[source] + delay, late.other[source] + delay
     return contraction.one[source].tolist(), one.tolist(), contraction.other[source].tolist(), other.tolist()
 
