@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import among, distinct, grouped
+from diagnose.model.intervals import among, grouped
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
@@ -72,8 +72,8 @@ def _search(t: Tables) -> list[WrittenOut]:
     if not softmaxes:
         return []
     found = []
-    for stream in distinct(t.tasks.stream).tolist():
-        tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
+    for every in t.streams.values():
+        tasks = every[ops[every] >= 0]
         rows, first, _ = grouped(ops[tasks])
         order = np.argsort(first, kind="stable")
         leading = tasks[first[order]]

@@ -208,7 +208,10 @@ def _others(graph: Graph, contraction: Contraction, late: Offsets) -> list[list[
     edges = graph.incoming().further
     one, one_late, other, other_late = _terms(graph, contraction, late, edges)
     for place, *terms in zip(contraction.one[graph.dst[edges]].tolist(), one, one_late, other, other_late, strict=True):
-        more[place] = [*(more[place] or []), (terms[0], terms[1]), (terms[2], terms[3])]
+        found = more[place]
+        if found is None:
+            found = more[place] = []
+        found += ((terms[0], terms[1]), (terms[2], terms[3]))
     return more
 
 
