@@ -134,7 +134,7 @@ def dataset_samples(dataset: Samples, *, seed: int | None = 0) -> Iterator[dict[
     Raises:
         TypeError: a sample holds something else, such as an array or an image.
     """
-    order = range(len(dataset))
+    order: Iterable[int] = range(len(dataset))
     if seed is not None:
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
     for index in order:

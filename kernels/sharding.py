@@ -77,7 +77,7 @@ class ShardedStream(IterableDataset[T]):
         _check(rank, num_ranks)
         self.stream, self.equal = stream, equal
         self.rank, self.num_ranks = rank, num_ranks
-        self._shared = torch.zeros(_SERVED + MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self._shared = torch.zeros(_SERVED + MAX_WORKERS, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._shared[_EPOCH] = -1
         self._loaded: int | None = None  # where the next loop of this process starts
         self._position = [0]  # of the newest loop in this process

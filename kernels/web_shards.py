@@ -194,7 +194,7 @@ class _Stream(IterableDataset[Any]):
 
     def __init__(self, recipe: _Recipe, place: tuple[int, int]) -> None:
         self.recipe, self.place = recipe, place
-        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches(int(self.epoch))
