@@ -240,6 +240,7 @@ class Diagnosis:
     phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
     watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
+    record_again: str = ""  # why the file cannot carry an answer: it is cut off, or its times cannot be true
     profiler_overhead: float | None = None  # profiled step over unprofiled step, minus 1: what is left in all times
     recording_removed: float = 0.0  # what it added to the step besides, and was taken out of all times
     plain_steps: PlainSteps | None = None  # without the profiler, around the recorded ones; None where not known

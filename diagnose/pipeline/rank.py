@@ -27,7 +27,7 @@ from diagnose.pipeline.prescriptions import one_compilation, with_break_even, wo
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
-from diagnose.pipeline.trust import is_incomplete, missing_records
+from diagnose.pipeline.trust import is_incomplete, missing_records, why_unusable
 from diagnose.pipeline.verdict import dominant_with_savings, savings_by_rule, verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
@@ -116,6 +116,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
         host_by_cause=inputs.host_by_cause,
+        record_again=inputs.record_again,
         legends=analyzers.LEGENDS if t.device_id >= 0 else analyzers.HOST_LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
@@ -165,9 +166,10 @@ def _answer(
     saved = savings_by_rule(valued.replayed.prescriptions)
     largest = None if withheld else dominant_with_savings(answer, valued.findings, step_ns, t.steps.num, saved)
     found = sorted(valued.findings, key=lambda f: (f is not largest, -f.gain_ns))
-    again = False
+    again, why = False, ""
     with noting("trust", notes):
-        again = is_incomplete(t)
+        why = why_unusable(t)
+        again = bool(why) or is_incomplete(t)
     prescriptions = worth_showing(found, valued.prescribed, steps_after, step_ns)
     with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
@@ -187,6 +189,7 @@ def _answer(
         is_withheld=withheld,
         has_steps=t.steps.marked,
         host_by_cause=shares if t.device_id < 0 else {},
+        record_again=why,
     )
     return inputs, largest, steps_after
 
