@@ -39,6 +39,7 @@ META = RuleMeta(
     legend=Legend("one step in many was much longer", "#c2577a"),
     needs="steps of the whole run",
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
+    also=("save-less-often",),
 )
 MIN_RUN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted

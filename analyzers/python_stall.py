@@ -54,6 +54,7 @@ META = RuleMeta(
     host_order=80,
     legend=Legend("Python code ran between operators", "#2fa36b"),
     changes=("save-in-background", "load-mapped", "python-off-the-loop"),
+    also=("save-less-often",),
     inflated=True,
     cause="between-operators",
     pause="python",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from diagnose.kernels.precision import Precision
     from diagnose.kernels.prefetch import DevicePrefetcher
     from diagnose.kernels.saving import BackgroundSaver
-    from diagnose.kernels.shard_writing import folder_samples, table_samples, write_shards
+    from diagnose.kernels.shard_writing import dataset_samples, folder_samples, table_samples, write_shards
     from diagnose.kernels.sharding import ShardedStream, share_of
     from diagnose.kernels.shared_cache import SharedCache
     from diagnose.kernels.step_graph import StepGraph
@@ -70,6 +70,7 @@ __all__ = [
     "compact",
     "compile_in_place",
     "compile_log",
+    "dataset_samples",
     "eight_bit_adamw",
     "fast_dropout",
     "find_batch_size",
@@ -125,7 +126,7 @@ _HOMES = {
     "precision": ("Precision",),
     "prefetch": ("DevicePrefetcher",),
     "saving": ("BackgroundSaver",),
-    "shard_writing": ("folder_samples", "table_samples", "write_shards"),
+    "shard_writing": ("dataset_samples", "folder_samples", "table_samples", "write_shards"),
     "sharding": ("ShardedStream", "share_of"),
     "shared_cache": ("SharedCache",),
     "step_graph": ("StepGraph",),

@@ -1,13 +1,21 @@
-"""Copies to the host and back on a stream of their own, and what stands in for it in tests."""
+"""Copies to the host and back on a stream of their own, of what a tensor reads only.
+
+A copy holds each element once: an expanded tensor's as often as its base has it, and none that lie between those of a
+part of a larger tensor. Strides are the tensor's own if its memory has no gaps.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["HostCopies", "SideCopies", "memory_of", "stored_bytes"]
+__all__ = ["HostCopies", "SideCopies", "fill", "memory_of", "room_for", "stored_bytes"]
 
 
 class HostCopies(Protocol):
@@ -40,9 +48,9 @@ class SideCopies:
         """Queue the copy behind what computes the tensor; its memory is kept until then."""
         module, stream = self._stream(tensor.device, "out")
         stream.wait_stream(module.current_stream(tensor.device))
-        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, pin_memory=True)
+        host = room_for(tensor, pin_memory=True)
         with module.stream(stream):
-            memory_of(host).copy_(memory_of(tensor), non_blocking=True)
+            fill(host, tensor)
         tensor.record_stream(stream)
         return host, self._event(module, stream)
 
@@ -51,8 +59,8 @@ class SideCopies:
         module, stream = self._stream(device, "back")
         stream.wait_event(done)
         with module.stream(stream):
-            tensor = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype, device=device)
-            memory_of(tensor).copy_(memory_of(host), non_blocking=True)
+            tensor = room_for(host, device=device)
+            fill(tensor, host)
         return tensor, self._event(module, stream)
 
     def hand_over(self, tensor: Tensor, done: object) -> None:
@@ -76,22 +84,44 @@ class SideCopies:
         return done
 
 
-def memory_of(tensor: Tensor) -> Tensor:
-    """Return the memory itself where it has no gaps, so that elements that share it are copied once, and in one piece.
+def room_for(tensor: Tensor, **options: Any) -> Tensor:  # torch's pin_memory or device
+    """Return uninitialised memory of the tensor's sizes and dtype for a copy of it."""
+    sizes, strides = _base(tensor), tensor.stride()
+    if _extent(sizes, strides) > math.prod(sizes):  # gaps
+        dense = [1, *itertools.accumulate(reversed(sizes[1:]), operator.mul)][::-1]
+        strides = tuple(new if old else 0 for old, new in zip(strides, dense, strict=True))
+    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype, **options)
 
-    An expanded tensor cannot be written to; its memory can.
-    """
-    extent = _extent(tensor)
-    return tensor.as_strided((extent,), (1,)) if extent <= tensor.numel() else tensor
+
+def fill(target: Tensor, source: Tensor) -> None:
+    """Copy what the source reads into ``room_for`` it; the host does not wait for devices with streams."""
+    memory = memory_of(source)
+    memory_of(target).view(memory.size()).copy_(memory, non_blocking=True)
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """Return the bytes from the tensor's first element to its last: fewer than it has where elements share memory."""
-    return _extent(tensor) * tensor.element_size()
+    """Return the bytes of a copy: fewer than the tensor's where elements share memory."""
+    sizes = _base(tensor)
+    return min(_extent(sizes, tensor.stride()), math.prod(sizes)) * tensor.element_size()
 
 
-def _extent(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> Tensor:
+    """Return each element once: the memory itself, in one piece, if it has no gaps.
+
+    An expanded tensor cannot be written to; its memory can.
+    """
+    sizes, strides = _base(tensor), tensor.stride()
+    extent = _extent(sizes, strides)
+    return tensor.as_strided(*((extent,), (1,)) if extent <= math.prod(sizes) else (sizes, strides))
+
+
+def _base(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sizes without the dimensions along which the tensor is expanded."""
+    return tuple(size if stride else min(size, 1) for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
     """Return the number of elements from the first to the last in memory."""
-    if not tensor.numel():
+    if 0 in sizes:
         return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

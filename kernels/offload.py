@@ -70,8 +70,9 @@ class ActivationOffload:
     """Within the block, tensors that autograd saves go to the host; the backward pass brings them back.
 
     Only tensors on a device with at least ``min_bytes`` go, never parameters or views of them, and each one once
-    however many operators save it. ``num_bytes`` went out so far; ``restored`` tensors came back, ``late`` of them were
-    only started when they were asked for.
+    however many operators save it. Of a part of a larger tensor only its elements go, of an expanded one its base;
+    the copy of one with gaps comes back without them. ``num_bytes`` went out so far; ``restored`` tensors came back,
+    ``late`` of them were only started when they were asked for.
 
     Raises:
         ValueError: ``min_bytes`` or ``ahead`` is negative.
@@ -141,7 +142,7 @@ class ActivationOffload:
         return (
             plain
             and not isinstance(origin, nn.Parameter)
-            and min(tensor.nbytes, stored_bytes(tensor)) >= self.min_bytes
+            and stored_bytes(tensor) >= self.min_bytes
             and (self._copies.is_on_device(tensor))
         )
 
@@ -178,7 +179,7 @@ class OffloadedState:
                     host, done = self.copies.out(value)
                     held[name] = host
                     self._away[parameter, name] = (host, done, value.device)
-                    self.num_bytes += host.nbytes
+                    self.num_bytes += stored_bytes(host)
 
     def undo(self) -> None:
         """Bring the state back for good."""

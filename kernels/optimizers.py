@@ -74,12 +74,14 @@ def best_implementation(
     """Name the fastest implementation that the optimizer's class has for all of these parameters.
 
     ``arguments`` are the optimizer's own; one may rule the fused kernel out. Fused is chosen where one step of it
-    works for every device and dtype at hand, as tried on one element. What torch cannot fuse runs as ``foreach``, and
-    in a loop where memory is tight, the class has neither, or a parameter is of a tensor class of its own.
+    works for every device and dtype at hand, as tried on one element. What torch cannot fuse runs as ``foreach``. It is
+    a loop if memory is tight, the class has neither, a parameter is of a tensor class that torch's batched operators
+    do not take, or one group has whole parameters and sharded ones, as after ``tensor_parallel``.
     """
     accepted = _accepted(optimizer)
-    tensors = _flat(_listed(parameters))
-    if not all(_is_ordinary(tensor) for tensor in tensors):
+    groups = _listed(parameters)
+    tensors = _flat(groups)
+    if not all(_is_ordinary(tensor) for tensor in tensors) or any(map(_is_mixed, _groups(groups))):
         return "loop"
     kinds = {(tensor.device, tensor.dtype) for tensor in tensors}
     may_fuse = "fused" in accepted and arguments.get("fused") is not False
@@ -92,6 +94,11 @@ def best_implementation(
 def _is_ordinary(tensor: Tensor) -> bool:
     """Return whether the batched kernels take the tensor's class; they take a DTensor, which has ``to_local``."""
     return type(tensor) in (Tensor, torch.nn.Parameter) or hasattr(tensor, "to_local")
+
+
+def _is_mixed(group: list[Tensor]) -> bool:
+    """Return whether a group has tensors that torch's batched operators do not take in one list."""
+    return len({getattr(tensor, "device_mesh", None) for tensor in group}) > 1
 
 
 def _accepted(optimizer: type[Optimizer]) -> frozenset[str]:
@@ -109,6 +116,13 @@ def _listed(parameters: Parameters) -> list[Any]:
         else entry
         for entry in parameters
     ]
+
+
+def _groups(listed: list[Any]) -> list[list[Tensor]]:
+    """Return the tensors of each group of the optimizer."""
+    if any(isinstance(entry, Mapping) for entry in listed):
+        return [_flat([entry]) for entry in listed]
+    return [_flat(listed)]
 
 
 def _flat(groups: list[Any]) -> list[Tensor]:

@@ -39,6 +39,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from diagnose.kernels._gradient_norm import clip_gradients, local
 from diagnose.kernels.deferred_metrics import DeferredMetrics
 from diagnose.kernels.matmul_precision import Fp32Precision, fp32_precision, set_fp32_precision
 
@@ -129,7 +130,7 @@ class Precision:
         if scale_by is not None and gradients:
             torch._foreach_mul_(gradients, scale_by)
         if clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_([p for o in optimizers for p in _parameters(o)], clip_norm)
+            clip_gradients((p for o in optimizers for p in _parameters(o)), clip_norm)
         stepped = [self._step_one(optimizer) for optimizer in optimizers]
         self.steps += 1
         if self._scales_loss:
@@ -234,8 +235,7 @@ def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def _gradients(optimizers: Iterable[Optimizer]) -> list[Tensor]:
-    found = [p.grad for optimizer in optimizers for p in _parameters(optimizer) if p.grad is not None]
-    return [g.to_local() if hasattr(g, "to_local") else g for g in found]  # of a sharded one, this rank's part
+    return [local(p.grad) for optimizer in optimizers for p in _parameters(optimizer) if p.grad is not None]
 
 
 def _check_weights(optimizer: Optimizer) -> None:

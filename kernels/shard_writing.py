@@ -4,13 +4,16 @@ What it cures
     `data-stall` of datasets of many small files: opening each costs more than reading it, on network file systems most.
 
 When it does not help
-    Samples that are slow to decode rather than to read: write them decoded, or keep them in `SharedCache`.
+    Files that are slow to decode rather than to read: write them decoded by `dataset_samples`, or keep them in
+    `SharedCache`.
 
 Cost
     The bytes of the data set once more, and one pass over it.
 
 Numerics
-    Identical: files are copied byte by byte. Batches are read in another order; see `web_shards`.
+    Identical: files are copied byte by byte, and decoded samples bit by bit. What a dataset draws at random is stored
+    as it was drawn once: leave it out there, and pass it to `WebShards` in ``transforms``. Batches are read in another
+    order; see `web_shards`.
 
 Example::
 
@@ -19,6 +22,11 @@ Example::
     samples = ({"txt": file.encode(), "cls": b"0"} for file in files)  # or folder_samples("images"), table_samples(…)
     shards = write_shards(samples, folder / "packed", max_bytes=256 << 20, progress=log)
     # then: WebShards(shards, ("txt", "cls"), batch_size=64, num_workers=4)
+
+    from diagnose.kernels.shard_writing import dataset_samples
+
+    shards = write_shards(dataset_samples(dataset), folder / "decoded")
+    # then: WebShards(shards, "pth", batch_size=64, num_workers=4)
 """
 
 from __future__ import annotations
@@ -26,14 +34,20 @@ from __future__ import annotations
 import csv
 import io
 import os
+import pickle
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Progress", "folder_samples", "table_samples", "write_shards"]
+import torch
+from torch import Tensor
+
+from diagnose.kernels._nested import mapped
+
+__all__ = ["Progress", "Samples", "dataset_samples", "folder_samples", "table_samples", "write_shards"]
 
 READERS = ("pyarrow.parquet", "pandas")
 """What reads a Parquet table, the one that holds a part of it in memory first."""
@@ -99,6 +113,42 @@ def write_shards(
     if not paths:
         raise ValueError("write_shards got no samples.")
     return paths
+
+
+class Samples(Protocol):
+    """A dataset with an index."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return one sample."""
+
+
+def dataset_samples(dataset: Samples, *, seed: int | None = 0) -> Iterator[dict[str, bytes]]:
+    """Yield the dataset's samples as it returns them, decoded: one field ``pth`` each, of tensors and plain values.
+
+    They come in a random order that follows from ``seed``, since shards are shuffled as a whole only; in the dataset's
+    own if it is None.
+
+    Raises:
+        TypeError: a sample holds something else, such as an array or an image.
+    """
+    order: Iterable[int] = range(len(dataset))
+    if seed is not None:
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()
+    for index in order:
+        out = io.BytesIO()
+        # A copy: of a part of a larger tensor torch would write the whole.
+        torch.save(mapped(dataset[index], lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf), out)
+        try:
+            torch.load(io.BytesIO(out.getvalue()), weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise TypeError(
+                f"Sample {index} holds more than tensors and plain values, which WebShards does not read: return "
+                "tensors, such as torch.from_numpy(array)."
+            ) from error
+        yield {"pth": out.getvalue()}
 
 
 def folder_samples(root: str | os.PathLike[str]) -> Iterator[dict[str, bytes]]:

@@ -9,7 +9,9 @@ When it does not help
     samples within a buffer.
 
 Cost
-    ``shuffle`` samples in memory for each worker. Going on within an epoch reads and drops what was used before.
+    ``shuffle`` samples in memory for each worker. Workers stay from epoch to epoch unless ``persistent_workers=False``.
+    Going on within an epoch reads and drops what was used before. With fewer shards than readers (ranks × workers)
+    several readers read the same shard, and each keeps its part of the samples.
 
 Safety
     Only ``fields`` are decoded. A pickle among them (``.pkl``, ``.pickle``, ``.pyd``) is refused, since reading it
@@ -37,9 +39,11 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,6 +66,7 @@ class _Recipe:
 
     shards: tuple[str, ...]
     fields: tuple[str, ...]
+    is_one_field: bool
     batch_size: int
     transforms: tuple[Transform, ...]
     decoders: tuple[Any, ...]
@@ -79,23 +84,25 @@ class _RefusedError(ValueError):
 class WebShards:
     """Iterates over batches of ``fields`` from tar ``shards``; each worker of each rank reads shards of its own.
 
-    ``fields`` are the extensions of a sample's files, ``transforms`` one function for each (picklable, since workers
-    get them), ``decoders`` what webdataset's ``decode`` takes, such as ``("torchrgb",)``. Rank and number of ranks are
+    ``fields`` are the extensions of a sample's files; a sample is a tuple of them, or with one text instead of a list
+    the content of that field itself. ``transforms`` are one function for each (picklable, since workers get them),
+    ``decoders`` what webdataset's ``decode`` takes, such as ``("torchrgb",)``. Rank and number of ranks are
     those of the process group, or of torchrun's environment, where they are not given. ``trusted`` allows shards that
     are shell commands and fields that run code when they are decoded; a function among ``decoders`` that takes such a
     field replaces this choice.
 
     Raises:
         ImportError: the webdataset package is missing.
-        ValueError: there are fewer shards than ranks × workers, or several ranks and no ``epoch_batches``; a shard
-            would run a shell command and the shards are not ``trusted``. While iterating: a field is a pickle, or a
-            ``.pth`` with more than tensors, and the shards are not ``trusted``.
+        ValueError: there are no shards, or several ranks and no ``epoch_batches``; a shard would run a shell command
+            and the shards are not ``trusted``. While iterating: a field is a pickle, or a ``.pth`` with more than
+            tensors, and the shards are not ``trusted``; the shards hold no sample, or with ``epoch_batches`` none for
+            one of the readers.
     """
 
     def __init__(  # each is a property of the data or of the job
         self,
         shards: Sequence[str],
-        fields: Sequence[str],
+        fields: Sequence[str] | str,
         *,
         batch_size: int,
         num_workers: int = 0,
@@ -112,17 +119,22 @@ class WebShards:
     ) -> None:
         _webdataset()
         self.place = ranks(rank, num_ranks)
-        shares = self.place[1] * max(1, num_workers)
-        _check(shards, fields, transforms, batch_size, shares, epoch_batches, self.place[1], max(1, num_workers))
+        names = (fields,) if isinstance(fields, str) else tuple(fields)
+        _check(shards, names, transforms, batch_size, epoch_batches, self.place[1])
         command = next(filter(_runs_shell, shards), None)
         if command is not None and not trusted:
             raise ValueError(f"WebShards got the shard {command!r}, which would run a shell command; {TRUST}.")
         self.recipe = _Recipe(
-            tuple(shards), tuple(fields), batch_size, tuple(transforms), tuple(decoders), shuffle, seed, epoch_batches,
-            collate, trusted,
+            tuple(shards), names, isinstance(fields, str), batch_size, tuple(transforms), tuple(decoders), shuffle,
+            seed, epoch_batches, collate, trusted,
         )  # fmt: skip
-        self.loader_arguments = {"num_workers": num_workers, **loader_arguments}
+        self.loader_arguments = {"num_workers": num_workers, "persistent_workers": num_workers > 0, **loader_arguments}
         self.epoch, self.done, self.skip = 0, 0, 0
+        self._idle: DataLoader[Any] | None = None  # between loops, with its workers
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the workers out of a copy."""
+        return {**self.__dict__, "_idle": None}
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next; a position within the epoch, if loaded, is kept for that epoch."""
@@ -159,34 +171,44 @@ class WebShards:
         """Yield the batches of the epoch, from the loaded position on."""
         skip, self.skip, epoch = self.skip, 0, self.epoch
         self.done = skip
-        loader = DataLoader(_Stream(self.recipe, epoch, self.place), batch_size=None, **self.loader_arguments)
-        for number, batch in enumerate(loader, 1):
-            if number > skip:
-                if epoch == self.epoch:  # a loop that was left does not count for the next epoch
-                    self.done = number
-                yield batch
+        loader = self._loader() if self._idle is None else self._idle
+        self._idle = None  # a loop within this one gets workers of its own
+        loader.dataset.epoch.fill_(epoch)  # type: ignore[attr-defined]  # a _Stream
+        try:
+            for number, batch in enumerate(loader, 1):
+                if number > skip:
+                    if epoch == self.epoch:  # a loop that was left does not count for the next epoch
+                        self.done = number
+                    yield batch
+        except GeneratorExit:  # left early; after an error workers may be gone
+            self._idle = loader
+            raise
+        self._idle = loader
+
+    def _loader(self) -> DataLoader[Any]:
+        return DataLoader(_Stream(self.recipe, self.place), batch_size=None, **self.loader_arguments)
 
 
 class _Stream(IterableDataset[Any]):
-    """One worker's batches of one epoch."""
+    """One worker's batches of the epoch that shared memory holds when an iteration starts."""
 
-    def __init__(self, recipe: _Recipe, epoch: int, place: tuple[int, int]) -> None:
-        self.recipe, self.epoch, self.place = recipe, epoch, place
+    def __init__(self, recipe: _Recipe, place: tuple[int, int]) -> None:
+        self.recipe, self.place = recipe, place
+        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
+        return self._batches(int(self.epoch))
+
+    def _batches(self, epoch: int) -> Iterator[Any]:
         info, recipe = get_worker_info(), self.recipe
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        share = self.place[0] * workers + worker
-        shards = list(recipe.shards)
-        if recipe.shuffle:  # the same order on all ranks, so that their shares are disjoint
-            random.Random(f"{recipe.seed} {self.epoch}").shuffle(shards)
-        mine = shards[share :: self.place[1] * workers]
+        share = _share(recipe, epoch, self.place[0] * workers + worker, self.place[1] * workers)
         if recipe.epoch_batches is None:
-            yield from self._once(mine, f"{share}")
+            yield from self._once(share, f"{recipe.seed} {epoch} {share.number}")
             return
         left = recipe.epoch_batches // workers + (worker < recipe.epoch_batches % workers)
         for turn in range(left):  # every turn gives a batch at least
-            for batch in self._once(mine, f"{share} {turn}" if turn else f"{share}"):
+            for batch in self._once(share, f"{recipe.seed} {epoch} {share.number}" + (f" {turn}" if turn else "")):
                 if not left:
                     return
                 left -= 1
@@ -194,16 +216,18 @@ class _Stream(IterableDataset[Any]):
             if not left:
                 return
 
-    def _once(self, shards: list[str], share: str) -> Iterator[Any]:
+    def _once(self, share: _Share, seed: str) -> Iterator[Any]:
         wds, recipe = _webdataset(), self.recipe
-        stages = [wds.SimpleShardList(shards), wds.tarfile_to_samples()]
+        stages = [wds.SimpleShardList(list(share.shards)), wds.tarfile_to_samples(), share.part_of]
         if recipe.shuffle:
-            stages.append(wds.shuffle(recipe.shuffle, rng=random.Random(f"{recipe.seed} {self.epoch} {share}")))
+            stages.append(wds.shuffle(recipe.shuffle, rng=random.Random(seed)))
         decoders = recipe.decoders if recipe.trusted else (*recipe.decoders, _without_code)  # the last before its own
         wanted = [name for field in recipe.fields for name in re.split("[; ]", field)]  # "jpg;png" is either of two
         stages += [wds.decode(*decoders, only=wanted), wds.to_tuple(*recipe.fields)]
         if recipe.transforms:
             stages.append(wds.map_tuple(*recipe.transforms))
+        if recipe.is_one_field:
+            stages.append(wds.map(itemgetter(0)))
         stages.append(wds.batched(recipe.batch_size, collation_fn=recipe.collate))
         found = False
         try:
@@ -214,8 +238,34 @@ class _Stream(IterableDataset[Any]):
             if isinstance(error.__cause__, _RefusedError):
                 raise error.__cause__ from None
             raise
-        if not found:
-            raise ValueError(f"The shards {shards} hold no sample; leave empty shards out.")
+        if not found and not share.part:
+            raise ValueError(f"The shards {list(share.shards)} hold no sample; leave empty shards out.")
+        if not found and recipe.epoch_batches is not None:
+            raise ValueError(
+                f"Reader {share.number + 1} has no sample: {share.parts} readers share {list(share.shards)}; "
+                "use fewer workers."
+            )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one reader of an epoch reads: whole shards, or a part of the samples of one."""
+
+    number: int
+    shards: tuple[str, ...]
+    part: int
+    parts: int
+
+    def part_of(self, samples: Iterable[Any]) -> Iterator[Any]:
+        return islice(samples, self.part, None, self.parts)
+
+
+def _share(recipe: _Recipe, epoch: int, number: int, readers: int) -> _Share:
+    shards = list(recipe.shards)
+    if recipe.shuffle:  # the same order on all ranks, so that their shares are disjoint
+        random.Random(f"{recipe.seed} {epoch}").shuffle(shards)
+    sharing = range(number % len(shards), readers, len(shards))  # the readers of this shard, if shards are fewer
+    return _Share(number, tuple(shards[number % len(shards) :: readers]), sharing.index(number), len(sharing))
 
 
 def _without_code(key: str, data: bytes) -> Any:  # whatever was saved, or None to let others decode it
@@ -244,16 +294,13 @@ def _runs_shell(shard: str) -> bool:
 
 
 def _check(
-    shards: Sequence[str], fields: Sequence[str], transforms: Sequence[Transform], batch_size: int, shares: int,
-    epoch_batches: int | None, num_ranks: int, workers: int,
+    shards: Sequence[str], fields: Sequence[str], transforms: Sequence[Transform], batch_size: int,
+    epoch_batches: int | None, num_ranks: int,
 ) -> None:  # fmt: skip
     if isinstance(shards, str):
         raise TypeError(f"WebShards needs a list of shards, not the text {shards!r}; expand patterns first.")
-    if len(shards) < shares:
-        raise ValueError(
-            f"WebShards got {len(shards)} shards for {num_ranks} rank(s) with {workers} reader(s) each; "
-            f"write at least {shares} shards, or use fewer workers."
-        )
+    if not shards:
+        raise ValueError("WebShards got no shards; check the pattern that lists them.")
     if transforms and len(transforms) != len(fields):
         raise ValueError(f"WebShards needs one transform for each of {list(fields)}, not {len(transforms)}.")
     if batch_size < 1 or (epoch_batches is not None and epoch_batches < 1):

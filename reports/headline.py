@@ -40,6 +40,8 @@ MAX_OVERHEAD = 1.0  # a step that takes twice as long while it is recorded is an
 
 def record_again(d: Diagnosis) -> str:
     """Return why the recording cannot carry an answer, "" where it can."""
+    if d.record_again:
+        return tr(d.record_again)
     if d.prescriptions and d.prescriptions[0].records_again:
         first = d.findings[0] if d.findings else None
         if first is not None and first.rule == d.prescriptions[0].rule and not d.prescriptions[0].records_more:

@@ -70,6 +70,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "partition": None if d.partition is None else _shares(asdict(d.partition)),
         "idle_by_cause": _shares(d.idle_by_cause),
         "host_by_cause": _shares(d.host_by_cause),
+        "record_again": text(d.record_again),
         "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "ignored": [{"by": one.by, "finding": _finding(one.finding, d.step_ns)} for one in d.ignored],

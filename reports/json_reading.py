@@ -100,6 +100,7 @@ def _diagnosis(d: ReportRecord) -> Diagnosis:
         source=_source(d.source),
         replay_error=d.replay.error_share if d.replay else None,
         host_by_cause=_shares(d.host_by_cause or {}),
+        record_again=d.record_again,
         profiler_overhead=d.profiler_overhead,
         recording_removed=d.recording_removed,
         plain_steps=None if d.plain_steps is None else _plain_steps(d.plain_steps),

@@ -182,6 +182,7 @@ class ReportRecord(msgspec.Struct):
     source: SourceRecord
     replay: ReplayRecord | None = None
     host_by_cause: dict[Rule, Share | None] | None = None
+    record_again: str = ""
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
     plain_steps: PlainStepsRecord | None = None

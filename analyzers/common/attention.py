@@ -5,14 +5,13 @@ Where no shapes were recorded the order of the operators alone shows it.
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import among, distinct, grouped
-from diagnose.perf_model.op_inputs import Shape, inputs
+from diagnose.model.intervals import among, grouped
+from diagnose.model.shapes import Shape, num_elements
+from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
 
@@ -73,8 +72,8 @@ def _search(t: Tables) -> list[WrittenOut]:
     if not softmaxes:
         return []
     found = []
-    for stream in distinct(t.tasks.stream).tolist():
-        tasks = np.flatnonzero((t.tasks.stream == stream) & (ops >= 0))
+    for every in t.streams.values():
+        tasks = every[ops[every] >= 0]
         rows, first, _ = grouped(ops[tasks])
         order = np.argsort(first, kind="stable")
         leading = tasks[first[order]]
@@ -89,13 +88,13 @@ def _around(s: _Stream, i: int) -> WrittenOut | None:
     """Look from the softmax ``s.rows[i]`` to both sides."""
     before = next((j for j in range(i - 1, max(i - 1 - _REACH, -1), -1) if s.is_product(j)), None)
     after = next((j for j in range(i + 1, min(i + 1 + _REACH, len(s.rows))) if s.is_product(j)), None)
-    scores = prod(s.shape(i, 0))
+    scores = num_elements(s.shape(i, 0))
     if before is None or after is None:
         return None
     if s.inputs_of.is_known.any():
         left, right = s.factors(before)
         made = left[0] * left[1] * right[2] if len(left) == len(right) == 3 else 0
-        if scores == 0 or not made == prod(s.factors(after)[0]) == scores:
+        if scores == 0 or not made == num_elements(s.factors(after)[0]) == scores:
             return None
     return WrittenOut(
         products=s.tasks[among(s.ops, (s.rows[before], s.rows[after]))],

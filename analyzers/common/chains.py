@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import contains, distinct, grouped
+from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
@@ -60,8 +60,9 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
     mine = nodes & t.tasks_matching(_OF_TORCH) & ~graphed_updates(t)
     mine &= tasks_of(t, "elementwise", "copy")
     grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
-    for stream in distinct(t.tasks.stream[mine]).tolist():
-        tasks = np.flatnonzero(t.tasks.stream == stream)
+    for tasks in t.streams.values():
+        if not mine[tasks].any():
+            continue
         one, two = tasks[:-1], tasks[1:]
         ratio = np.maximum(length[one], 1) / np.maximum(length[two], 1)
         alike = mine[one] & mine[two] & (t.tasks.launch[one] == t.tasks.launch[two])
@@ -81,8 +82,7 @@ def _chains(t: Tables) -> list[Chain]:
     size, inputs_of = _sizes(t), operator_inputs(t)
     length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
-    for stream in distinct(t.tasks.stream).tolist():
-        tasks = np.flatnonzero(t.tasks.stream == stream)
+    for tasks in t.streams.values():
         begin = np.flatnonzero(np.diff(size[tasks], prepend=-1) != 0)
         end = np.append(begin[1:], len(tasks))
         name = inputs_of.name[tasks]
@@ -126,8 +126,7 @@ def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]
     mine = pointwise & tasks_of(t, "elementwise", "copy")
     length = np.maximum(t.tasks.end - t.tasks.start, 1)
     mine &= length >= MIN_SIZED_NS
-    for stream in distinct(t.tasks.stream).tolist():
-        tasks = np.flatnonzero(t.tasks.stream == stream)
+    for tasks in t.streams.values():
         ratio = length[tasks][1:] / length[tasks][:-1]
         alike = mine[tasks][1:] & mine[tasks][:-1] & (np.maximum(ratio, 1 / ratio) <= MAX_TIME_RATIO)
         group[tasks] = np.where(mine[tasks], 1 + np.append(0, np.cumsum(~alike))[: len(tasks)], 0)

@@ -73,8 +73,7 @@ def _kernels_before(t: Tables) -> npt.NDArray[np.intp]:
     """Return for each task the kernel right before it on its stream, -1 for none, or a copy, or a collective."""
     before = np.full(len(t.tasks.row), -1, np.intp)
     computes = (t.trace.events.kind[t.tasks.row] == Kind.KERNEL) & ~t.tasks.is_collective
-    for stream in distinct(t.tasks.stream).tolist():
-        tasks = np.flatnonzero(t.tasks.stream == stream)
+    for tasks in t.streams.values():
         before[tasks[1:]] = np.where(computes[tasks[:-1]], tasks[:-1], -1)
     return before
 

@@ -4,9 +4,12 @@ What it does
     Copies what is to be saved to the host, and writes the file on a thread while the next steps run.
 
 What to watch
-    The file is not there yet when the call returns: what reads, copies, moves or removes it waits first, which the diff
-    does in the file that saves. Host memory for one copy. Ranks that save parts of one checkpoint all call
-    `save_sharded`. A run that ends waits for the last file; each file appears whole or not at all.
+    The file is not there yet when the call returns. The diff waits for it before every statement that may use it: all
+    but arithmetic, calls of torch and of the model, and logging. Functions of the same file are followed. If nothing is
+    left that can run while the file is written, no diff is made: save less often. Host memory for one copy. Ranks that
+    save parts of one checkpoint all call `save_sharded`. A run that ends waits for the last file, and a file that could
+    not be written ends the process with a sentence and an exit code that is not 0. Each file appears whole or not at
+    all. What saves into an open file or a buffer stays as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place
-from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
 from diagnose.changes.common.line_calls import SAVES, SAVES_SHARDS, calls
-from diagnose.changes.patches import saving
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
+NO_OVERLAP = "what follows each torch.save may use the file, so that nothing runs while it is written; save less often"
 MIN_SAVED_SHARE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
 # Without a device the thread competes with the steps for the CPU: two scripts on two virtual cores saved 0.2 to 0.7.
 MIN_SAVED_WITHOUT_DEVICE = 0.15
@@ -48,8 +51,8 @@ CHANGE = Change(
     id="save-in-background",
     title="Save checkpoints from a background thread",
     numerics=identical(),
-    patch=Patch(saving.save_in_background),
-    edit=EditLoop("with_background_saver", "device", "cpu", IMPORT),
+    patch=ByHand("which statements may use the file shows in the script's text"),
+    edit=EditLoop("with_background_saver", "device", "cpu", gains_nothing=NO_OVERLAP),
     is_moved=True,
     advice=_advice,
     remedy="diagnose.kernels.saving",

@@ -6,6 +6,9 @@ What it does
 
 What to watch
     Tensor parallelism exchanges activations in every block: inside one host only. A pipeline waits at both its ends.
+    With both, all ranks take the same batch: leave DistributedDataParallel and DistributedSampler out, and let
+    ``batch_size`` be that of all ranks. The split is checked with one batch, and refused if the model computes
+    something else.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     ranks = num_ranks(finding)
     return Advice(
         after="from diagnose.kernels.distributed.mesh import build_mesh\n"
-        "from diagnose.kernels.distributed.pipelined import Pipeline\n"
-        "from diagnose.kernels.distributed.tensor_parallel import tensor_parallel\n\n"
-        f'tensor_parallel(model, build_mesh("cuda", {{"tensor": {ranks}}})["tensor"])   # within one host\n'
-        f"# or, over slow links: Pipeline(layers, criterion, num_micro_batches={4 * ranks})",
+        "from diagnose.kernels.distributed.tensor_parallel import clip_gradients, tensor_parallel\n\n"
+        f'mesh = build_mesh("cuda", {{"tensor": {ranks}}})   # within one host, in place of DistributedDataParallel\n'
+        "x, y = next(iter(loader))   # without DistributedSampler: all ranks take the same batches\n"
+        'tensor_parallel(model, mesh["tensor"], sample=(x.to("cuda"),), data_ranks=1)   # then make the optimizer\n'
+        "# clip_gradients(model.parameters(), max_norm) in place of clip_grad_norm_\n"
+        "# or, over slow links: diagnose.kernels.distributed.pipelined\n"
+        f"# Pipeline(layers, criterion, num_micro_batches={4 * ranks}), clipped by its clip_gradients(max_norm)",
         needs="linear layers in pairs, or a model that is a sequence of layers",
         frees_bytes=share_freed(finding, "model") // 2,
     )

@@ -86,6 +86,21 @@ cli.add_command(reduce)
     "files runs may overwrite.",
 )
 @option(
+    "--writable",
+    group=RUNS,
+    multiple=True,
+    is_consent=True,
+    metavar="PATH",
+    help="Let runs write to PATH, a file or folder that exists outside the copy; repeatable.",
+)
+@option(
+    "--network",
+    group=RUNS,
+    is_flag=True,
+    is_consent=True,
+    help="Let runs use the network, experiment trackers included. [default: this machine's loopback only]",
+)
+@option(
     "--launcher",
     group=RUNS,
     default="",

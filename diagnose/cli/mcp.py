@@ -31,7 +31,7 @@ from diagnose.cli.roots import Roots
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line
-from diagnose.trials.protection import can_restrict
+from diagnose.trials.limits import limits_of
 
 __all__ = ["serve"]
 
@@ -183,14 +183,9 @@ def _question(arguments: Prove, words: Sequence[str]) -> str:
     command = shlex.join(["python", *words[words.index("--") + 1 :]])
     if len(command) >= MAX_LINE:
         raise UsageError("The command is too long for a user to check: pass fewer or shorter arguments.")
-    protection = (
-        "A run may read files outside the copy, and write to the copy, temporary folders and caches only."
-        if can_restrict()
-        else "Files outside the copy are not protected."
-    )
     return (
         f"Run this script repeatedly for up to {one_line(arguments.budget)}, in a copy of {printable(Path.cwd())}, to "
-        f"measure changes?\n\n{one_line(command)}\n\n{protection}"
+        f"measure changes?\n\n{one_line(command)}\n\n{limits_of(Path.cwd(), Path.cwd()).text}"
     )
 
 

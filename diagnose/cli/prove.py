@@ -21,8 +21,9 @@ from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 from diagnose.trials.budget import Budget, parse_budget
 from diagnose.trials.candidates import check_ids
-from diagnose.trials.copy_plan import CopyPlan, plan_copy
+from diagnose.trials.copy_plan import plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
+from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.outcome import (
     OWN_RANKS,
     arguments_for_edits,
@@ -31,7 +32,6 @@ from diagnose.trials.outcome import (
     starts_own_ranks,
     with_trials,
 )
-from diagnose.trials.protection import can_restrict
 from diagnose.trials.prove import NOTHING_TRIED, ProveResult
 from diagnose.trials.recorded_command import recorded_command
 from diagnose.trials.recording import in_the_copy, record
@@ -54,6 +54,8 @@ class ProveRequest(Request):
     launcher: str = ""
     step_on: str = "auto"
     keep_runs: str | None = None  # folder for the runs' outputs
+    writable: Sequence[str] = ()  # what runs may write to besides their own folders
+    network: bool = False  # whether runs reach more than this machine's loopback
     yes: bool = False
     trust_command: bool = False  # a command that a capture has recorded may run
     write_patch: str | None = None  # where the diff of the script with the changes that helped goes
@@ -87,7 +89,6 @@ def _prove_and_answer(request: ProveRequest) -> int:
         request.progress.report("removed the temporary files of an earlier prove that was killed")
     with _kept(request.keep_runs) as keep, run_folder() as private:
         plan = plan_copy(command.cwd, without=[keep] if keep else []) if request.cwd_mode == "copy" else None
-        _agree(request, command, capture, plan, budget_s)
         folder = keep or private
         runner = Runner(
             command,
@@ -98,8 +99,13 @@ def _prove_and_answer(request: ProveRequest) -> int:
             plan=plan,
             report=request.progress.report,
             edits=command.script[0] != "-m",
+            limits=_limits(request, private, folder),
         )
-        diagnosis, result = _proven(request, runner, capture, Budget(budget_s))
+        _agree(request, runner, capture, budget_s)
+        try:
+            diagnosis, result = _proven(request, runner, capture, Budget(budget_s))
+        finally:
+            runner.close()
         try:
             answer(diagnosis, request, files)
         finally:  # a report that cannot be written costs no patch
@@ -114,6 +120,19 @@ def _prove_and_answer(request: ProveRequest) -> int:
     if result.nothing_tried:
         raise BudgetEndedError(NOTHING_TRIED)
     return 0
+
+
+def _limits(request: ProveRequest, private: Path, results: Path) -> Limits:
+    """Return what the runs may do: what is printed before consent and enforced then.
+
+    Raises:
+        UsageError: a place that runs are to write to does not exist.
+    """
+    places = [Path(place).absolute() for place in request.writable]
+    for place in places:
+        if not place.exists():
+            raise UsageError(f"Invalid --writable: {printable(place)} does not exist; create it first.")
+    return limits_of(private, results, places, restricted=request.cwd_mode == "copy", network=request.network)
 
 
 def _check_patch(request: ProveRequest) -> None:
@@ -207,15 +226,13 @@ def _kept(keep: str | None) -> Iterator[Path | None]:
         reservation.release()
 
 
-def _agree(
-    request: ProveRequest, command: Command, capture: Path | None, plan: CopyPlan | None, budget_s: float
-) -> None:
+def _agree(request: ProveRequest, runner: Runner, capture: Path | None, budget_s: float) -> None:
     """Show what is about to run, and ask unless that was agreed to already.
 
     Raises:
         UsageError: there is nobody to ask, or the answer is no.
     """
-    report = request.progress.report
+    report, command, plan = request.progress.report, runner.command, runner.plan
     where = (
         f"in one copy of the working folder ({plan.size_text}) that is restored before each run and removed at the end"
         if plan is not None
@@ -223,7 +240,7 @@ def _agree(
     )
     report(
         f"this runs {command.text} repeatedly for up to {_duration_text(budget_s)}, {where}; "
-        f"each run is stopped after some dozens of steps. {_protection(plan)}"
+        f"each run is stopped after some dozens of steps. {runner.enforced.text}"
     )
     if plan is None:
         report(
@@ -244,12 +261,6 @@ def _agree(
     shown = f"Run {command.text}?" if capture is not None else "Run it?"
     if not click.confirm(shown, default=capture is None, err=True):
         raise UsageError("Not confirmed: nothing was run.")
-
-
-def _protection(plan: CopyPlan | None) -> str:
-    if plan is not None and can_restrict():
-        return "A run may read files outside the copy, and write to the copy, temporary folders and caches only."
-    return "Files outside the working folder are not protected."
 
 
 def _why_asked(command: Command, capture: Path | None) -> str:

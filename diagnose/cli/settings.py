@@ -34,11 +34,13 @@ ENVIRONMENT_PREFIX = "DIAGNOSE"
 PROJECT = "pyproject.toml"
 LANG = "lang"  # set for all commands at once; those without it ignore it
 TABLE = "[tool.diagnose"  # a file without it is not parsed
-# Of one run, and not of a project: consent, what is started or connected to, and the files of an answer. A table may
-# come with somebody else's repository.
-PER_RUN = {
-    *("force", "help", "yes", "trust-command", "trust-client", "launcher", "cluster", "open", "root"),
-    *("json", "output", "html", "csv", "keep", "write-patch", "capture"),
+# What a project may set: a table may come with somebody else's repository. All else is of one run: consent and what
+# gives up a protection, what is started, connected to or listened on, what is read and written, and silence.
+PROJECT_MAY_SET = {
+    *("steps", "skip", "step-on", "max-seconds", "max-mb", "quick", "keep-going", "copy", "ranks"),
+    *("apply", "budget", "runs", "tolerance", "name", "every", "slow", "windows", "window-mb"),
+    *("interval", "seconds", "gpus", "workers", "max-memory", "no-cache", "cross-check"),
+    *("select", "ignore", "lang", "verbose"),
 }
 
 SHARED = {"select", "ignore"}  # options that all commands with findings have
@@ -107,16 +109,17 @@ def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dic
     names = {
         opt.removeprefix("--"): str(parameter.name)
         for parameter in command.params
-        if isinstance(parameter, click.Option)
+        if isinstance(parameter, click.Option) and not parameter.hidden
         for opt in parameter.opts
         if opt.startswith("--")
     }
-    hidden = {p.name for p in command.params if isinstance(p, click.Option) and p.hidden}
-    shown = {key for key, own in names.items() if own not in hidden}
-    unknown = [key for key in options if key not in names or key in PER_RUN]
-    if unknown:
-        raise UsageError(
-            f"{printable(file)}: [tool.diagnose.{name}] cannot set '{one_line(unknown[0])}'; "
-            f"use one of {', '.join(sorted(shown - PER_RUN))}."
-        )
+    for key in options:
+        if key not in names:
+            known = ", ".join(sorted(PROJECT_MAY_SET & set(names)))
+            remedy = f"use one of {known}" if known else "leave it out"
+            raise UsageError(f"{printable(file)}: [tool.diagnose.{name}] has no '{one_line(key)}'; {remedy}.")
+        if key not in PROJECT_MAY_SET:
+            raise UsageError(
+                f"{printable(file)}: [tool.diagnose.{name}] cannot set '{key}' for every run; type --{key}."
+            )
     return {names[key]: value for key, value in options.items()}

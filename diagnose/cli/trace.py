@@ -32,6 +32,7 @@ from diagnose.model.launched import Launched, launched
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
+    from diagnose.cli.copied_folder import CopiedFolder
     from diagnose.model.diagnosis import Diagnosis
 
 __all__ = ["TraceRequest", "trace_and_answer"]
@@ -55,6 +56,7 @@ class TraceRequest(Request):
     max_mb: float | None = None
     quick: bool = False
     keep_going: bool = False
+    copy: bool = False  # of the working folder, for the script to run in
     ranks: str | None = None  # that are recorded, such as 0,1,8-15; None: all
 
 
@@ -68,6 +70,8 @@ def trace_and_answer(request: TraceRequest) -> int:
     """
     ranks = launched()
     _check_script(request)
+    if request.copy and ranks.world_size > 1:
+        raise UsageError("--copy is for one process; start several ranks in a copy of the folder that you make.")
     chosen = chosen_ranks(request.ranks, ranks.world_size) if request.ranks else frozenset(range(ranks.world_size))
     if ranks.rank not in chosen:
         return _run_plainly(request)
@@ -79,7 +83,8 @@ def trace_and_answer(request: TraceRequest) -> int:
     if ranks.rank == min(chosen):
         threading.Thread(target=import_analysis, name="diagnose-imports").start()  # beside the script's own imports
     exchange = Exchange(ranks.rank, chosen, request.progress)
-    code, folder = _run(request, _options(request, folder), ranks, exchange)
+    with _copied(request, folder, ranks) as copied:
+        code, folder = _run(request, _options(request, folder), ranks, exchange, copied)
     if ranks.rank != min(chosen):
         return code
     diagnosis = _with_diffs(_diagnosed(request, folder, ranks, chosen, exchange), request)
@@ -88,6 +93,20 @@ def trace_and_answer(request: TraceRequest) -> int:
         diagnosis = with_diff_files(request.chosen(diagnosis), page, request)
     answer(diagnosis, request, files)
     return code
+
+
+def _copied(
+    request: TraceRequest, folder: Path, ranks: Launched
+) -> contextlib.AbstractContextManager[CopiedFolder | None]:
+    """Return the copy that the script runs in, None without ``--copy``: then state what a stop may overwrite."""
+    from diagnose.cli.copied_folder import copied_folder, warn_of_checkpoints
+
+    report = request.progress.report
+    if request.copy:
+        return copied_folder(folder, force=request.force, report=report)
+    if not request.keep_going and ranks.rank == 0:
+        warn_of_checkpoints(Path.cwd(), report)
+    return contextlib.nullcontext()
 
 
 def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
@@ -194,17 +213,29 @@ def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
     return CaptureOptions(output=folder, **given)
 
 
-def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched, exchange: Exchange) -> tuple[int, Path]:
+def _run(
+    request: TraceRequest, options: CaptureOptions, ranks: Launched, exchange: Exchange, copied: CopiedFolder | None
+) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder that holds what was captured.
 
     Raises:
         CaptureError: nothing was captured; its exit code is the script's own where that is not 0.
     """
     script = (["-m"] if request.module else []) + [request.script, *request.args]
+    if copied is not None:
+        script, options = copied.words(script), replace(options, output=copied.capture)
     capture_request = CaptureRequest(options, parent=os.getpid(), failure_file=-1, signal_file=-1)
     began, is_new = time.time(), not options.output.exists()
     with_store = exchange.run if ranks.world_size > 1 else None
-    ended = launch.supervise(capture_request, script, stdout_to_stderr=request.as_json, with_store=with_store)
+    ended = launch.supervise(
+        capture_request,
+        script,
+        stdout_to_stderr=request.as_json,
+        with_store=with_store,
+        place=copied.place if copied is not None else None,
+    )
+    if copied is not None:
+        ended = replace(ended, failure=copied.sentence(ended.failure))
     paths = CapturePaths(options.output, rank=ranks.rank, num_ranks=ranks.world_size, pid=ended.pid)
     own = () if ended.failure else (options.output,)  # a child that failed has put nothing there; another run may have
     for folder in (paths.beside, paths.partial, *own):
@@ -218,7 +249,7 @@ def _run(request: TraceRequest, options: CaptureOptions, ranks: Launched, exchan
                     f"{printable(options.output)} was created by another process while the script ran"
                 )
             _remove_empty(options.output, is_new=is_new)
-            return ended.exit_code, _from_here(folder)
+            return ended.exit_code, _from_here(copied.publish(folder) if copied is not None else folder)
     shutil.rmtree(paths.partial, ignore_errors=True)  # a killed process left it, without a whole window
     _remove_empty(options.output, is_new=is_new)
     error = CaptureError(ended.failure or f"No step was captured: {request.script} {_how(ended)}. {_remedy(ended)}")

@@ -58,6 +58,12 @@ RECORDING = "Recording"
 @option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
 @option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
 @option(
+    "--copy",
+    group=RECORDING,
+    is_flag=True,
+    help="Run the script in a copy of the working folder, so that it overwrites none of your files.",
+)
+@option(
     "--ranks",
     group=RECORDING,
     metavar="LIST",

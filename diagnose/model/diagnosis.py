@@ -246,6 +246,7 @@ class Diagnosis:
     phases: Mapping[str, float] = field(default_factory=dict)  # share of the run's time in each, largest first
     watched_steps: int = 0  # of the run, recorded or not; 0 where only the recorded ones are known
     host_by_cause: Mapping[str, float] = field(default_factory=dict)  # without a device: shares of the host's time
+    record_again: str = ""  # why the file cannot carry an answer: it is cut off, or its times cannot be true
     recorded_step_ns: float = 0.0  # as recorded; all other times are of the step without the profiler
     profiler_overhead: float | None = None  # recorded step over unprofiled step, minus 1; None if that is not known
     plain_steps: PlainSteps | None = None  # without the profiler, around the recorded ones; None where not known

@@ -28,6 +28,7 @@ __all__ = [
     "longer_than",
     "overlaps",
     "quantiles",
+    "rows_of_each",
     "span",
     "subtract",
     "total",
@@ -202,6 +203,15 @@ def grouped(values: npt.NDArray[AnyInt]) -> Groups:
     of = np.empty(len(ordered), np.intp)
     of[order] = np.cumsum(differs) - 1
     return Groups(ordered[differs], order[differs], of)
+
+
+def rows_of_each(values: npt.NDArray[AnyInt]) -> dict[int, Rows]:
+    """Return the rows of each different value, in order, by the value."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    parts = np.split(order, begins) if len(order) else []
+    return {int(values[rows[0]]): rows for rows in parts}
 
 
 def contains(a: Intervals, times: Ints) -> Mask:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import isqrt, prod
+from math import isqrt
 from typing import TypeAlias
 
 from diagnose.model.frozen import NamedTuple
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.gpu_specs import Precision
-from diagnose.perf_model.op_inputs import BYTES, Inputs, Shape, Tensor
+from diagnose.perf_model.op_inputs import BYTES, Inputs, Tensor
 
 __all__ = ["PRODUCTS", "OpCost", "compiled_product", "is_convolution", "output_of_convolution"]
 
@@ -64,7 +65,7 @@ def _linear(given: Inputs) -> OpCost:
     left = given.tensors[0]
     (*rows, k), (n, other) = left.shape, given.tensors[1].shape
     _same(k, other)
-    return _product(1, prod(rows), k, n, left)
+    return _product(1, num_elements(rows), k, n, left)
 
 
 def _same(k: int, other: int) -> None:
@@ -133,8 +134,8 @@ def _each(values: list[int], rank: int) -> list[int]:
 
 def _with_output(image: Tensor, weight: Tensor, out: Shape) -> OpCost:
     """Return the work of a convolution whose output has the spatial size ``out``."""
-    filters, each = weight.shape[0], prod(weight.shape[1:])
-    written = image.shape[0] * filters * prod(out)
+    filters, each = weight.shape[0], num_elements(weight.shape[1:])
+    written = image.shape[0] * filters * num_elements(out)
     moved = image.bytes + weight.bytes + written * BYTES[image.type]
     return OpCost(2.0 * written * each, float(moved), _PRECISION[image.type])
 
@@ -167,7 +168,7 @@ def _is_output(size: int, kernel: int, out: int) -> bool:
 def _transposed(given: Inputs) -> OpCost:
     """Return the work of a transposed convolution: each element of its input meets all of the kernel."""
     image, weight = given.tensor(0), given.tensor(1)
-    each = prod(weight.shape[1:])
+    each = num_elements(weight.shape[1:])
     return OpCost(2.0 * image.size * each, float(image.bytes + weight.bytes), _PRECISION[image.type])
 
 
@@ -176,7 +177,7 @@ def _convolution_backward(given: Inputs) -> OpCost:
     above, image, weight = (given.tensor(i) for i in range(3))
     if given.flag(7) is None or len(given.values) < 11:
         raise ValueError("neither kind nor gradients were recorded")
-    each = 2.0 * prod(weight.shape[1:]) * (image.size if given.flag(7) else above.size)
+    each = 2.0 * num_elements(weight.shape[1:]) * (image.size if given.flag(7) else above.size)
     wanted = [text.strip() == "True" for text in given.values[10].strip("[]").split(",")]
     moved = above.bytes * sum(wanted[:2]) + (image.bytes + weight.bytes) * sum(wanted[:2])
     return OpCost(each * sum(wanted[:2]), float(moved), _PRECISION[image.type])
@@ -186,7 +187,9 @@ def _one_gradient(given: Inputs, above: int, weight: int) -> OpCost:
     """Return the work of one gradient of a convolution, by an operator of its own as older releases had."""
     gradient, other = given.tensors[above], given.tensors[weight]
     return OpCost(
-        2.0 * gradient.size * prod(other.shape[1:]), float(gradient.bytes + other.bytes), _PRECISION[gradient.type]
+        2.0 * gradient.size * num_elements(other.shape[1:]),
+        float(gradient.bytes + other.bytes),
+        _PRECISION[gradient.type],
     )
 
 

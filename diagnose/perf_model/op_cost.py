@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
 
+from diagnose.model.shapes import MAX_ELEMENTS, Shape, num_elements
 from diagnose.perf_model.matmul_cost import PRODUCTS, OpCost, compiled_product
-from diagnose.perf_model.op_inputs import BYTES, Inputs, Shape, element_bytes, inputs
+from diagnose.perf_model.op_inputs import BYTES, Inputs, element_bytes, inputs
 
 __all__ = ["OpCost", "cost_of", "is_pointwise", "output_size", "reads_values"]
 
@@ -62,7 +62,7 @@ def output_size(shapes: str, types: str) -> int:
     given = inputs(shapes, types)
     tensors = given.tensors if given else []
     shape = _broadcast([tensor.shape for tensor in tensors]) if tensors else None
-    return prod(shape) if shape else 0
+    return num_elements(shape) if shape else 0
 
 
 def reads_values(op: str) -> bool:
@@ -80,9 +80,10 @@ def cost_of(op: str, shapes: str, types: str, values: str = "", kernel: str = ""
     if formula is None or given is None:
         return None
     try:
-        return formula(given)
-    except (IndexError, ValueError, KeyError, TypeError):  # not the inputs that this operator has
+        work = formula(given)
+    except (ArithmeticError, IndexError, ValueError, KeyError, TypeError):  # not the inputs that this operator has
         return None
+    return work if work.bytes <= MAX_ELEMENTS else None  # a size among its numbers that no memory has
 
 
 def _formula(op: str, kernel: str) -> Callable[[Inputs], OpCost] | None:
@@ -122,12 +123,12 @@ def _pointwise(op: str, given: Inputs) -> OpCost:
     each = max(BYTES[tensor.type] for tensor in tensors)
     each = 1 if name.removesuffix("_") in _COMPARISONS else each
     each = BYTES[tensors[0].type] if name.endswith("_") else each
-    return _moving(sum(tensor.bytes for tensor in tensors) + prod(shape) * each)
+    return _moving(sum(tensor.bytes for tensor in tensors) + num_elements(shape) * each)
 
 
 def _foreach(op: str, each: int, given: Inputs) -> OpCost:
     """Return the work over lists of tensors: all are read, and as much as the first one is written."""
-    sizes = [sum(map(prod, shapes)) for shapes in given.lists if shapes]
+    sizes = [sum(map(num_elements, shapes)) for shapes in given.lists if shapes]
     if not sizes or not each:
         raise ValueError("the lists or their type were not recorded")
     written = 0 if op.startswith(f"{_FOREACH}norm") else sizes[0]
@@ -137,7 +138,7 @@ def _foreach(op: str, each: int, given: Inputs) -> OpCost:
 
 def _fused_optimizer(op: str, each: int, given: Inputs) -> OpCost:
     read, written = _FUSED_OPTIMIZERS[op.removeprefix("aten::")]
-    sizes = [sum(map(prod, shapes)) for shapes in given.lists[:read] if shapes]
+    sizes = [sum(map(num_elements, shapes)) for shapes in given.lists[:read] if shapes]
     if not sizes or not each:
         raise ValueError("the lists or their type were not recorded")
     return _moving((sum(sizes) + sizes[0] * min(written, len(sizes) - 1)) * each)
@@ -146,7 +147,7 @@ def _fused_optimizer(op: str, each: int, given: Inputs) -> OpCost:
 def _concatenation(each: int, given: Inputs) -> OpCost:
     if not given.lists[0] or not each:
         raise ValueError("the list or its type was not recorded")
-    return _moving(2 * sum(map(prod, given.lists[0])) * each)
+    return _moving(2 * sum(map(num_elements, given.lists[0])) * each)
 
 
 def _compiled(given: Inputs, *, reduces: bool) -> OpCost:
@@ -200,7 +201,7 @@ def _scatter(given: Inputs) -> OpCost:
 def _index_put(given: Inputs) -> OpCost:
     """Return the work of writing or adding values at indices: each place is read and written, each value read."""
     values = given.tensor(2)
-    return _moving(3 * values.bytes + sum(map(prod, given.lists[1])) * BYTES["long int"])
+    return _moving(3 * values.bytes + sum(map(num_elements, given.lists[1])) * BYTES["long int"])
 
 
 def _pooling_backward(given: Inputs) -> OpCost:

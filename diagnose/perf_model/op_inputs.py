@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from math import prod
-from typing import TypeAlias
 
 from diagnose.model.frozen import NamedTuple
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["BYTES", "Inputs", "Shape", "Tensor", "element_bytes", "inputs"]
-
-Shape: TypeAlias = tuple[int, ...]
+__all__ = ["BYTES", "Inputs", "Tensor", "element_bytes", "inputs"]
 
 BYTES: Mapping[str, int] = {
     "double": 8, "long int": 8, "long": 8, "float": 4, "int": 4, "c10::BFloat16": 2, "c10::Half": 2, "half": 2,
@@ -34,7 +31,7 @@ class Tensor(NamedTuple):
     @property
     def size(self) -> int:
         """Return the number of elements."""
-        return prod(self.shape)
+        return num_elements(self.shape)
 
     @property
     def bytes(self) -> int:

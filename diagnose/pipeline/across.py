@@ -171,7 +171,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     inputs = HeadlineInputs(
         answer.verdict, answer.queue, answer.step_ns, answer.partition, answer.idle_by_cause, ordered, in_order
     )
-    inputs = inputs._replace(host_by_cause=answer.host_by_cause)
+    inputs = inputs._replace(host_by_cause=answer.host_by_cause, record_again=answer.record_again)
     return replace(
         answer,
         headline=headline(inputs, most if is_late else first),

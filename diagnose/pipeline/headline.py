@@ -44,10 +44,13 @@ class HeadlineInputs(NamedTuple):
     is_withheld: bool = False  # the verdict: what the device did is not in the file
     has_steps: bool = True  # found in the file; else the whole recording stands for one
     host_by_cause: Mapping[str, float] = {}  # without a device: shares of the host's time
+    record_again: str = ""  # why the file cannot carry an answer
 
 
 def headline(answer: HeadlineInputs, largest: Finding | None) -> str:
     """Return the verdict in one sentence; the verdict's own word stands before it in every report."""
+    if answer.record_again:
+        return f"Record again first: {lower_first(answer.record_again)}"
     state = _state(answer)
     if answer.is_withheld:
         return f"{state}: graphs ran whose work is not in the file, so there is no verdict."

@@ -93,6 +93,7 @@ def _with_new_answer(d: Diagnosis) -> Diagnosis:
         is_incomplete=bool(d.prescriptions) and d.prescriptions[0].records_again,
         has_steps=d.source.found_steps_by != "none",
         host_by_cause=d.host_by_cause,
+        record_again=d.record_again,
     )
     return replace(
         d,

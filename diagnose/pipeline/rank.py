@@ -28,7 +28,7 @@ from diagnose.pipeline.prescriptions import one_compilation, with_break_even, wo
 from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
-from diagnose.pipeline.trust import is_incomplete, missing_records
+from diagnose.pipeline.trust import is_incomplete, missing_records, why_unusable
 from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
@@ -93,13 +93,13 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         findings=tuple(_shown(t, f) for f in inputs.findings),
         prescriptions=separated(inputs.prescriptions),
         also_possible=part("prescriptions", lambda t: _further(t, inputs, valued.instead)) or (),
-        to_try=part("changes to try", lambda t: to_try(t, shares, operators, inputs.prescriptions)) or (),
+        to_try=part("changes-to-try", lambda t: to_try(t, shares, operators, inputs.prescriptions)) or (),
         replay_error=valued.replayed.error,
         waterfall=steps_after,
         critical_path=valued.path,
         source=source_of(t),
         operators=operators,
-        code=part("code times", code_times),
+        code=part("code-times", code_times),
         picture=part("picture", lambda t: _picture(t, rank.named, rank.capture.trace, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
@@ -108,14 +108,15 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         checked=tuple(rule.META.id for rule in applied_rules(t) if rule.META.needs not in missing),
         not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
         profiler_overhead=rank.recorded_ns / t.steps.step_ns - 1 if rank.is_measured else None,
-        plain_steps=part("plain steps", plain_steps),
-        passes_per_update=part("backward passes", passes_per_update),
+        plain_steps=part("plain-steps", plain_steps),
+        passes_per_update=part("backward-passes", passes_per_update),
         cpu_wait=ready_share(t),
         recorded_step_ns=rank.recorded_ns,
         recording_estimate=part(overhead.PROFILER, overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
         host_by_cause=inputs.host_by_cause,
+        record_again=inputs.record_again,
         legends=analyzers.LEGENDS if t.device_id >= 0 else analyzers.HOST_LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
@@ -162,16 +163,17 @@ def _answer(
 ) -> tuple[HeadlineInputs, Finding | None, Waterfall | None]:
     """Return what the sentences are made of, the dominant finding, and the step after each change."""
     t, notes, step_ns, steps_after = rank.tables, rank.notes, rank.step_ns, valued.waterfall
-    idle = shares if t.device_id >= 0 else {}
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
+    idle = shares if t.device_id >= 0 and not withheld else {}
     queue = t.queue if t.device_id >= 0 and not withheld else None
     partition = t.partition if queue else None
     answer = verdict(queue, partition, idle)
     found = valued.findings
     largest = None if withheld else answering(found, step_ns, has_device=t.device_id >= 0)
-    again = False
+    again, why = False, ""
     with noting("trust", notes):
-        again = is_incomplete(t)
+        why = why_unusable(t)
+        again = bool(why) or is_incomplete(t)
     prescriptions = worth_showing(found, valued.prescribed, steps_after, step_ns)
     with noting("trust", notes):
         prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
@@ -190,7 +192,8 @@ def _answer(
         is_incomplete=again,
         is_withheld=withheld,
         has_steps=t.steps.marked,
-        host_by_cause={} if queue else shares,
+        host_by_cause=shares if t.device_id < 0 else {},
+        record_again=why,
     )
     return inputs, largest, steps_after
 

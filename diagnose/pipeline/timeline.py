@@ -92,8 +92,9 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     inside = (tasks.start < end) & (tasks.end > start)
     kinds = dict(zip(_TASKS, (~(tasks.is_collective | tasks.is_copy), tasks.is_collective, tasks.is_copy), strict=True))
     return [
-        _Bars(_stream(t, stream), category, tasks.row[inside & mask & (tasks.stream == stream)])
-        for stream in distinct(tasks.stream[inside]).tolist()
+        _Bars(_stream(t, stream), category, tasks.row[shown[mask[shown]]])
+        for stream, mine in t.streams.items()
+        if len(shown := mine[inside[mine]])
         for category, mask in kinds.items()
     ]
 
@@ -130,9 +131,8 @@ def _titles(t: Tables) -> dict[str, str]:
         name = known.name.strip() or "thread"
         named = name if known.tid in name else f"{name} {known.tid}"
         titles[_thread(t, thread)] = f"training thread · {named}" if thread == t.main else named
-    for stream in distinct(t.tasks.stream).tolist() if t.device_id >= 0 else []:
-        mine = t.tasks.stream == stream
-        length = (t.tasks.end - t.tasks.start)[mine].astype(np.float64)
+    for stream, mine in t.streams.items() if t.device_id >= 0 else ():
+        length = (t.tasks.end[mine] - t.tasks.start[mine]).astype(np.float64)
         whole = float(length.sum()) or 1.0
         for mask, role in ((t.tasks.is_collective, "communication"), (t.tasks.is_copy, "copies")):
             if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * whole:
@@ -145,9 +145,11 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     events = t.trace.events
     rows = np.concatenate([b.rows for b in bars] or [np.zeros(0, np.intp)]).astype(np.intp)
     counts = [len(b.rows) for b in bars]
-    lanes, categories = (tuple(dict.fromkeys(getattr(b, key) for b in bars)) for key in ("lane", "category"))
-    lane = np.repeat([lanes.index(b.lane) for b in bars], counts).astype(np.int64)
-    category = np.repeat([categories.index(b.category) for b in bars], counts).astype(np.int64)
+    lanes, categories = (
+        {name: i for i, name in enumerate(dict.fromkeys(getattr(b, key) for b in bars))} for key in ("lane", "category")
+    )
+    lane = np.repeat([lanes[b.lane] for b in bars], counts).astype(np.int64)
+    category = np.repeat([categories[b.category] for b in bars], counts).astype(np.int64)
     if len(rows) > MAX_SPANS:
         length = events.end[rows] - events.start[rows]
         keep = np.sort(np.argsort(-length, kind="stable")[:MAX_SPANS])
@@ -157,12 +159,12 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     names, _, name = grouped(events.name[rows])
     of_row = np.full(len(events) + 1, -1, np.int64)
     of_row[rows] = np.arange(len(rows))
-    is_task = among(category, [categories.index(c) for c in _TASKS if c in categories])
+    is_task = among(category, [categories[c] for c in _TASKS if c in categories])
     cause = np.where(is_task, events.cause[rows], -1) if len(rows) else np.zeros(0, np.int64)
     return SpanTable(
-        lanes,
+        tuple(lanes),
         tuple(t.trace.names[i] for i in names.tolist()),
-        categories,
+        tuple(categories),
         lane=lane,
         start=np.maximum(events.start[rows] - start, 0),
         end=np.minimum(events.end[rows], end) - start,

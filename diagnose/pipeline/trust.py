@@ -18,6 +18,13 @@ from diagnose.tables import Tables
 from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.ignored_targets import ignored_targets
+from diagnose.tables.impossible_times import (
+    MAX_CROSSING_SHARE,
+    MAX_OVERLAP_SHARE,
+    MIN_OVERLAP_SHARE,
+    crossing,
+    overlap_share,
+)
 from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
 from diagnose.tables.names import matching, rows_of
 from diagnose.tables.native import runs_no_python
@@ -26,7 +33,7 @@ from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent, plural
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes"]
+__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes", "why_unusable"]
 
 LOST: Final = lost_records.META.id
 COLD: Final = warm_up.META.id
@@ -61,6 +68,17 @@ def is_incomplete(t: Tables) -> bool:
     return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
 
 
+def why_unusable(t: Tables) -> str:
+    """Return why the file cannot carry an answer, however much it holds; "" where it may."""
+    if t.trace.cut:
+        return "The file is cut off: copy or record it again."
+    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
+        return "The times of this file cannot be true: tasks of one stream overlap."
+    if crossing(t).share > MAX_CROSSING_SHARE:
+        return "The times of this file cannot be true: calls of one thread cross each other."
+    return ""
+
+
 def missing_records(t: Tables) -> frozenset[Records]:
     """Return what the recording does not hold, and rules would need."""
     info = t.capture.info
@@ -90,6 +108,11 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads."
+        )
+    if num := crossing(t).num:
+        yield Note(
+            f"Calls of one thread cross each other ({plural(num, 'pair')}), which no run does: the clock was set back, "
+            "or parts of several recordings are in this file."
         )
     if runs_no_python(t):
         yield Note(
@@ -169,6 +192,12 @@ def _of_mode(t: Tables) -> Iterator[Note]:
 
 
 def _of_clocks(t: Tables) -> Iterator[Note]:
+    share = overlap_share(t)
+    if share > MIN_OVERLAP_SHARE:
+        yield Note(
+            f"Tasks of one stream overlap for {percent(share)} of their time, and a stream runs one after the other: "
+            "start or length of some is wrong in this file."
+        )
     launch = t.tasks.launch
     ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
     early = int((ahead > EARLY_NS).sum())

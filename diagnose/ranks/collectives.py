@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, covered
+from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.ranks.purposes import purposes_of
 from diagnose.tables import Tables, shared_table
@@ -223,7 +223,7 @@ def _num_elements(shapes: object) -> int:
     if not isinstance(shapes, list) or not shapes:
         return 0
     if all(isinstance(n, int) for n in shapes):
-        return math.prod(max(n, 0) for n in shapes)
+        return num_elements(max(n, 0) for n in shapes)
     return sum(map(_num_elements, shapes))
 
 

@@ -195,9 +195,9 @@ def _terms(
 
     An edge that a node lacks, one beyond all, begins with the window.
     """
-    lacking = edges >= len(graph.src)
-    edges = np.where(lacking, 0, edges)
-    source, delay = np.where(lacking, 0, graph.src[edges]), np.where(lacking, 0.0, graph.delay[edges])
+    source, delay = np.zeros(len(edges), np.intp), np.zeros(len(edges))
+    there = edges < len(graph.src)
+    source[there], delay[there] = graph.src[edges[there]], graph.delay[edges[there]]
     one, other = late.one[source] + delay, late.other[source] + delay
     return contraction.one[source].tolist(), one.tolist(), contraction.other[source].tolist(), other.tolist()
 
@@ -208,7 +208,10 @@ def _others(graph: Graph, contraction: Contraction, late: Offsets) -> list[list[
     edges = graph.incoming().further
     one, one_late, other, other_late = _terms(graph, contraction, late, edges)
     for place, *terms in zip(contraction.one[graph.dst[edges]].tolist(), one, one_late, other, other_late, strict=True):
-        more[place] = [*(more[place] or []), (terms[0], terms[1]), (terms[2], terms[3])]
+        found = more[place]
+        if found is None:
+            found = more[place] = []
+        found += ((terms[0], terms[1]), (terms[2], terms[3]))
     return more
 
 

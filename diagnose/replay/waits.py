@@ -11,7 +11,6 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct
 from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import AGREE_NS, late_by
@@ -51,13 +50,12 @@ class _Lanes:
         self.end = tasks.end
         self.task: dict[int, Rows] = {}
         self.begun: dict[int, Ints] = {}
-        for stream in distinct(tasks.stream).tolist():
-            mine = np.flatnonzero(tasks.stream == stream)
+        for stream, mine in t.streams.items():
             linked = np.flatnonzero(tasks.launch[mine] >= 0)
             if len(linked):  # what ran before them without a record of its launch was queued before the recording
                 begun[mine[: linked[0]]] = QUEUED_BEFORE
-            mine = mine[np.argsort(begun[mine], kind="stable")]
-            self.task[stream], self.begun[stream] = mine, begun[mine]
+            by_launch = mine[np.argsort(begun[mine], kind="stable")]
+            self.task[stream], self.begun[stream] = by_launch, begun[by_launch]
 
     def last(self, stream: int, before: int) -> int:
         """Return the task that was launched last on the stream before a time, -1 for none."""

@@ -14,7 +14,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import dataclass
-from diagnose.model.intervals import Intervals, among, contains, span
+from diagnose.model.intervals import Intervals, among, contains, rows_of_each, span
 from diagnose.model.rules import Cause
 from diagnose.tables import device, host, names
 from diagnose.tables.causes import Causes, assign
@@ -90,6 +90,12 @@ class Tables:
     def tasks(self) -> device.Tasks:
         """The device's tasks in the window."""
         return device.find_tasks(self.trace, self.device_id, *self.steps.window)
+
+    @cached_property
+    @finished
+    def streams(self) -> Mapping[int, Rows]:
+        """The tasks of each stream, as rows of ``tasks`` in time order; sorted once for any number of streams."""
+        return rows_of_each(self.tasks.stream)
 
     @cached_property
     @finished

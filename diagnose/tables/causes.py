@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import Intervals, intersect, subtract, total
+from diagnose.model.intervals import Intervals, intersect, subtract, total, union
 from diagnose.tables.gaps import Gaps
 
 __all__ = ["Causes", "assign"]
@@ -48,7 +48,7 @@ def assign(
     left = idle
     parts: list[tuple[str, Intervals]] = []
     for rule, claim in claims:
-        mine = intersect(left, claim(left))
+        mine = intersect(left, union(claim(left)))
         left = subtract(left, mine)
         parts.append((rule, mine))
         if not total(left):

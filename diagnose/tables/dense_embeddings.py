@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, union
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
 from diagnose.tables.optimizer_spans import updates
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import shapes_of
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["dense_updates", "in_embedding_backward"]
@@ -55,13 +54,13 @@ def _barely_used(t: Tables) -> frozenset[Shape]:
     for row in rows[wanted[t.trace.events.name[rows]]].tolist():
         given = shapes_of(t.trace, row)
         if len(given) >= 2 and len(given[0]) == 2:
-            looked_up[given[0]] = looked_up.get(given[0], 0) + prod(given[1])
+            looked_up[given[0]] = looked_up.get(given[0], 0) + num_elements(given[1])
     return frozenset(table for table, num in looked_up.items() if num <= MAX_LOOKED_UP * table[0] * t.steps.num)
 
 
 def _share(shapes: tuple[Shape, ...], tables: frozenset[Shape]) -> float:
     """Return the share of an operator's numbers that are such a table's."""
-    sizes = [(prod(shape), shape in tables) for shape in shapes if shape]
+    sizes = [(num_elements(shape), shape in tables) for shape in shapes if shape]
     return sum(size for size, is_table in sizes if is_table) / max(sum(size for size, _ in sizes), 1)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from math import prod
 
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables
 from diagnose.tables.names import JOINS
-from diagnose.tables.shapes import Shape, shapes_in
+from diagnose.tables.shapes import shapes_in
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ATTENTION", "grows"]
@@ -55,7 +55,7 @@ def _grows_with_steps(t: Tables, trace: Trace) -> bool:
         rows, step = rows[step >= 0], step[step >= 0]
         elements = np.zeros(len(trace.names), np.int64)
         for text in distinct(trace.events.shapes[rows]).tolist():
-            elements[text] = max(map(prod, shapes_in(trace.names[text])), default=0)
+            elements[text] = max(map(num_elements, shapes_in(trace.names[text])), default=0)
         largest = np.zeros(steps.num, np.int64)
         np.maximum.at(largest, step, elements[trace.events.shapes[rows]])
         rises = np.diff(largest)

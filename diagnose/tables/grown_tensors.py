@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
 from diagnose.tables.names import JOINS
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import shapes_of
 
 __all__ = ["GrownTensors", "grown_tensors"]
 
@@ -38,10 +37,10 @@ def grown_tensors(t: Tables) -> GrownTensors:
     rows = host_rows(trace, t.named.main, Kind.OP)
     found = []
     for row in rows[joins[trace.events.name[rows]]].tolist():
-        parts = sorted((shape for shape in shapes_of(trace, row) if shape), key=prod)
-        if len(parts) > 1 and prod(parts[-1]) >= MIN_COPIED * sum(map(prod, parts)) > 0:
+        parts = sorted((shape for shape in shapes_of(trace, row) if shape), key=num_elements)
+        if len(parts) > 1 and num_elements(parts[-1]) >= MIN_COPIED * sum(map(num_elements, parts)) > 0:
             found.append(row)
-            if prod(parts[-1]) > prod(largest.whole or (0,)):
+            if num_elements(parts[-1]) > num_elements(largest.whole or (0,)):
                 largest = GrownTensors(EMPTY, parts[-1], parts[-2])
     inner = union((trace.events.start[found], trace.events.end[found]))
     return largest._replace(host=carried_over(t, inner))

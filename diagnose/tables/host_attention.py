@@ -7,20 +7,19 @@ superfluous. A dropout that draws between them keeps the operators apart: on a C
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from diagnose.model.arrays import Ints
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, union
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
 from diagnose.tables.names import matching
 from diagnose.tables.repeated_calls import extent
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import shapes_of
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["HostAttention", "host_attention"]
@@ -91,7 +90,7 @@ def _of_step(named: Tables, step: MatchedStep) -> list[tuple[int, int, int]]:
 
 def _flat(shape: Shape) -> tuple[int, int, int]:
     """Return a shape with all but its last two dimensions in one."""
-    return (prod(shape[:-2]), shape[-2], shape[-1]) if len(shape) >= 3 else _NO_BATCH
+    return (num_elements(shape[:-2]), shape[-2], shape[-1]) if len(shape) >= 3 else _NO_BATCH
 
 
 def _factors(named: Tables, row: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

@@ -8,18 +8,18 @@ stands between the two and is given the logits belongs to them, and so do the fu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, total, union
 from diagnose.model.records import TargetRecord
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.repeated_calls import call_of, extent
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import shapes_of
 
 __all__ = ["IgnoredTargets", "ignored_targets"]
 
@@ -141,8 +141,8 @@ def _weights(name: str, shapes: tuple[Shape, ...], classes: int, targets: int) -
         outer, inner = weights
     if outer != classes or given[-1] != inner:
         return None
-    return weights if targets <= prod(given[:-1]) <= MAX_SHIFT * targets else None
+    return weights if targets <= num_elements(given[:-1]) <= MAX_SHIFT * targets else None
 
 
 def _are_logits(shape: Shape, classes: int, targets: int) -> bool:
-    return len(shape) > 1 and classes in shape and targets <= prod(shape) / classes <= MAX_SHIFT * targets
+    return len(shape) > 1 and classes in shape and targets <= num_elements(shape) / classes <= MAX_SHIFT * targets

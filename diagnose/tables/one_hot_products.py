@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from itertools import takewhile
-from math import prod
 
 import numpy as np
 
@@ -18,11 +17,12 @@ from diagnose.model.arrays import Ints
 from diagnose.model.events import Kind, Trace
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, total, union
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.repeated_calls import extent
-from diagnose.tables.shapes import Shape, shapes_of
+from diagnose.tables.shapes import shapes_of
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["OneHotProducts", "one_hot_products"]
@@ -78,7 +78,7 @@ class _Rows(NamedTuple):
 
     def are_in(self, shape: Shape) -> bool:
         """Return whether a tensor of this shape may be these rows."""
-        return bool(shape) and shape[-1] == self.shape[-1] and prod(shape) == prod(self.shape)
+        return bool(shape) and shape[-1] == self.shape[-1] and num_elements(shape) == num_elements(self.shape)
 
 
 @shared_table

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TypeAlias
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Trace
+from diagnose.model.shapes import Shape
 
-__all__ = ["Shape", "shapes_in", "shapes_of", "shapes_of_each"]
-
-Shape: TypeAlias = tuple[int, ...]
+__all__ = ["shapes_in", "shapes_of", "shapes_of_each"]
 
 
 def shapes_of(trace: Trace, row: int) -> tuple[Shape, ...]:
@@ -36,7 +34,11 @@ def shapes_in(text: str) -> tuple[Shape, ...]:
     found: list[Shape] = []
     for each in given if isinstance(given, list) else []:
         if isinstance(each, list) and each and all(isinstance(part, list) for part in each):
-            found += [tuple(part) for part in each]
+            found += map(_shape, each)
         else:
-            found.append(tuple(each) if isinstance(each, list) else ())
+            found.append(_shape(each))
     return tuple(found)
+
+
+def _shape(given: object) -> Shape:
+    return tuple(given) if isinstance(given, list) and all(isinstance(n, int) for n in given) else ()

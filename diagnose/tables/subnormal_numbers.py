@@ -8,7 +8,6 @@ the recording, so that memory, threads and a busy machine count on both sides.
 from __future__ import annotations
 
 import re
-from math import prod
 
 import numpy as np
 
@@ -18,10 +17,11 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, union
 from diagnose.model.limits import MIN_NUMBERS
 from diagnose.model.records import SubnormalRecord
+from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import carried_over
-from diagnose.tables.shapes import Shape, shapes_of_each
+from diagnose.tables.shapes import shapes_of_each
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["SubnormalNumbers", "subnormal_numbers"]
@@ -94,15 +94,15 @@ def _operators(t: Tables, pattern: re.Pattern[str]) -> list[tuple[int, tuple[Sha
 def _of(shapes: tuple[Shape, ...], tensors: tuple[SubnormalRecord, ...]) -> int:
     """Return which tensor's last two sides an input has, and a whole number of it; -1 for none."""
     for i, tensor in enumerate(tensors):
-        size, sides = prod(tensor.shape), tensor.shape[-2:]
+        size, sides = num_elements(tensor.shape), tensor.shape[-2:]
         for shape in shapes:
-            if shape[-2:] == sides and len(shape) > 1 and prod(shape) % size == 0:
+            if shape[-2:] == sides and len(shape) > 1 and num_elements(shape) % size == 0:
                 return i
     return -1
 
 
 def _numbers(shapes: tuple[Shape, ...]) -> float:
-    num = max((prod(shape) for shape in shapes if shape), default=0)
+    num = max((num_elements(shape) for shape in shapes if shape), default=0)
     return float(num) if num >= MIN_NUMBERS else 0.0
 
 
@@ -111,5 +111,5 @@ def _operations(shapes: tuple[Shape, ...]) -> float:
     given = [shape for shape in shapes if len(shape) >= 2][-2:]
     if len(given) < 2 or given[0][-1] != given[1][-2]:
         return 0.0
-    num = 2.0 * prod(given[0]) * given[1][-1]
+    num = 2.0 * num_elements(given[0]) * given[1][-1]
     return num if num >= MIN_OPERATIONS else 0.0

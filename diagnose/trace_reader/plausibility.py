@@ -7,7 +7,7 @@ After it, and ``check_trace`` verifies it:
   there is no event apart from the rest, and no span longer than the recording and these 30 minutes;
 - every event of the host but the profiler's own (OVERHEAD) is on a thread of ``Trace.threads``;
 - rows of names, threads and causes are in range; a cause is a RUNTIME call with the task's correlation id;
-- sizes are at most 1 PB;
+- sizes are at most 1 PB, and the shapes of an operator have fewer elements than that has bytes;
 - a step mark has a length and a number that fits into int64, and no two marks of a thread overlap by half or more;
 - names hold neither control characters (but tab and line feed) nor halves of surrogate pairs;
 - rank, number of ranks and epoch are not negative, and epoch and times add up within int64.
@@ -29,6 +29,8 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, distinct
+from diagnose.model.shapes import MAX_ELEMENTS, num_elements
+from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.rows import UNKNOWN_NS
 from diagnose.trace_reader.schema import DEVICE_KINDS
@@ -40,6 +42,7 @@ __all__ = [
     "check_trace",
     "implausible_marks",
     "implausible_times",
+    "leave_out_shapes",
     "thread_note",
     "without_thread",
 ]
@@ -53,6 +56,8 @@ _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool
 _ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
 _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
+_ONE_SHAPE, _SIDE = lazy_pattern(r"[^\[\]]+"), lazy_pattern(r"\d+")
+_MAX_DIGITS = len(str(MAX_ELEMENTS))  # which also bounds how long a number takes to be read
 
 
 def implausible_times(columns: _Columns, names: Sequence[str]) -> tuple[Mask | None, tuple[Note, ...]]:
@@ -162,6 +167,30 @@ def bound_sizes(columns: _Columns) -> None:
             column[huge if name == "size" else huge & of_memory] = -1
 
 
+def leave_out_shapes(columns: _Columns, names: Sequence[str]) -> tuple[Note, ...]:
+    """Put -1, for not recorded, in the place of shapes of more elements than any memory holds."""
+    shapes = columns["shapes"]
+    if shapes.strides == (0,):
+        return ()
+    huge = [text for text in distinct(shapes[shapes >= 0]).tolist() if _is_huge(names[text])]
+    if not huge:
+        return ()
+    left_out = among(shapes, huge)
+    shapes[left_out] = -1
+    count = num_events(int(left_out.sum()))
+    return (Note(f"Left out, since no memory holds tensors of such a size: the shapes of {count}."),)
+
+
+def _is_huge(text: str) -> bool:
+    """Return whether the shapes of a list have ``MAX_ELEMENTS`` elements or more together."""
+    if len(text) <= _MAX_DIGITS:
+        return False
+    shapes = [_SIDE.findall(shape) for shape in _ONE_SHAPE.findall(text)]
+    if any(len(side) > _MAX_DIGITS for shape in shapes for side in shape):
+        return True
+    return sum(num_elements(map(int, shape)) for shape in shapes if shape) >= MAX_ELEMENTS
+
+
 def check_trace(trace: Trace) -> None:
     """Verify what this module guarantees; tests call it on everything that was read.
 
@@ -207,6 +236,9 @@ def _broken(trace: Trace) -> Iterator[str]:
         "causes are of tasks": bool(among(e.kind[tasks], DEVICE_KINDS).all()),
         "causes share the id": bool((e.correlation[calls] == e.correlation[tasks]).all()),
         "sizes are bounded": int(e.size.min()) >= -MAX_BYTES and int(e.size.max()) <= MAX_BYTES,
+        "shapes are bounded": not any(
+            _is_huge(trace.names[text]) for text in distinct(e.shapes[e.shapes >= 0]).tolist()
+        ),
         "step marks are steps": marks is None and not unfit,
         "names can be shown": all(text == printable(text) for text in texts),
         "ranks are numbers": trace.rank >= 0 and trace.world_size >= 1,

@@ -17,6 +17,7 @@ from diagnose.trace_reader.plausibility import (
     bound_sizes,
     implausible_marks,
     implausible_times,
+    leave_out_shapes,
     thread_note,
     without_thread,
 )
@@ -76,6 +77,7 @@ def finish(rows: EventRows) -> Table | None:
     columns["cause"] = _find_causes(columns["kind"], columns["correlation"], columns["name"], names)
     columns["size"] = _sizes(columns)
     bound_sizes(columns)
+    notes += leave_out_shapes(columns, names)
     _narrow_ids(columns)
     return Table(Events(**read_only(columns)), names, first_ns, int(twice.sum()), notes)
 

@@ -56,6 +56,11 @@ class CopyPlan:
     unreadable: list[str] = field(default_factory=list)
     largest: tuple[int, str] = (0, "")
 
+    def kind_of(self, original: Path) -> Kind | None:
+        """Return what stands for a file in a copy whose root stands for the root of the file system."""
+        entry = self.entries.get(str(original.relative_to(original.anchor)))
+        return entry.kind if entry is not None else None
+
     @property
     def is_large(self) -> bool:
         """Return whether copying takes long enough to be announced."""

@@ -37,7 +37,7 @@ def main() -> NoReturn:
     order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     os.set_inheritable(order["pipe"], False)
     guard = _Guard(order["pipe"], order["grace_s"])
-    ended = guard.run(order["command"], order["environment"], order["writable"])
+    ended = guard.run(order["command"], order["environment"], order["writable"], order["hosts"])
     if ended is None and order["remove"] and _is_closed(order["pipe"]):
         _remove(order["remove"])
     _leave(ended)
@@ -62,9 +62,14 @@ class _Guard:
     def _on_signal(self, number: int, _frame: object) -> None:
         self._asked = self._asked or number == signal.SIGTERM
 
-    def run(self, command: list[str], environment: Mapping[str, str], writable: list[str] | None) -> int | None:
-        """Return the status of the command, None where it was ended; it may write to ``writable`` only, if given."""
-        self._pid = _start(command, environment, writable)
+    def run(
+        self, command: list[str], environment: Mapping[str, str], writable: list[str] | None, hosts: str | None
+    ) -> int | None:
+        """Return the status of the command, None where it was ended.
+
+        It may write to ``writable`` only, if given, and has no network if there is a file ``hosts`` for its names.
+        """
+        self._pid = _start(command, environment, writable, hosts)
         while self._status is None and not self._asked and not self._parent_is_gone():
             self._reap()
         ended = self._status
@@ -117,7 +122,7 @@ class _Guard:
         return bool(below)
 
 
-def _start(command: list[str], environment: Mapping[str, str], writable: list[str] | None) -> int:
+def _start(command: list[str], environment: Mapping[str, str], writable: list[str] | None, hosts: str | None) -> int:
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -131,6 +136,10 @@ def _start(command: list[str], environment: Mapping[str, str], writable: list[st
         for number in (*HANDLED, *IGNORED):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
+        if hosts is not None:
+            from diagnose.trials.isolation import isolate
+
+            isolate(hosts)
         if writable is not None:
             from diagnose.trials.protection import restrict
 

@@ -1,4 +1,4 @@
-"""Notices when the user's own files change while trials run: sizes, times and inodes, contents of small files.
+"""Notices when the user's own files change while trials run: sizes, times, modes, owners, contents of small files.
 
 What is looked at: the working folder, the script's folder, and what links of the working folder lead to, each up to a
 number of entries. What is not: environments with installed packages, repositories of git, folders of editors and tools,
@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +24,16 @@ MAX_LINKED_ENTRIES = 20_000  # of each folder outside that a link leads to: some
 MAX_HASHED_BYTES, MAX_HASHED_TOTAL = 1 << 20, 64 << 20
 UNWATCHED = LEFT_OUT | {".git", ".hg", ".svn", ".idea", ".vscode", ".ipynb_checkpoints", "__pycache__"}
 SHOWN = 3  # names in a sentence
+TIME = "modification time"
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
     size: int
-    mtime_ns: int
     inode: tuple[int, int]
-    ctime_ns: int
+    ctime_ns: int  # of the last change of any kind: no program can set it
+    attributes: Mapping[str, object]
     digest: bytes = b""  # of a small file
 
 
@@ -75,10 +77,11 @@ class Originals:
     def look(self) -> Changes:
         """Compare the files with what they were; a file that another process still writes, as a log, is left out."""
         now = dict(self._files())
-        found = {path: "was changed" for path in self._before if path in now and not self._is_same(path, now[path])}
+        different = {path: self._difference(path, now[path]) for path in self._before if path in now}
+        found = {path: what for path, what in different.items() if what}
         found |= {path: "is gone" for path in self._before if path not in now and not os.path.lexists(path)}
         found |= {path: "was made, where a link had led nowhere" for path in self._missing if Path(path).exists()}
-        new = tuple(path for path in now if path not in self._known)
+        new = tuple(path for path in now if path not in self._known and not stat.S_ISDIR(now[path].st_mode))
         self._known |= set(new)
         return Changes(self._without_open_files(found), new)
 
@@ -91,19 +94,31 @@ class Originals:
             del self._before[path]
         return {path: what for path, what in found.items() if path not in ignored}
 
-    def _is_same(self, path: str, found: os.stat_result) -> bool:
-        known = self._before[path]
-        stamp = (found.st_size, found.st_mtime_ns, _inode(found), found.st_ctime_ns)  # no program can set the last
-        if stamp == (known.size, known.mtime_ns, known.inode, known.ctime_ns):
-            return True
-        return bool(known.digest) and known.size == found.st_size and known.digest == _digest(path)
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return the size in bytes of every file that is looked at."""
+        return {path: known.size for path, known in self._before.items() if TIME in known.attributes}
+
+    def _difference(self, path: str, found: os.stat_result) -> str:
+        """Return what is different, "" if nothing is: the same content written again is, by its time."""
+        known, is_folder = self._before[path], stat.S_ISDIR(found.st_mode)
+        if found.st_ctime_ns == known.ctime_ns and _inode(found) == known.inode:
+            return ""
+        attributes = _attributes(path, found)
+        names = [name for name, value in attributes.items() if value != known.attributes.get(name)]
+        digest = _digest(path) if known.digest else b""
+        is_same = is_folder or (known.size == found.st_size and digest in (known.digest, b""))
+        if is_same and names and (is_folder or known.digest or TIME not in names):
+            return f"has another {' and '.join(names)}"
+        return "" if is_same and (is_folder or known.digest) else "was changed"
 
     def _described(self, path: str, found: os.stat_result) -> _File:
         digest = b""
-        if found.st_size <= MAX_HASHED_BYTES and self._hashed + found.st_size <= MAX_HASHED_TOTAL:
+        is_small = found.st_size <= MAX_HASHED_BYTES and self._hashed + found.st_size <= MAX_HASHED_TOTAL
+        if stat.S_ISREG(found.st_mode) and is_small:
             self._hashed += found.st_size
             digest = _digest(path)
-        return _File(found.st_size, found.st_mtime_ns, _inode(found), found.st_ctime_ns, digest)
+        return _File(found.st_size, _inode(found), found.st_ctime_ns, _attributes(path, found), digest)
 
     def _files(self) -> Iterator[tuple[str, os.stat_result]]:
         for folder in self.folders:
@@ -112,7 +127,7 @@ class Originals:
             yield from self._below(path, MAX_LINKED_ENTRIES, environments=True)
 
     def _below(self, top: Path, limit: int, *, environments: bool) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the regular files of a folder, or the one file that ``top`` is; links are not followed."""
+        """Yield the folders and regular files of a folder, or the one file that ``top`` is; links are not followed."""
         without = {os.path.realpath(path) for path in self.without}
         waiting = [os.path.realpath(top)]
         if not top.is_dir():
@@ -125,10 +140,11 @@ class Originals:
                 if limit < 0:
                     self._leave_out(top)
                     return
-                found = _stat_of(child)
+                found = _stat_of(child) if child.path not in without else None
                 if found is None or stat.S_ISREG(found.st_mode):
                     yield from [(child.path, found)] if found else []
-                elif stat.S_ISDIR(found.st_mode) and child.name not in UNWATCHED and child.path not in without:
+                elif stat.S_ISDIR(found.st_mode) and child.name not in UNWATCHED:
+                    yield child.path, found
                     waiting += [child.path] if environments or not is_environment(Path(child.path)) else []
 
     def _leave_out(self, top: Path) -> None:
@@ -153,6 +169,27 @@ def _children(folder: str) -> list[os.DirEntry[str]]:
 
 def _inode(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+def _attributes(path: str, found: os.stat_result) -> dict[str, object]:
+    """Return what can be set besides the content; the time of a folder's last change follows from what it holds."""
+    attributes: dict[str, object] = {
+        "mode": stat.S_IMODE(found.st_mode),
+        "owner": (found.st_uid, found.st_gid),
+        "extended attributes": _extended(path),
+    }
+    return attributes if stat.S_ISDIR(found.st_mode) else {**attributes, TIME: found.st_mtime_ns}
+
+
+def _extended(path: str) -> dict[str, bytes]:
+    if sys.platform != "linux":
+        return {}
+    try:
+        return {
+            name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)
+        }
+    except OSError:  # a file system without them
+        return {}
 
 
 def _digest(path: str) -> bytes:

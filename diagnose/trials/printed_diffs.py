@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import AddStatement, EditLoop
+from diagnose.changes.common.prescribe import also_possible
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.errors import UsageError
 from diagnose.model.locations import Where
@@ -37,22 +38,35 @@ def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:
     A prescription that has a diff keeps it; one whose edit does not fit keeps its example. So do all without libcst.
     """
     found = tuple(_with_diff(diagnosis, p, script) for p in diagnosis.prescriptions)
-    changed = any(new is not old for new, old in zip(found, diagnosis.prescriptions, strict=True))
-    return replace(diagnosis, prescriptions=separated(found)) if changed else diagnosis
+    if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
+        return diagnosis
+    further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})
+    return replace(diagnosis, prescriptions=separated(found), also_possible=further)
 
 
 def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescription:
     edit = CHANGES[p.id].edit if p.id in CHANGES else None
     if p.diff or p.arguments.get("by_hand") or not isinstance(edit, AddStatement | EditLoop):
         return p
+    other = p
     for file, name in _files(diagnosis, p, script):
         if isinstance(edit, AddStatement) and not file.samefile(script):
             continue  # a setting of the whole process
         made = _edited(diagnosis, p, file)
-        if made is not None:
-            before, after = made
+        if made is None:
+            continue
+        before, after, why = made
+        if after != before:
             return replace(p, diff=file_diff(before, after, name), edits=_edits(before, after, name))
-    return p
+        if isinstance(edit, EditLoop) and why and why == edit.gains_nothing:
+            other = _first_further(diagnosis, p)
+    return other
+
+
+def _first_further(diagnosis: Diagnosis, p: Prescription) -> Prescription:
+    """Return the first further change of the same rule that fits, ``p`` itself if none does."""
+    found = (also for f in diagnosis.findings if f.rule == p.rule for also in also_possible(f, diagnosis.step_ns))
+    return next(found, p)
 
 
 def _files(diagnosis: Diagnosis, p: Prescription, script: Path) -> Iterator[tuple[Path, str]]:
@@ -65,19 +79,19 @@ def _files(diagnosis: Diagnosis, p: Prescription, script: Path) -> Iterator[tupl
             yield file, file.relative_to(here).as_posix()
 
 
-def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str] | None:
-    """Return the source before and after the edit, None where it does not fit or shows a credential."""
+def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str, str] | None:
+    """Return the source before and after the edit, and why it is the same; None if the edit shows a credential."""
     device = "cuda" if diagnosis.queue else "cpu"
     arguments = {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, file)}
     try:
         before = file.read_bytes().decode()
-        after, done, _left = edited_source(before, file.name, [p.id], {p.id: arguments})
+        after, _done, left = edited_source(before, file.name, [p.id], {p.id: arguments})
         ast.parse(after)
     except (OSError, ValueError, SyntaxError, UsageError):
         return None
     shown = file_diff(before, after, "")
     is_safe = "\r" not in before and all(mask_code(line) == line for line in shown.splitlines())
-    return (before, after) if done and after != before and is_safe else None
+    return (before, after, left.get(p.id, "")) if is_safe else None
 
 
 def _edits(before: str, after: str, name: str) -> tuple[Where, ...]:

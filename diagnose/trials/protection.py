@@ -1,8 +1,7 @@
-"""Lets a run write to its own folders only, by Landlock of Linux: the user's files can be read and nothing more.
+"""Lets a run write to a list of places only, by Landlock of Linux: other files can be read and nothing more.
 
-What a run may write to: the copy of the working folder and the folder of its results, temporary folders, devices, and
-the caches of tools (hidden folders of the home, and those that the environment names). Landlock takes back no right on
-a folder below one that has it, so a folder that may be written and holds the project is given entry by entry.
+Landlock restricts opening for writing, creating, removing and renaming. It does not restrict modes, owners, times and
+extended attributes of files: `diagnose.trials.originals` notices those.
 
 It imports the standard library only, since the guard of every run does the restricting.
 """
@@ -14,34 +13,11 @@ import os
 import stat
 import struct
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
-__all__ = ["can_restrict", "restrict", "writable_places"]
+__all__ = ["can_restrict", "restrict"]
 
 MIN_ABI = 2  # of Linux 5.19; the first one forbids to move a file from one folder to another
-SHARED = ("/tmp", "/var/tmp", "/dev", "/proc", "/run")
-CACHES = (
-    "CUDA_CACHE_PATH",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "HF_DATASETS_CACHE",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "MPLCONFIGDIR",
-    "NUMBA_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TORCH_EXTENSIONS_DIR",
-    "TORCH_HOME",
-    "TRANSFORMERS_CACHE",
-    "TRITON_CACHE_DIR",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_RUNTIME_DIR",
-    "XDG_STATE_HOME",
-)  # variables of the environment that name folders
 
 # of linux/landlock.h; the numbers of the calls are the same on every architecture that torch runs on
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -57,19 +33,7 @@ def can_restrict() -> bool:
     return _abi() >= MIN_ABI
 
 
-def writable_places(cwd: Path, own: Iterable[Path]) -> list[str]:
-    """Return the files and folders that a run may write to: nothing in the working folder, nothing beside it.
-
-    ``own`` are the folders of the run itself, which may lie anywhere.
-    """
-    here = cwd.resolve()
-    named = [Path(path) for path in (*SHARED, tempfile.gettempdir(), *_caches())]
-    roots = dict.fromkeys(path.resolve() for path in named if path.exists())
-    places = [place for root in roots for place in _outside(root, here)]
-    return [*dict.fromkeys(str(place) for place in (*(path.resolve() for path in own), *places))]
-
-
-def restrict(places: Sequence[str]) -> None:
+def restrict(places: Iterable[str]) -> None:
     """Take the right to write anywhere else from this process and from all that it will start.
 
     Raises:
@@ -116,25 +80,3 @@ def _opened(place: str) -> Iterator[tuple[int, bool]]:
         yield descriptor, stat.S_ISDIR(os.fstat(descriptor).st_mode)
     finally:
         os.close(descriptor)
-
-
-def _caches() -> list[str]:
-    found = [os.environ[name] for name in CACHES if os.environ.get(name)]
-    with contextlib.suppress(OSError, RuntimeError), os.scandir(Path.home()) as entries:
-        found += [entry.path for entry in entries if entry.name.startswith(".") and entry.is_dir()]
-    return found
-
-
-def _outside(root: Path, here: Path) -> list[Path]:
-    """Return the root, or of one that holds the working folder what does not lie beside that."""
-    if root.is_relative_to(here):
-        return []
-    if not here.is_relative_to(root):
-        return [root]
-    found = []
-    while root != here.parent:
-        below = root / here.relative_to(root).parts[0]
-        with contextlib.suppress(OSError), os.scandir(root) as entries:
-            found += [Path(entry.path) for entry in entries if entry.path != str(below) and not entry.is_symlink()]
-        root = below
-    return found

@@ -7,9 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -23,23 +22,22 @@ from diagnose.text.masking import MASK, mask_command
 from diagnose.text.plain_text import clean
 from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
+from diagnose.trials.isolation import hosts_text
+from diagnose.trials.limits import Limits, limits_of
 from diagnose.trials.original_names import name_originals
-from diagnose.trials.originals import Originals
-from diagnose.trials.protection import can_restrict, writable_places
+from diagnose.trials.refusals import why_refused
 from diagnose.trials.run_folder import VARIABLE
 from diagnose.trials.run_results import last_line, read_result, shorten
 from diagnose.trials.spec import TrialRequest, TrialResult
-from diagnose.trials.surroundings import below, plan_surroundings
-from diagnose.trials.working_copy import WorkingCopy
+from diagnose.trials.trackers import offline_settings
+from diagnose.trials.workplace import ROOT, Workplace
 
 __all__ = ["Command", "Runner"]
 
 BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
-# In a copy: bytecode of modules is not written beside the user's sources, and asking git for its state is only reading
-PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-COPY = "cwd"  # below the run's own folder: stands for the root of the file system
+INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
 GRACE_S = 5.0  # between asking a process to end and ending it
 
 
@@ -65,7 +63,7 @@ class Runner:
     """Starts one process at a time; every file of a run lies in a folder of its own under ``folder``.
 
     With ``cwd_mode`` "copy" all runs share one copy of the working folder, which is put back before each and sees what
-    lies around the original. Where the system can restrict a process, a run can write to nothing of the user's;
+    lies around the original. ``limits`` are what a run may write to and reach, everything that protects unless given.
     ``changed`` names those of the user's files that changed all the same: then no further run starts.
     """
 
@@ -83,10 +81,8 @@ class Runner:
     report: Callable[[str], None] = lambda _text: None
     changed: str = ""
     edits: bool = True  # whether changes can be made in the script's text
-    _copy: WorkingCopy | None = None
-    _surroundings: WorkingCopy | None = None
-    _originals: Originals | None = None
-    _writable: list[str] | None = None  # None: a run may write wherever the user may
+    limits: Limits | None = None
+    _workplace: Workplace | None = None
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Run the script with patches and return what was measured; a failure is a result too.
@@ -106,9 +102,10 @@ class Runner:
         return run
 
     def close(self) -> None:
-        """Remove the copy of the working folder."""
-        if self._surroundings is not None:
-            self._surroundings.remove()
+        """Remove the copy of the working folder, and the backup of files that have not changed."""
+        if self._workplace is not None:
+            self._keep_changes(self._workplace.remove())
+            self._workplace = None
 
     @property
     def _private(self) -> Path:
@@ -117,7 +114,7 @@ class Runner:
     @property
     def _root(self) -> Path:
         """Return what stands for the root of the file system: an original below it is copied or linked."""
-        return self._private / COPY
+        return self._private / ROOT
 
     def _order(self, ids: Sequence[str]) -> TrialRequest:
         mine = {name: self.arguments[name] for name in ids if name in self.arguments}
@@ -142,76 +139,52 @@ class Runner:
         shorten(self.last_log)
         if self.cwd_mode == "copy":
             name_originals(folder, self._root)
-        self._verify()
+        if self._workplace is not None:
+            self._keep_changes(self._workplace.verify())
         last = last.replace(str(self._root), "")
-        return replace(read_result(folder, order, code, timeout_s, last), wall_s=time.monotonic() - began)
+        run = read_result(folder, order, code, timeout_s, last)
+        why = why_refused(run.failure, self.enforced)
+        return replace(run, failure=f"{run.failure}{why}", wall_s=time.monotonic() - began)
+
+    @property
+    def enforced(self) -> Limits:
+        """Return what a run may write to and reach."""
+        if self.limits is None:
+            self.limits = limits_of(self._private, self.folder.absolute(), restricted=self.cwd_mode == "copy")
+        return self.limits
+
+    def _keep_changes(self, sentence: str) -> None:
+        if sentence:
+            self.changed = sentence
+            self.report(sentence)
 
     def _working_folder(self) -> Path:
+        self._private.mkdir(parents=True, exist_ok=True)
         if self.cwd_mode == "same":
             return self.command.cwd
-        if self._copy is None or self._surroundings is None:
-            self._prepare()
-        assert self._copy is not None
-        assert self._surroundings is not None
-        self._surroundings.restore()
-        self._copy.restore()
-        return self._copy.path
-
-    def _prepare(self) -> None:
-        """Plan the copy unless that was done, and remember what the user's files look like."""
-        private = self._private
-        private.mkdir(parents=True, exist_ok=True)
-        without = (private, self.folder.absolute())
-        self.plan = self.plan or plan_copy(self.command.cwd, without=without, target=private)
-        if self.plan.is_large:
-            self.report(f"copying the working folder, {self.plan.size_text}, to {private}")
-        if self.plan.unreadable:
-            num, first = len(self.plan.unreadable), clean(self.plan.unreadable[0])
-            self.report(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
-        around = plan_surroundings(self.command.cwd, without=without)
-        for folder in around.unreadable:
-            self.report(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
-        self._surroundings = WorkingCopy(around, self._root)
-        self._copy = WorkingCopy(self.plan, below(self._root, around.source))
-        if can_restrict():
-            self._writable = writable_places(self.command.cwd, without)
-        linked = [*self.plan.linked, *_outside(self.command), *([] if self._writable else _project(around.source))]
-        self._originals = Originals([self.command.cwd], linked, (*without, self.command.cwd))
-        if self._originals.unverified:
-            names = ", ".join(map(clean, self._originals.unverified))
-            self.report(f"{names} holds too many files to see whether the script writes there")
-
-    def _verify(self) -> None:
-        if self._originals is None:
-            return
-        changes = self._originals.look()
-        if changes.new:
-            more = f" and {len(changes.new) - 1} more" if len(changes.new) > 1 else ""
-            self.report(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
-        if changes.found:
-            self.changed = _sentence(changes.text, self._saved(changes.found))
-            self.report(self.changed)
-
-    def _saved(self, changed: Iterable[str]) -> Path | None:
-        try:
-            return self._copy.saved(changed) if self._copy is not None else None
-        except OSError:  # no room: what has happened is reported all the same
-            return None
+        if self._workplace is None:
+            results = self.folder.absolute()
+            plan = self.plan or plan_copy(self.command.cwd, without=(self._private, results), target=self._private)
+            folder = _script_folder(self.command)
+            self._workplace = Workplace(plan, self._private, results, folder, self.enforced, self.report)
+        return self._workplace.restore()
 
     def _settings(self, ids: Sequence[str]) -> dict[str, str]:
-        """Return what a run must find in its environment: for one that compiles, a cache that all such runs share.
+        """Return what a run must find in its environment: in a copy the caches that all runs share.
 
-        A temporary folder that holds the project is one that a restricted run may not write to: it has its own.
+        In the working folder itself, one that compiles has a cache apart: a run that is killed leaves half a file.
         """
         found = {"PYTHONUNBUFFERED": "1"}
-        if self._copy is not None:
-            found |= {**PROTECTED, "PWD": str(self._copy.path)}
-        if any_compiles(ids):
+        if self.enforced.is_offline:
+            trackers = self._private / "trackers"
+            trackers.mkdir(exist_ok=True)
+            found |= offline_settings(trackers)
+        if self.enforced.is_isolated:
+            found |= INTERFACES
+        if self._workplace is not None:
+            found |= self._workplace.settings()
+        elif any_compiles(ids):
             found[CACHE] = str(self.folder.absolute() / "compiled")
-        if self._writable is not None and os.path.realpath(tempfile.gettempdir()) not in self._writable:
-            temporary = self._private / "tmp"
-            temporary.mkdir(exist_ok=True)
-            found["TMPDIR"] = str(temporary)
         return found
 
     def _wait(
@@ -243,8 +216,19 @@ class Runner:
 
     def _script(self) -> list[str]:
         """Return the words that start the script: of a file in the working folder its copy is run."""
-        words, copy = _absolute(self.command), self._copy
-        return words if copy is None else [_in_copy(word, self.command.cwd, copy.path) for word in words]
+        words = _absolute(self.command)
+        if self._workplace is None:
+            return words
+        return [_in_copy(word, self.command.cwd, self._workplace.path) for word in words]
+
+    def _hosts(self) -> str | None:
+        """Write the file of host names that an isolated run has; return its path."""
+        if not self.enforced.is_isolated:
+            return None
+        path = self._private / "hosts"
+        path.write_text(hosts_text(), encoding="utf-8")
+        path.chmod(0o644)
+        return str(path)
 
     def _start(
         self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]
@@ -262,7 +246,8 @@ class Runner:
             "command": command,
             "environment": settings,
             "remove": str(self.private or ""),
-            "writable": self._writable,
+            "writable": None if self.enforced.writable is None else list(self.enforced.writable),
+            "hosts": self._hosts(),
         }
         (folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
         root = str(Path(diagnose.__file__).parents[1])
@@ -294,25 +279,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _outside(command: Command) -> list[Path]:
-    """Return the script's folder where it is not below the working folder."""
+def _script_folder(command: Command) -> Path:
     if command.script[0] == "-m":
-        return []
-    folder = Path(command.cwd, command.script[0]).resolve().parent
-    return [] if folder.is_relative_to(command.cwd.resolve()) else [folder]
-
-
-def _sentence(changes: str, saved: Path | None) -> str:
-    before = f" What was there before is in {saved}." if saved is not None else ""
-    return (
-        f"{clean(changes)} while the trials ran, so no further one was started.{before} If the script writes "
-        "there, let it write below its working folder, or allow it with --cwd-mode same; if not, prove again."
-    )
-
-
-def _project(cwd: Path) -> list[Path]:
-    """Return the repository that the working folder is a part of, which a run that nothing restricts could change."""
-    return next(([folder] for folder in cwd.parents if (folder / ".git").exists()), [])
+        return command.cwd.resolve()
+    return Path(command.cwd, command.script[0]).resolve().parent
 
 
 def _absolute(command: Command) -> list[str]:

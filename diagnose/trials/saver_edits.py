@@ -1,114 +1,77 @@
-"""The edit of a syntax tree that lets a thread write checkpoints, and waits for it where the script needs the file."""
+"""The edit of a syntax tree that lets a thread write checkpoints, and waits for it before what may use the file."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import libcst as cst
 from libcst import matchers as m
 
-from diagnose.trials.replaced_calls import with_calls
+from diagnose.trials.saver_flow import Waits, find_waits
 
 __all__ = ["with_background_saver"]
 
-_SAVE = m.Call(func=m.Attribute(value=m.Name("torch"), attr=m.Name("save")))
-_IMPORT = m.Import() | m.ImportFrom()
-# What reads, moves or removes files, by its name alone: an unneeded wait returns at once.
-_OF_TORCH = m.Attribute(value=m.Name("torch"), attr=m.Name("load"))
-_OF_SHUTIL = m.Attribute(value=m.Name("shutil"))
-_OF_OS = m.Attribute(
-    value=m.Name("os"), attr=m.OneOf(*map(m.Name, ("replace", "rename", "remove", "unlink", "link", "symlink")))
-)
-_OF_A_PATH = m.Attribute(attr=m.OneOf(*map(m.Name, ("unlink", "rmdir", "read_bytes"))))
-_MOVES_A_PATH = m.Attribute(attr=m.OneOf(m.Name("rename"), m.Name("replace")))  # that of a str takes two
-_USES_FILES = m.Call(func=_OF_TORCH | _OF_SHUTIL | _OF_OS | _OF_A_PATH) | m.Call(
-    func=_MOVES_A_PATH, args=[m.Arg(keyword=None, star="")]
-)
-_TEMPORARY = m.Call(func=m.Name("TemporaryDirectory") | m.Attribute(attr=m.Name("TemporaryDirectory")))
+_IMPORT = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
+_MAKES_SAVER = "from diagnose.kernels.saving import BackgroundSaver\n_saver = BackgroundSaver()\n"
 
 
 def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
-    """Let every `torch.save` be a `BackgroundSaver`'s; the end of the program waits for it, and what uses the files."""
+    """Let every `torch.save` be a `BackgroundSaver`'s; what may use the files waits for it, and so does the end."""
     if "BackgroundSaver" in tree.code:
         return tree, "the script uses BackgroundSaver itself"
-
-    def change(call: cst.Call) -> cst.Call | str:
-        if not m.matches(call, _SAVE):
-            return ""
-        if len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args):
-            return "its torch.save has options, or its arguments have names"
-        return call.with_changes(func=cst.parse_expression("_saver.save"))
-
-    changed, why = with_calls(tree, ("save",), change)
-    if why:
-        return tree, why
-    at = _line_after_imports(changed)
-    waits = _Waits()
-    later = cst.Module(changed.body[at:]).visit(waits).body
-    # What runs before the saver is made waits for nothing; a function that stands there runs later.
-    before = [
-        line.visit(waits) if m.matches(line, m.FunctionDef() | m.ClassDef()) else line for line in changed.body[:at]
-    ]
-    if waits.why:
-        return tree, waits.why
-    made = cst.parse_module("import atexit\n_saver = BackgroundSaver()\natexit.register(_saver.close)\n").body
-    return changed.with_changes(body=[*before, *made, *later]), ""
+    if re.search(r"\b_saver\b", tree.code):
+        return tree, "the script has a name _saver itself"
+    at = _line_after_torch(tree)
+    if at == 0:
+        return tree, "the script does not import torch at its top"
+    found = find_waits(tree)
+    if found.why:
+        return tree, found.why
+    changed = cst.ensure_type(tree.visit(_Editor(found)), cst.Module)
+    made = cst.parse_module(_MAKES_SAVER).body
+    return changed.with_changes(body=[*changed.body[:at], *made, *changed.body[at:]]), ""
 
 
-def _line_after_imports(tree: cst.Module) -> int:
-    imports = [i for i, line in enumerate(tree.body) if m.matches(line, m.SimpleStatementLine(body=[_IMPORT]))]
-    return imports[-1] + 1 if imports else int(tree.get_docstring() is not None)
+def _line_after_torch(tree: cst.Module) -> int:
+    """Return the line after the imports of which one is torch's, 0 if there is none."""
+    first = next((i for i, line in enumerate(tree.body) if m.matches(line, _IMPORT) and _imports_torch(line)), None)
+    if first is None:
+        return 0
+    return next((i for i in range(first, len(tree.body)) if not m.matches(tree.body[i], _IMPORT)), len(tree.body))
+
+
+def _imports_torch(line: cst.CSTNode) -> bool:
+    return any(
+        isinstance(alias.name, cst.Name) and alias.name.value == "torch" and alias.asname is None
+        for alias in m.findall(line, m.ImportAlias())
+        if isinstance(alias, cst.ImportAlias)
+    )
+
+
+class _Editor(cst.CSTTransformer):
+    """Replaces the calls, and puts the waits where they were found to be needed."""
+
+    def __init__(self, found: Waits) -> None:
+        super().__init__()
+        self.found = found
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> Any:  # libcst has no narrower type
+        updated: Any = super().on_leave(original_node, updated_node)
+        if original_node in self.found.saves:
+            return updated.with_changes(func=cst.parse_expression("_saver.save"))
+        if original_node in self.found.at_end:
+            inner = updated.body if isinstance(updated.body, cst.BaseSuite) else updated
+            is_line = isinstance(inner, cst.SimpleStatementSuite)
+            inner = inner.with_changes(body=[*inner.body, _wait() if is_line else cst.SimpleStatementLine([_wait()])])
+            updated = inner if isinstance(updated, cst.Module) else updated.with_changes(body=inner)
+        if original_node not in self.found.before:
+            return updated
+        if isinstance(updated, cst.SimpleStatementSuite):
+            return updated.with_changes(body=[_wait(), *updated.body])
+        line = cst.SimpleStatementLine([_wait()], leading_lines=updated.leading_lines)
+        return cst.FlattenSentinel([line, updated.with_changes(leading_lines=())])
 
 
 def _wait() -> cst.Expr:
     return cst.Expr(cst.parse_expression("_saver.wait()"))
-
-
-class _Waits(cst.CSTTransformer):
-    """Puts a wait before each statement that uses files, and at the end of what a temporary folder lives for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.why = ""
-
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
-        del original_node
-        if not m.findall(updated_node, _USES_FILES):
-            return updated_node
-        line = cst.SimpleStatementLine([_wait()], leading_lines=updated_node.leading_lines)
-        return cst.FlattenSentinel([line, updated_node.with_changes(leading_lines=())])
-
-    def leave_SimpleStatementSuite(
-        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
-    ) -> cst.SimpleStatementSuite:
-        del original_node
-        if not m.findall(updated_node, _USES_FILES):
-            return updated_node
-        return updated_node.with_changes(body=[_wait(), *updated_node.body])
-
-    def leave_With(self, original_node: cst.With, updated_node: cst.With) -> cst.With:
-        del original_node
-        if not any(m.matches(item.item, _TEMPORARY) for item in updated_node.items):
-            return updated_node
-        body = updated_node.body
-        last = _wait() if isinstance(body, cst.SimpleStatementSuite) else cst.SimpleStatementLine([_wait()])
-        return updated_node.with_changes(body=body.with_changes(body=[*body.body, last]))
-
-    def visit_If(self, node: cst.If) -> None:
-        self._look(node.test)
-
-    def visit_While(self, node: cst.While) -> None:
-        self._look(node.test)
-
-    def visit_For(self, node: cst.For) -> None:
-        self._look(node.iter)
-
-    def visit_WithItem(self, node: cst.WithItem) -> None:
-        self._look(node.item)
-
-    def visit_Lambda(self, node: cst.Lambda) -> None:
-        self._look(node.body)
-
-    def _look(self, head: cst.CSTNode) -> None:
-        if m.findall(head, _USES_FILES):
-            self.why = "it reads or moves files in the head of a statement, where no line can wait for the last one"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from diagnose.errors import UsageError
@@ -18,7 +16,6 @@ from diagnose.trials.copying import copy_file, remove_tree
 __all__ = ["WorkingCopy"]
 
 FOLDERS = ("folder", "copy")
-SAVED_PREFIX = "diagnose-saved-"  # a folder that stays: nothing removes it but its owner
 
 
 class WorkingCopy:
@@ -52,28 +49,6 @@ class WorkingCopy:
                 f"{f' ({error.filename})' if error.filename else ''}; make room, set TMPDIR to a larger disk, or let "
                 "the runs share the folder itself with --cwd-mode same."
             ) from error
-
-    def saved(self, originals: Iterable[str]) -> Path | None:
-        """Copy what these files of the user held, as far as no run has changed its copy, to a folder that stays.
-
-        Returns:
-            The folder, None where there was nothing to save.
-        """
-        folder: Path | None = None
-        wanted = set(originals)
-        for name, entry in self._plan.entries.items():
-            path = self.path / name
-            if entry.kind == "file" and entry.source in wanted and self._is_intact(name):
-                folder = folder or Path(tempfile.mkdtemp(prefix=SAVED_PREFIX))
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                copy_file(str(path), folder / name)
-        return folder
-
-    def _is_intact(self, name: str) -> bool:
-        try:
-            return _stamp((self.path / name).lstat()) == self._stamps.get(name)
-        except OSError:
-            return False
 
     def remove(self) -> None:
         """Remove the folder."""

@@ -10,7 +10,7 @@ When it does not help
 
 Cost
     Waiting as above (`waiting_share`), and the activations of micro batches under way: of all with ``gpipe``, of as
-    many as there are ranks with ``1f1b``.
+    many as there are ranks with ``1f1b``. One all-reduce of two numbers per step, which compares the ranks' batches.
 
 Numerics
     Equal to rounding: gradients are means over micro batches. BatchNorm sees micro batches.
@@ -23,6 +23,7 @@ Example::
     optimizer = torch.optim.AdamW(pipeline.parameters())  # those of this rank's layers
     for x, y in loader:  # the same batches on all ranks
         loss = pipeline.step(x, y)  # None but on the last rank
+        pipeline.clip_gradients(1.0)  # by the norm over all ranks, which clip_grad_norm_ does not know
         optimizer.step()
         optimizer.zero_grad()
     val_loss = pipeline.evaluate(x, y)  # of batches of any size, without gradients
@@ -41,12 +42,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
+from diagnose.kernels._gradient_norm import clip_gradients
 from diagnose.kernels.distributed._agreement import whole_group
+from diagnose.kernels.distributed._same_batches import SameOnRanks
 from diagnose.kernels.distributed._stages import balanced
 
 __all__ = ["Pipeline", "Schedule", "balanced"]
 
 Schedule: TypeAlias = Literal["gpipe", "1f1b", "interleaved"]
+BATCHES = (
+    "The ranks of a pipeline were given different batches, so that the targets are not those of the inputs; leave "
+    "DistributedSampler out, and draw the same order on all ranks."
+)
 STAGES_A_RANK = 2  # of an interleaved pipeline: halves the waiting, doubles what is sent
 
 
@@ -95,6 +102,7 @@ class Pipeline:
             )
         self._group, self._device = group, torch.device(device)
         self._criterion, self._num_layers = criterion, len(layers)
+        self._same = SameOnRanks(group, self._device, (BATCHES,))
         self._initialized = False
         self.stages = {
             number: nn.Sequential(*layers[self.cuts[number] : self.cuts[number + 1]]).to(device)
@@ -151,6 +159,13 @@ class Pipeline:
             for name, p in stage.named_parameters():
                 yield _renumbered(name, self.cuts[number]), p
 
+    def clip_gradients(self, max_norm: float) -> Tensor | None:
+        """Scale gradients so that the norm over all stages is ``max_norm`` at most; return the norm before, a scalar.
+
+        All ranks call it. ``torch.nn.utils.clip_grad_norm_`` would take each rank's norm for the whole.
+        """
+        return clip_gradients(self.parameters(), max_norm, group=self._group)
+
     def state_dict(self) -> dict[str, Any]:
         """Return parameters and buffers of this rank's layers, with the names that they have in the whole model."""
         return {
@@ -204,13 +219,14 @@ class Pipeline:
         """Add the gradients of one batch, on all ranks with the same one; return its mean loss on the last rank.
 
         Raises:
-            ValueError: the batch cannot be cut into micro batches of one size.
+            ValueError: the batch cannot be cut into micro batches of one size, or ranks were given different ones.
         """
         if len(x) % self.num_micro_batches or not len(x):
             raise ValueError(
                 f"A batch of {len(x)} cannot be cut into {self.num_micro_batches} micro batches of one size; "
                 "drop the last batch (drop_last=True), or choose a number that divides it."
             )
+        self._same.check((x, target))
         losses: list[Tensor] = []
         inputs = (x,) if self.is_first else ()
         if self.is_last:

@@ -15,6 +15,8 @@ Cost
     the learning rate are read on the host, so a step cannot be captured in a CUDA graph; take torch's with
     ``capturable=True`` for that.
 
+    Sharded parameters (DTensors) are stepped in each rank's part, complex ones as pairs of numbers.
+
 Numerics
     AdamW's formula in float32, each result rounded once, also for 16-bit parameters; float64 parameters run in
     float64 through plain operators. Agrees with torch's to rounding (relative 1e-6 in float32 for one step).
@@ -42,16 +44,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diagnose.kernels._gradient_norm import MIN_NORM, local, norm_of, placement
 from diagnose.kernels.ops._adamw_step import adamw_step, squares_by_formula
 from diagnose.kernels.ops._choice import chosen
 
 __all__ = ["FusedAdamW", "adamw_step", "clip_factor"]
 
-MIN_NORM = 1e-6  # as torch's clip_grad_norm_ adds it, so that no gradient at all divides nothing by nothing
-
 
 def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """Return min(1, ``max_norm`` / norm of all gradients) on the device, for ``grad_scale``; nothing is waited for.
+
+    Of sharded gradients it is the norm of the whole; their ranks all call it.
 
     Raises:
         ValueError: ``max_norm`` is not positive, or no parameter has a gradient.
@@ -61,11 +64,7 @@ def clip_factor(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         raise ValueError(f"clip_factor needs max_norm > 0, not {max_norm}.")
     if not grads:
         raise ValueError("clip_factor found no gradient; call it after backward.")
-    norms = list(torch._foreach_norm(grads))
-    if len({grad.device for grad in grads}) > 1:
-        norms = [norm.to(grads[0].device) for norm in norms]
-    total = torch.linalg.vector_norm(torch.stack(norms).float())
-    return (max_norm / (total + MIN_NORM)).clamp(max=1.0)  # type: ignore[no-any-return]  # a tensor
+    return (max_norm / (norm_of(grads).float() + MIN_NORM)).clamp(max=1.0)
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -153,12 +152,16 @@ class FusedAdamW(torch.optim.AdamW):
 
 def _clipping(work: list[tuple[_Rows, list[Tensor]]], max_norm: float, grad_scale: Tensor | None) -> Tensor | None:
     """Return by what the gradients are multiplied, so that the norm of all of them is ``max_norm`` at most."""
-    parts = [part for rows, grads in work if grads for part in rows.squares(grads)]
-    if not parts:
+    everything = [grad for _, grads in work for grad in grads]
+    if not everything:
         return grad_scale
-    device = parts[0].device
-    total = parts[0].sum() if len(parts) == 1 else torch.stack([part.sum().to(device) for part in parts]).sum()
-    norm = total.sqrt()
+    device = local(everything[0]).device
+    if not all(rows.is_ordinary for rows, _ in work):
+        norm = norm_of(everything)
+    else:
+        parts = [part for rows, grads in work if grads for part in rows.squares(grads)]
+        total = parts[0].sum() if len(parts) == 1 else torch.stack([part.sum().to(device) for part in parts]).sum()
+        norm = total.sqrt()
     if grad_scale is None:
         return (max_norm / (norm + MIN_NORM)).clamp(max=1.0)
     scale = grad_scale.to(device)
@@ -181,8 +184,10 @@ class _Rows:
             state["step"] = step
         self._params, self._states = params, states
         self._columns = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
-        self._addresses = [list(map(Tensor.data_ptr, column)) for column in (params, *self._columns[:2])]
-        self._ordinary = all(type(param) in (Tensor, torch.nn.Parameter) for param in params)
+        self.is_ordinary = all(type(p) in (Tensor, torch.nn.Parameter) and not p.is_complex() for p in params)
+        self._address = Tensor.data_ptr if self.is_ordinary else _local_address
+        self._addresses = [list(map(self._address, column)) for column in (params, *self._columns[:2])]
+        self._stepped = [self._parts(column) for column in (params, *self._columns[:2])]
         self._dtypes = list(map(_dtype, params))
         self._prepared: Any = None  # the Triton launcher's
 
@@ -196,13 +201,15 @@ class _Rows:
                 for name, column in zip(("exp_avg", "exp_avg_sq", "step"), self._columns, strict=True)
             )
             and all(
-                list(map(Tensor.data_ptr, column)) == addresses
+                list(map(self._address, column)) == addresses
                 for column, addresses in zip((params, *self._columns[:2]), self._addresses, strict=True)
             )
         )
 
     def run(self, grads: list[Tensor], grad_scale: Tensor | None, group: dict[str, Any]) -> None:
         """Step these parameters, and count their steps."""
+        if not self.is_ordinary:
+            grads = self._parts(list(map(_placed, self._params, grads)))
         numbers = self._steps.tolist()
         lr, betas, eps, decay = float(group["lr"]), group["betas"], group["eps"], group["weight_decay"]
         if len(set(numbers)) == 1 and (prepared := self._launcher(grads)) is not None:
@@ -213,13 +220,15 @@ class _Rows:
             torch.autograd.graph.increment_version(self._params)
         else:
             by_step = defaultdict(list)
-            for number, *row in zip(numbers, self._params, grads, *self._columns[:2], strict=True):
-                by_step[int(number) + 1].append(row)
+            for number, grad, param, *row in zip(numbers, grads, *self._stepped, strict=True):
+                by_step[int(number) + 1].append([param, grad, *row])
             for number, rows in by_step.items():
                 adamw_step(
                     *map(list, zip(*rows, strict=True)), step=number, lr=lr, betas=betas, eps=eps, weight_decay=decay,
                     maximize=group["maximize"], grad_scale=grad_scale,
                 )  # fmt: skip
+            if not self.is_ordinary:
+                torch.autograd.graph.increment_version(self._params)
         self._steps += 1
 
     def squares(self, grads: list[Tensor]) -> list[Tensor]:
@@ -227,15 +236,31 @@ class _Rows:
         prepared = self._launcher(grads)
         return [squares_by_formula(grads)] if prepared is None else prepared.squares(grads)
 
+    def _parts(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return what AdamW's formula steps: of DTensors this rank's part, of complex numbers both parts."""
+        if self.is_ordinary:
+            return tensors
+        parts = map(local, tensors)
+        return [torch.view_as_real(part) if part.is_complex() else part for part in parts]
+
     def _launcher(self, grads: list[Tensor]) -> Any:
         """Return the Triton launcher where it may run without the operator, whose checks take milliseconds."""
-        if not self._ordinary or torch.compiler.is_compiling():
+        if not self.is_ordinary or torch.compiler.is_compiling():
             return None
         if chosen("diagnose::adamw", self._params) != "triton" or list(map(_dtype, grads)) != self._dtypes:
             return None
         if self._prepared is None:
             self._prepared = _program().Prepared(self._params, *self._columns[:2])
         return self._prepared
+
+
+def _local_address(tensor: Tensor) -> int:
+    return local(tensor).data_ptr()
+
+
+def _placed(param: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient cut as its parameter is."""
+    return grad if placement(grad) == placement(param) else grad.redistribute(param.device_mesh, param.placements)  # type: ignore[attr-defined]  # a DTensor's
 
 
 _dtype = operator.attrgetter("dtype")

@@ -39,8 +39,8 @@ from torch.nn import functional as F  # its usual name
 from torch.utils.checkpoint import checkpoint
 
 from diagnose.kernels.ops._linear_loss import linear_loss
-from diagnose.kernels.ops._losses import rows_losses, sum_of_losses
-from diagnose.kernels.ops.custom_op import checked, transforming
+from diagnose.kernels.ops._losses import rows_losses, sum_of_losses, widened
+from diagnose.kernels.ops.custom_op import checked, sharded, transforming
 
 __all__ = ["cross_entropy", "linear_cross_entropy"]
 
@@ -66,6 +66,11 @@ def cross_entropy(
     """
     _check_numbers(label_smoothing, reduction)
     checked("cross_entropy", logits=logits)
+    if sharded(logits, target):
+        rows = widened(logits) if logits.dim() < 3 else widened(logits).movedim(-1, 1)  # as torch's has the classes
+        return F.cross_entropy(
+            rows, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+        )
     if reduction == "none" or transforming():  # which batches the rows' losses, not their sum
         loss = rows_losses(logits, target, ignore_index, float(label_smoothing))[0]
         return _reduced(loss, target, ignore_index, reduction)
@@ -102,7 +107,11 @@ def linear_cross_entropy(  # a layer's arguments, and a loss's
         )
     if chunk < 1:
         raise ValueError(f"linear_cross_entropy needs chunk >= 1, not {chunk}.")
-
+    if sharded(hidden, weight, target):
+        logits = F.linear(hidden, weight, bias)
+        return cross_entropy(
+            logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+        )
     if reduction == "none" or transforming():
         losses = _losses_in_chunks(hidden, weight, target, bias, chunk, ignore_index, float(label_smoothing))
         return _reduced(losses, target, ignore_index, reduction)

@@ -54,7 +54,17 @@ from diagnose.kernels.ops import native
 from diagnose.kernels.ops._batching import batching
 from diagnose.kernels.ops._choice import Implementation, chosen, using
 
-__all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
+__all__ = [
+    "FLOATING",
+    "Implementation",
+    "Operator",
+    "checked",
+    "operator",
+    "same_shape",
+    "sharded",
+    "transforming",
+    "using",
+]
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -88,9 +98,12 @@ class Operator:
         self._casts = casts  # under autocast
 
     def __call__(self, *arguments: Any) -> Any:  # as the schema has it
-        """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators."""
+        """Run the operator; or its formula, under transforms of `torch.func` that torch has not opened to operators.
+
+        The formula too if a tensor is a DTensor: torch knows how its own operators are sharded.
+        """
         if torch.compiler.is_compiling():
-            return self.definition(*arguments)
+            return (self._eager if sharded(*arguments) else self.definition)(*arguments)
         if self._is_checked and self._is_plain(arguments):
             return self._run_directly(arguments)
         if not all(isinstance(arguments[place], Tensor) for place in self._places):
@@ -124,6 +137,8 @@ class Operator:
 
     def _needs_formula(self, arguments: tuple[Any, ...]) -> bool:
         functorch = torch._C._functorch
+        if sharded(*arguments):
+            return True
         if not transforming():
             return False
         stack = functorch.get_interpreter_stack()
@@ -216,6 +231,11 @@ def _register_autocast(defined: CustomOpDef, device: str, dtype: torch.dtype) ->
 def transforming() -> bool:
     """Return whether a transform of `torch.func` is at work, outside of compiling."""
     return not torch.compiler.is_compiling() and bool(torch._C._functorch.get_interpreter_stack())
+
+
+def sharded(*arguments: Any) -> bool:
+    """Return whether an argument, or an entry of a list among them, is a DTensor."""
+    return any(hasattr(tensor, "to_local") for tensor in _tensors(arguments))
 
 
 def checked(operation: str, *, dtypes: Sequence[torch.dtype] = FLOATING, **tensors: Tensor | None) -> None:

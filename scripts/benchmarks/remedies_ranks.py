@@ -31,7 +31,7 @@ from diagnose.kernels.distributed.launch import launched
 from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh
 from diagnose.kernels.distributed.pipelined import Pipeline
-from diagnose.kernels.distributed.tensor_parallel import tensor_parallel
+from diagnose.kernels.distributed.tensor_parallel import Side, tensor_parallel
 from diagnose.kernels.distributed.uneven import Balance, LossWeights, UnevenBatches
 from diagnose.kernels.distributed.zero import zero_optimizer
 
@@ -82,7 +82,9 @@ def memory(_quick: bool) -> Iterator[Row]:
     all_of = local(sharded.parameters()) + local(state_of(optimizer))
     yield _bytes("`fully_sharded`, parameters and state of a rank", parameters + state, all_of)
     wide = network()
-    tensor_parallel(wide, build_mesh("cpu", {"tensor": RANKS}), {"0": "column", "2": "row", "4": "column", "6": "row"})
+    sides: dict[str, Side] = {"0": "column", "2": "row", "4": "column", "6": "row"}
+    sample = (torch.ones(1, WIDTH),)
+    tensor_parallel(wide, build_mesh("cpu", {"tensor": RANKS}), sides, sample=sample, data_ranks=1)
     yield _bytes("`tensor_parallel`, parameters of a rank, 4 of 8 layers", parameters, local(wide.parameters()))
     pipeline = Pipeline(list(network()), nn.functional.cross_entropy, num_micro_batches=4)
     yield _bytes("`pipelined`, parameters of a rank", parameters, local(pipeline.parameters()))

@@ -236,7 +236,7 @@ def test_most_changes_can_be_proved():
     # once. Derived from patch and edit, the set would repeat `trial_method`.
     assert {name for name in CHANGES if trial_method(name) == "edited copy"} == {
         "clip-in-update", "defer-sync", "eight-bit-optimizer", "make-on-device", "no-contiguous", "remove-synchronize",
-        "shard-optimizer", "stay-on-device",
+        "save-in-background", "shard-optimizer", "stay-on-device",
     }  # fmt: skip
 
 

@@ -1,9 +1,6 @@
 """Patches that run the bundled modules: what they change from outside, and that they undo it."""
 
 import functools
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -75,41 +72,6 @@ def test_workers_live_on(patched):
     assert DataLoader([1], num_workers=1).persistent_workers is True
     assert DataLoader([1]).persistent_workers is False
     assert (len(log.done), log.refused) == (1, ["a DataLoader: it has no workers"])
-
-
-def test_files_are_written_by_a_thread_and_are_there_afterwards(tmp_path):
-    log = Log()
-    undo = patch_of("save-in-background").install(log, {})
-    for _ in range(2):  # the second waits until the first is written
-        torch.save({"x": torch.ones(2)}, tmp_path / "state.pt")
-    undo()
-    assert torch.load(tmp_path / "state.pt", weights_only=True)["x"].tolist() == [1, 1]
-    assert log.done == ["torch.save: the file is written by a background thread"]
-    assert log.refused == [], "what the thread itself saves is no call of the script"
-
-
-def test_what_copies_reads_moves_or_removes_a_file_waits_for_it(patched, tmp_path):
-    patched("save-in-background")
-    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-        last, best, moved = (Path(folder, name) for name in ("last.pt", "best.pt", "moved.pt"))
-        for number in range(3):
-            torch.save(torch.full((1 << 22,), number), last)
-            shutil.copyfile(last, best)
-            assert torch.load(best)[0] == number
-            torch.save(torch.full((1 << 22,), -number), str(last))
-            assert torch.load(last)[0] == -number
-            torch.save(torch.zeros(1 << 22), last)
-            last.replace(moved)
-        torch.save(torch.zeros(1 << 22), last)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_open_file_is_written_at_once(patched, tmp_path):
-    log = patched("save-in-background")
-    with (tmp_path / "other.pt").open("wb") as opened:
-        torch.save([1], opened)
-    assert torch.load(tmp_path / "other.pt", weights_only=True) == [1]
-    assert log.refused == ["a torch.save to an open file, or with options"]
 
 
 def test_gradients_are_set_to_none(patched):

@@ -10,6 +10,7 @@ import pytest
 from diagnose.cli.commands import cli
 from diagnose.cli.main import run
 from diagnose.cli.settings import defaults_of
+from diagnose.errors import UsageError
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no parser of TOML")
 
@@ -93,8 +94,9 @@ def test_the_nearest_project_with_the_table_counts(tmp_path):
     [
         ("[tool.diagnose.trase]\nsteps = 1\n", "has no table 'trase'"),
         ("[tool.diagnose]\nsteps = 1\n", "has no table 'steps'"),
-        ("[tool.diagnose.trace]\nstep = 1\n", "cannot set 'step'"),
-        ("[tool.diagnose.prove]\nyes = true\n", "cannot set 'yes'"),
+        ("[tool.diagnose.trace]\nstep = 1\n", "has no 'step'; use one of copy, "),
+        ("[tool.diagnose.prove]\nyes = true\n", "cannot set 'yes' for every run; type --yes"),
+        ("[tool.diagnose.gate]\nupdate = true\n", "cannot set 'update' for every run; type --update"),
         ("[tool.diagnose]\nignore = 'data-stall'\n", "Invalid ignore of [tool.diagnose]"),
         ("[tool.diagnose.trace\n", "cannot be read"),
         ("[tool.diagnose.watch]\nevery = 'often'\n", "Invalid value for '--every'"),
@@ -104,6 +106,40 @@ def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(every, tmp_path, ca
     (tmp_path / "pyproject.toml").write_text(text)
     assert run(["watch", "train.py"]) == 2
     assert said in capsys.readouterr().err
+
+
+# All options that a table may set: how long and what to measure, how much the analysis may take, and what is shown.
+ALLOWED = {
+    "trace": "steps skip step-on max-seconds max-mb quick keep-going copy ranks verbose lang select ignore",
+    "analyze": "workers max-memory no-cache cross-check verbose lang select ignore",
+    "summarize": "workers max-memory no-cache",
+    "reduce": "workers max-memory no-cache verbose lang select ignore",
+    "prove": "apply budget step-on verbose lang select ignore",
+    "compare": "tolerance lang select ignore",
+    "gate": "tolerance runs lang select ignore",
+    "what-if": "apply lang",
+    "monitor": "interval seconds gpus lang",
+    "watch": "name every step-on slow windows window-mb",
+    "export": "select ignore",
+    "serve": "lang",
+}
+
+
+@pytest.mark.parametrize("command", list(cli.commands))
+def test_a_project_sets_what_is_measured_and_shown_and_nothing_else(tmp_path, command):
+    options = [each for each in cli.commands[command].params if isinstance(each, click.Option) and not each.hidden]
+    names = {name[2:] for each in options for name in each.opts if name.startswith("--")}
+    refused = {}
+    for name in names:
+        (tmp_path / "pyproject.toml").write_text(f"[tool.diagnose.{command}]\n{name} = 1\n")
+        try:
+            defaults_of(cli, tmp_path)
+        except UsageError as error:
+            refused[name] = str(error).partition(": ")[2]
+    assert names - set(refused) == set(ALLOWED.get(command, "").split())
+    assert refused == {
+        name: f"[tool.diagnose.{command}] cannot set '{name}' for every run; type --{name}." for name in refused
+    }
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

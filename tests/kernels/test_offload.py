@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from diagnose.kernels._host_copies import memory_of
+from diagnose.kernels._host_copies import fill, room_for
 from diagnose.kernels.offload import ActivationOffload, offload_optimizer_state
 
 
@@ -19,8 +19,8 @@ class Apart:
         return not hasattr(tensor, "on_host")
 
     def out(self, tensor):
-        host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-        memory_of(host).copy_(memory_of(tensor))
+        host = room_for(tensor)
+        fill(host, tensor)
         host.on_host = True
         self.outs += 1
         return host, ("out", self.outs)
@@ -30,8 +30,8 @@ class Apart:
         assert host.on_host
         self.backs += 1
         self.events.append(f"back {done[1]}")
-        tensor = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype)
-        memory_of(tensor).copy_(memory_of(host))
+        tensor = room_for(host)
+        fill(tensor, host)
         return tensor, ("back", done[1])
 
     def hand_over(self, tensor, done):
@@ -135,6 +135,44 @@ def test_two_backward_passes_over_one_graph():
     loss.backward()
     for grad, p in zip(once, model.parameters(), strict=True):
         assert torch.equal(p.grad, 2 * grad)
+
+
+class Block(nn.Module):
+    """Attention whose queries, keys and values are parts of one product, and layers of its own size."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.product, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self.layers = nn.LayerNorm(width), nn.Sequential(nn.Linear(width, 2 * width), nn.GELU())
+
+    def forward(self, x):
+        parts = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.product(self.norm(x)).chunk(3, -1))
+        x = x + self.out(nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2).flatten(2))
+        return self.layers(x) * x[:, :1, ::2].repeat_interleave(4, -1).expand(-1, x.shape[1], -1)
+
+
+def test_attention_sends_no_more_than_save_on_cpu():
+    torch.manual_seed(0)
+    model, x = Block(), torch.randn(2, 16, 32)
+    saved = []
+
+    def keep(tensor):
+        origin = tensor if tensor._base is None else tensor._base
+        if not isinstance(origin, nn.Parameter):
+            saved.append(tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(x).sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    offload = ActivationOffload(min_bytes=0, copies=Apart())
+    with offload:
+        loss = model(x).sum()
+    loss.backward()
+    assert 0 < offload.num_bytes <= sum(saved)
+    for parameter, grad in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(parameter.grad, grad)
 
 
 def test_strides_survive():

@@ -1,11 +1,15 @@
 """Samples written into shards come back as they were."""
 
+import io
 import tarfile
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from diagnose.kernels import shard_writing
-from diagnose.kernels.shard_writing import READERS, folder_samples, table_samples, write_shards
+from diagnose.kernels.shard_writing import READERS, dataset_samples, folder_samples, table_samples, write_shards
 
 
 @pytest.fixture
@@ -30,6 +34,42 @@ def test_a_shard_ends_with_the_sample_that_fills_it(images, tmp_path, max_bytes)
     }  # fmt: skip
     assert contents(shards[1]) == {"000000002.jpg": b"three", "000000002.cls": b"1"}
     assert len(list((tmp_path / "shards").iterdir())) == 2, "no part of a shard is left"
+
+
+class Pairs:
+    """Samples that are parts of one tensor, and of another dtype each."""
+
+    def __init__(self, num):
+        self.rows = torch.arange(4.0 * num).view(num, 4).t()
+
+    def __len__(self):
+        return self.rows.shape[1]
+
+    def __getitem__(self, index):
+        return {"row": self.rows[:, index], "half": self.rows[:, index].half()}, index, f"sample {index}"
+
+
+def test_samples_of_a_dataset_come_back_as_they_are_in_little_room():
+    pairs = Pairs(1000)
+    samples = [sample["pth"] for sample in dataset_samples(pairs)]
+    assert max(map(len, samples)) < 4000, "the whole tensor was written with each part"
+    loaded = [torch.load(io.BytesIO(data), weights_only=True) for data in samples]
+    order = [index for _, index, _ in loaded]
+    assert order != sorted(order), "shards are shuffled as a whole, so classes would stay together"
+    assert sorted(order) == list(range(1000))
+    for tensors, index, name in loaded:
+        assert torch.equal(tensors["row"], pairs[index][0]["row"])
+        assert tensors["half"].dtype == torch.float16
+        assert name == f"sample {index}"
+    again = [sample["pth"] for sample in dataset_samples(pairs)]
+    assert again == samples
+    assert [torch.load(io.BytesIO(s["pth"]))[1] for s in dataset_samples(Pairs(20), seed=None)] == list(range(20))
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), Path("x")], ids=["array", "object"])
+def test_what_shards_cannot_give_back_is_named(value):
+    with pytest.raises(TypeError, match=r"Sample 0 holds more than tensors .* torch.from_numpy"):
+        list(dataset_samples([(torch.zeros(2), value)]))
 
 
 def test_a_table_names_files_and_labels(images, tmp_path):

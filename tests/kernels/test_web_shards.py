@@ -1,5 +1,7 @@
+import copy
 import gzip
 import io
+import os
 import pickle
 import sys
 import tarfile
@@ -127,6 +129,98 @@ def test_a_loaded_position_is_saved_again_as_it_is(shards):
         batches.load_state_dict({"step": 3})
 
 
+class WithProcess:
+    """Returns a label and the process that decoded it."""
+
+    def __call__(self, label):
+        return torch.tensor([label, os.getpid()])
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_stay_from_epoch_to_epoch(shards, context):
+    arguments = {"batch_size": 4, "transforms": (torch.from_numpy, WithProcess())}
+    batches = WebShards(shards, FIELDS, num_workers=2, multiprocessing_context=context, **arguments)
+    processes, orders = set(), []
+    for epoch in range(3):
+        batches.set_epoch(epoch)
+        seen = torch.cat([y for _, y in batches])
+        processes |= set(seen[:, 1].tolist())
+        orders.append(seen[:, 0].tolist())
+    assert len(processes) == 2, "workers were started again"
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    for epoch, order in enumerate(orders):
+        once = WebShards(shards, FIELDS, num_workers=2, persistent_workers=False, **arguments)
+        once.set_epoch(epoch)
+        assert torch.cat([y[:, 0] for _, y in once]).tolist() == order, "the epoch did not reach the workers"
+    assert len(set(map(tuple, orders))) == 3
+
+
+def test_a_loop_that_was_left_leaves_its_workers_to_the_next(shards):
+    arguments = {"batch_size": 2, "transforms": (torch.from_numpy, WithProcess()), "num_workers": 2}
+    batches = WebShards(shards, FIELDS, **arguments)
+    left = iter(batches)
+    first = next(left)[1]
+    batches.set_epoch(1)
+    inner = torch.cat([y for _, y in batches])
+    assert sorted(inner[:, 0].tolist()) == list(range(20))
+    rest = torch.cat([first, *(y for _, y in left)])
+    assert sorted(rest[:, 0].tolist()) == list(range(20)), "two loops took each other's samples"
+    assert not set(rest[:, 1].tolist()) & set(inner[:, 1].tolist())
+    left = iter(batches)
+    next(left)
+    left.close()
+    again = torch.cat([y for _, y in batches])
+    assert again[:, 0].tolist() == inner[:, 0].tolist()
+    assert set(again[:, 1].tolist()) <= set(rest[:, 1].tolist()), "workers were started again"
+
+
+def test_after_an_error_a_loop_has_workers(shards):
+    batches = WebShards(shards, FIELDS, batch_size=2, num_workers=2, transforms=(torch.from_numpy, Twelfth()))
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            list(batches)
+    assert len(copy.deepcopy(batches).recipe.shards) == 4
+
+
+class Twelfth:
+    def __call__(self, label):
+        return 12 // (12 - label)
+
+
+@pytest.mark.parametrize("shuffle", [0, 100])
+@pytest.mark.parametrize(("sizes", "ranks", "workers"), [([10], 1, 2), ([10], 3, 0), ([4, 7, 1], 2, 2), ([1], 1, 2)])
+def test_readers_without_a_shard_of_their_own_share_the_samples_of_one(
+    tmp_path, write_shards, sizes, ranks, workers, shuffle
+):
+    pytest.importorskip("webdataset", reason="the webdataset package is not installed")
+    shards = write_shards(tmp_path, sizes)
+    for epoch in range(2):
+        seen = []
+        for rank in range(ranks):
+            recipe = WebShards(shards, FIELDS, batch_size=2, num_workers=workers, shuffle=shuffle)
+            recipe.place = (rank, ranks)  # of ranks that may end at different times, which is refused
+            recipe.set_epoch(epoch)
+            seen += labels(recipe)
+        assert sorted(seen) == list(range(sum(sizes)))
+
+
+def test_a_reader_without_a_sample_cannot_fill_its_batches(tmp_path, write_shards):
+    pytest.importorskip("webdataset", reason="the webdataset package is not installed")
+    shards = write_shards(tmp_path, [2])
+    arguments = {"num_ranks": 3, "batch_size": 1, "epoch_batches": 4}
+    for rank in range(2):
+        assert len(set(labels(WebShards(shards, FIELDS, rank=rank, **arguments)))) == 1
+    with pytest.raises(ValueError, match="Reader 3 has no sample: 3 readers share"):
+        list(WebShards(shards, FIELDS, rank=2, **arguments))
+
+
+@pytest.mark.parametrize("transforms", [(), (float,)])
+def test_one_field_is_the_sample(shards, transforms):
+    batches = list(WebShards(shards, "y.cls", batch_size=5, shuffle=0, transforms=transforms))
+    assert torch.cat(batches).tolist() == list(range(20))
+    assert batches[0].dtype == (torch.float64 if transforms else torch.int64)
+
+
 def test_transforms_and_partial_batches(shards):
     batches = list(WebShards(shards, FIELDS, batch_size=8, transforms=(torch.from_numpy, str), shuffle=0))
     assert [len(y) for _, y in batches] == [8, 8, 4]
@@ -135,7 +229,6 @@ def test_transforms_and_partial_batches(shards):
 
 def test_wrong_arguments_are_refused(shards, tmp_path, write_shards):
     for arguments, said in (
-        ({"num_workers": 3, "rank": 0, "num_ranks": 2, "epoch_batches": 1}, r"4 shards for 2 rank\(s\) with 3 reader"),
         ({"rank": 0, "num_ranks": 2}, "give epoch_batches"),
         ({"batch_size": 0}, ">= 1, not 0"),
         ({"transforms": (str,)}, "one transform for each"),
@@ -149,6 +242,8 @@ def test_wrong_arguments_are_refused(shards, tmp_path, write_shards):
     (empty,) = write_shards(tmp_path, [0])
     with pytest.raises(ValueError, match="hold no sample"):
         list(WebShards([empty], FIELDS, batch_size=2))
+    with pytest.raises(ValueError, match="got no shards"):
+        WebShards([], FIELDS, batch_size=2)
 
 
 class Gadget:

@@ -10,6 +10,7 @@ from diagnose.model.intervals import (
     grouped,
     intersect,
     longer_than,
+    rows_of_each,
     span,
     subtract,
     total,
@@ -92,3 +93,10 @@ def test_equal_values_are_put_together():
     found = grouped(np.array([7, 3, 7, 5, 3]))
     assert [part.tolist() for part in found] == [[3, 5, 7], [1, 3, 0], [2, 0, 2, 1, 0]]
     assert [part.tolist() for part in grouped(np.empty(0, np.int64))] == [[], [], []]
+
+
+def test_the_rows_of_each_value():
+    found = rows_of_each(np.array([7, 3, 7, 5, 3]))
+    assert {value: rows.tolist() for value, rows in found.items()} == {3: [1, 4], 5: [3], 7: [0, 2]}
+    assert list(found) == [3, 5, 7]
+    assert rows_of_each(np.empty(0, np.int64)) == {}

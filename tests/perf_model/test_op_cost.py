@@ -1,5 +1,7 @@
 """The work of operators from their shapes."""
 
+import json
+
 import pytest
 
 from diagnose.perf_model.op_cost import cost_of, is_pointwise, output_size
@@ -68,6 +70,27 @@ def test_what_shapes_do_not_tell(op, shapes, types):
 def test_a_text_that_is_no_list_of_shapes(shapes):
     assert cost_of("aten::add", shapes, '["float"]') is None
     assert output_size(shapes, '["float"]') == 0
+
+
+CONVOLUTION = [[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []]
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "values"),
+    [
+        ("aten::convolution", CONVOLUTION, ["", "", "", "[0, 0]", "[0]", "[1]", "False", "[0]", "1"]),  # no stride
+        ("aten::convolution", CONVOLUTION, ["", "", "", "[1]", f"[{10**200}]", "[1]", "False", "[0]", "1"]),
+        ("aten::embedding_dense_backward", [[8, 64], [8], []], ["", "", str(10**400)]),
+        ("aten::embedding_dense_backward", [[8, 64], [8], []], ["", "", str(10**30)]),
+    ],
+)
+def test_numbers_that_no_operator_has(op, shapes, values):
+    types = [F32 if shape else "" for shape in shapes]
+    assert cost_of(op, json.dumps(shapes), json.dumps(types), json.dumps(values)) is None
+
+
+def test_an_output_has_a_largest_size():
+    assert output_size("[[1099511627776, 1], [1, 1099511627776]]", '["float", "float"]') < 2**63
 
 
 def test_pointwise():

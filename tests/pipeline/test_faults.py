@@ -1,5 +1,6 @@
 """A fault of one rule, or of one part of the answer, becomes a note; the others go on."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from diagnose.analyzers import gc_pause, python_stall
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.changes import schedule_gc
 from diagnose.pipeline.run import analyze_captures
+from diagnose.reports.json import schema
 
 
 def broken(*_args):
@@ -63,6 +65,17 @@ def test_so_does_a_part_of_the_answer(late, monkeypatch):
     assert (answer.memory, answer.operators, answer.roofline, answer.profiler_overhead) == (None, (), None, None)
     failed = [note.rule for note in answer.trust if note.rule]
     assert failed == ["trust", "operators", "roofline", "memory", "profiler-overhead"]
+
+
+@pytest.mark.usefixtures("noted")
+def test_a_note_of_any_part_fits_the_schema(late, monkeypatch):
+    parts = ("host_operators", "to_try", "code_times", "plain_steps", "passes_per_update", "_further", "phase_shares")
+    for name in parts:
+        monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
+    failed = [note.rule for note in late.diagnosis().trust if "by chance" in note.text]
+    assert len(failed) == len(parts)
+    pattern = re.compile(schema()["$defs"]["rule"]["pattern"])
+    assert [name for name in failed if not pattern.search(name)] == []
 
 
 @pytest.mark.parametrize("broken_part", ["pipeline.across.job_of", "analyzers.straggler.find_in_all"])

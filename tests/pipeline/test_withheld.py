@@ -34,6 +34,15 @@ def test_graphs_without_tasks_withhold_the_verdict(recording):
     assert any("No graph that was launched left a device task" in note.text for note in answer.trust)
 
 
+def test_shares_of_the_host_are_of_a_recording_without_a_device_only(recording):
+    answer = replaying(recording)
+    assert (answer.host_by_cause, answer.idle_by_cause) == ({}, {})
+    host = recording()
+    host.step(1, 0, 1000)
+    host.op("aten::mm", 100, 700)
+    assert sum(host.diagnosis().host_by_cause.values()) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("change", [{"recorded": True}, {"kernels": 12}])
 def test_where_the_devices_work_is_there_the_verdict_is_given(recording, change):
     assert replaying(recording, **change).verdict != "no-gpu"

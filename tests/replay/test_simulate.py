@@ -92,3 +92,17 @@ def test_launches_between_two_waits_leave_few_junctions(recording):
     graph = random_graph(recording, 4, streams=1)
     waits = int((graph.kind == Edge.WAIT).sum() + (graph.kind == Edge.EVENT).sum())
     assert len(contract(graph).junctions) < 4 * waits + 10
+
+
+def test_a_graph_without_any_edge(recording):
+    graph = build(two_steps(recording))
+    bare = graph.with_edges(np.zeros(len(graph.src), bool))
+    assert simulate(bare).end.tolist() == node_by_node(bare).tolist()
+
+
+@pytest.mark.parametrize("name", ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)"])
+def test_a_copy_that_is_all_of_a_recording_is_replayed(recording, name):
+    r = recording()
+    r.copy(name, 0, 3684)
+    answer = r.diagnosis()  # a fault of the replay would be raised
+    assert answer.replay_error == 0.0

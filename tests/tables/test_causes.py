@@ -1,8 +1,9 @@
 """One cause for every idle nanosecond: rules are asked in order, and what is claimed is gone."""
 
 import numpy as np
+import pytest
 
-from diagnose.model.intervals import EMPTY, span, union
+from diagnose.model.intervals import EMPTY, Intervals, span, union
 from diagnose.tables.causes import assign
 from diagnose.tables.gaps import one_gap
 
@@ -23,6 +24,14 @@ def test_the_first_that_claims_a_nanosecond_keeps_it():
 def test_a_claim_beyond_the_idle_time_counts_for_nothing():
     causes = assign(one_gap(0, 100), span(10, 20), [("a", lambda left: span(-500, 500))], rest="rest")
     assert pieces(causes) == [(10, 20, "a")]
+
+
+@pytest.mark.parametrize("claimed", [([10, 20], [40, 50]), ([60, 10], [90, 30]), ([10, 10], [30, 30])])
+def test_the_pieces_tile_the_time_however_a_claim_is_laid_out(claimed):
+    start, end = (np.array(edges) for edges in claimed)
+    causes = assign(one_gap(0, 100), span(0, 100), [("a", lambda left: Intervals(start, end))], rest="rest")
+    assert causes.start.tolist() == [0, *causes.end.tolist()[:-1]]
+    assert sum(causes.totals().values()) == 100
 
 
 def test_a_rule_sees_only_what_is_left():

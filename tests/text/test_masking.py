@@ -14,6 +14,8 @@ SK = "sk-proj-" + "a1B2c3D4e5" * 3
 GHP = "ghp_" + "a1B2c3D4e5F6" * 3
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r"
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
+TELEGRAM = "123456789:AA" + "aB3dE5fG7h" * 3
+DISCORD = "MTIz" + "a1B2" * 5 + ".abC-1_." + "a1B2c3D4e5" * 3
 HEX = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
 
 
@@ -60,6 +62,25 @@ HEX = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
         (f"--key {HEX}", "--key ***"),
         (f"--my-token {HEX}", "--my-token ***"),
         (f"--use-auth-token {HEX}", "--use-auth-token ***"),
+        ("--pass hunter2 --pw=hunter2 --pwd hunter2", "--pass *** --pw=*** --pwd ***"),
+        ("--db-pass hunter2 --smtp_pw=hunter2", "--db-pass *** --smtp_pw=***"),
+        ("--cookie sessionid=abc", "--cookie ***"),
+        ("--cookies=sessionid=abc", "--cookies=***"),
+        ("--header 'Cookie: sessionid=abc; csrf=def'", "--header 'Cookie: ***'"),
+        ("--otp 123456 --pin 1234", "--otp *** --pin ***"),
+        ("--dapi dapi0123456789abcdef0123456789abcdef", "--dapi ***"),
+        ("--openai sk-proj-abcdefghijklmnopqrstuvwx", "--openai ***"),
+        ("--comet-api abcDEF123456789abcDEF123456", "--comet-api ***"),
+        ("--key 0123456789abcdef", "--key ***"),
+        (f"--x {TELEGRAM}", "--x ***"),
+        (f"https://api.telegram.org/bot{TELEGRAM}/sendMessage", "https://api.telegram.org/***/sendMessage"),
+        (f"--x {DISCORD}", "--x ***"),
+        ("--x https://hooks.slack.com/services/T00/B00/XXX", "--x https://hooks.slack.com/services/***"),
+        ("--x=https://hooks.slack.com/triggers/T00/1/x", "--x=https://hooks.slack.com/triggers/***"),
+        ("--x https://discord.com/api/webhooks/12/ab-C_d", "--x https://discord.com/api/webhooks/***"),
+        ("--x https://discordapp.com/api/v10/webhooks/12/ab", "--x https://discordapp.com/api/v10/webhooks/***"),
+        ("--x https://a.webhook.office.com/webhookb2/a@b/c", "--x https://a.webhook.office.com/webhookb2/***"),
+        ("""--config '{"private_key": "-----BEGIN PRIVATE KEY-----\nMII"}'""", """--config '{"private_key": "***"}'"""),
         ("""--config '{"api_key": "a b", "lr": 1}'""", """--config '{"api_key": "***", "lr": 1}'"""),
         ("--pem=x'-----BEGIN RSA PRIVATE KEY----- abc'", "--pem='x-----BEGIN RSA PRIVATE KEY-----***'"),
     ],
@@ -106,6 +127,16 @@ def test_credentials_are_masked(command, masked):
         "--author ada",
         "--keyboard qwerty",
         "--passes 3",
+        "--pass 2 --low-pass 4000 --forward-pass fused",
+        "--num-pass 1000",
+        "--cookie-file x --use-cookies --cookie-jar x",
+        "--pin 1 --pin-memory 1024",
+        "--api v2 --api-url http://localhost:8000/v1",
+        "--url https://discord.com/channels/12/34",
+        "--url https://hooks.slack.com/",
+        "--at 1699999999:30",
+        "--dapi-version dapi_client_version_2_of_three",
+        "--model sk-learn-proj-random-forest",
         "--compass north",
         "--bypass x",
         "--monkey 1",
@@ -153,6 +184,23 @@ def test_messages(text, masked):
         ("db = connect(host, password='hunter2')", "db = connect(host, password='***')"),
         ('os.environ["HF_TOKEN"] = "abc"', 'os.environ["HF_TOKEN"] = "***"'),
         (f'headers = {{"Authorization": "Bearer {JWT}"}}', 'headers = {"Authorization": "***"}'),
+        ('PASSWORD: str = "hunter2"', 'PASSWORD: str = "***"'),
+        ("    api_key: Optional[\"str\"] = 'abc'  # ours", "    api_key: Optional[\"str\"] = '***'  # ours"),
+        (
+            'def f(a: int, token: str | None = "abc", b: str = "def"):',
+            'def f(a: int, token: str | None = "***", b: str = "def"):',
+        ),
+        ('requests.get(url, auth=("ada", "hunter2"))', 'requests.get(url, auth=("***", "***"))'),
+        ('auth = HTTPBasicAuth("ada", "hunter2")', 'auth = HTTPBasicAuth("***", "***")'),
+        ("auth=(user, 'hunter2'), timeout=3", "auth=(user, '***'), timeout=3"),
+        ('passwords = ["hunter2", "hunter3"]', 'passwords = ["***", "***"]'),
+        ('key = b"0123456789abcdef"', 'key = b"***"'),
+        ('headers = {"Cookie": "sessionid=abc"}', 'headers = {"Cookie": "***"}'),
+        ("def f(token: str, name: str = 'x') -> None:", None),
+        ("password: str = field(default='x')", None),
+        ("token: str | None = None", None),
+        ("if token: x = y == 'z'", None),
+        ("auth = connect(('localhost', 8080), 'name')", None),
         ("token = tokens[i]", None),
         ("loss = model(x, token=token, key=self.key(x))", None),
         ('password = os.environ["PASSWORD"]', None),
@@ -185,7 +233,29 @@ def test_progress_and_errors_show_no_credential():
     assert str(InputError("No file s3://ada:abc@h; check the path.")) == "No file s3://ada:***@h; check the path."
 
 
-@pytest.mark.parametrize("unit", ["a", "a=", "token='\\", "token=$", "://a:", "a:a@", "eyJ.", "?key=$", "--key a1"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "a=",
+        "token='\\",
+        "token=$",
+        "://a:",
+        "a:a@",
+        "eyJ.",
+        "?key=$",
+        "--key a1",
+        "auth=(",
+        "auth=('",
+        "token: ",
+        "Cookie: a=b; ",
+        "1:a",
+        "M.a",
+        "hooks.slack.com/services/",
+        "a.webhook.office.com",
+    ],
+)
 def test_long_input_takes_linear_time(unit):
     text = (unit * 100_000)[:100_000]
+    assert len(mask_code(text)) <= len(text) + 2
     assert len(mask_text(text)) <= len(text) + 2  # a fraction of a second; with a quadratic pattern minutes

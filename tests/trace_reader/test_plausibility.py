@@ -140,6 +140,24 @@ def test_sizes_that_no_memory_has_are_unknown(read_events):
 
 
 @pytest.mark.parametrize(
+    "huge", [[[2**40, 2**40]], [[10**30]], [[[2**40]] * 2000], [[8] * 3000], [[10**3000]], [[3, 4], [2**25, 2**26]]]
+)
+def test_shapes_that_no_memory_holds_are_left_out_and_named_once(read_events, huge):
+    good = [[64, 128], [128]]
+    events = [event(ts=10.0 * n, args={"Input Dims": dims}) for n, dims in enumerate((good, huge, good, huge))]
+    trace = read_events(*events)
+    assert [n >= 0 for n in trace.events.shapes.tolist()] == [True, False, True, False]
+    assert texts(trace) == ["Left out, since no memory holds tensors of such a size: the shapes of 2 events."]
+
+
+@pytest.mark.parametrize("dims", [[[2**49]], [[0, 10**14]], [[1, 2**25, 2**24], []], [[7] * 17]])
+def test_large_shapes_that_a_memory_could_hold_stay(read_events, dims):
+    trace = read_events(event(args={"Input Dims": dims}))
+    assert trace.names[trace.events.shapes[0]] == json.dumps(dims)
+    assert trace.trust == ()
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         (r"a\u0000b", "a\ufffdb"),

@@ -35,7 +35,7 @@ def test_what_is_a_part_of_the_run_s_mean_step_is_set_against_that():
         "periodic-stall", "save-in-background", "Save", "", "", (6e6, 18e6), None, "same", mean_step_ns=48e6
     )
     diagnosis = SimpleNamespace(prescriptions=(save,), step_ns=10e6, recording_ns=0.0, queue=None)
-    (candidate,) = candidates(diagnosis, ())
+    (candidate,) = candidates(diagnosis, (), edits=True)
     assert candidate.predicted_ratio == pytest.approx(0.75)
 
 
@@ -58,7 +58,7 @@ def test_trials_go_by_predicted_saving_and_what_is_not_predicted_comes_last(turn
         prescriptions=tuple(reversed(listed) if turned else listed), step_ns=10e6, recording_ns=0.0, queue=None
     )
     expected = ["fused-optimizer", "save-in-background", "schedule-gc", "keep-workers"]
-    assert [c.id for c in candidates(diagnosis, ())] == expected
+    assert [c.id for c in candidates(diagnosis, (), edits=True)] == expected
     assert [c.id for c in candidates(diagnosis, ("sham", *sorted(expected)))] == [*expected[:3], "sham", "keep-workers"]
 
 

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from diagnose.trials import protection
 from diagnose.trials.original_names import name_originals
-from diagnose.trials.protection import can_restrict, writable_places
+from diagnose.trials.protection import can_restrict
 from diagnose.trials.runs import Command, Runner
 from diagnose.trials.surroundings import below, plan_surroundings
 
@@ -97,16 +96,15 @@ def test_a_copy_has_links_for_all_that_lies_beside_it_and_the_folders_above(tmp_
     assert f"{top}/runs" not in kinds
 
 
-def test_a_restricted_run_may_write_to_its_own_folders_caches_and_nothing_of_the_project(tmp_path, monkeypatch):
-    for name in ("home/.cache", "home/work/project", "home/work/data", "temporary", "own"):
-        (tmp_path / name).mkdir(parents=True)
-    monkeypatch.setattr(protection, "SHARED", (str(tmp_path / "home"),))
-    monkeypatch.setattr(protection, "CACHES", [])
-    monkeypatch.setattr(protection.tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    places = writable_places(tmp_path / "home" / "work" / "project", [tmp_path / "own"])
-    assert places == [str(tmp_path / name) for name in ("own", "home/.cache", "temporary")]
-    assert str(tmp_path / "home" / "work") in writable_places(tmp_path / "home" / "other" / "project", [])
+def test_the_home_of_a_run_has_links_and_folders_that_are_its_own(tmp_path):
+    home = tmp_path / "home"
+    for name in (".ssh", ".cache", "work/project"):
+        (home / name).mkdir(parents=True)
+    for cwd, links in ((home / "work" / "project", []), (tmp_path / "elsewhere", ["work"])):
+        plan = plan_surroundings(cwd, home, own=(".cache", ".triton"))
+        kinds = {name: plan.kind_of(home / name) for name in (".ssh", ".cache", ".triton", *links)}
+        assert kinds == {".ssh": "link", ".cache": "copy", ".triton": "copy", **dict.fromkeys(links, "link")}
+        assert (plan.kind_of(home), plan.kind_of(cwd)) == ("folder", "copy")
 
 
 def test_reports_and_packed_traces_name_the_originals(tmp_path):

@@ -40,10 +40,50 @@ def test_a_change_of_the_same_size_and_time_is_seen(folder, monkeypatch):
         assert watched.look().text == f"{file} was changed"
 
 
-def test_the_same_content_written_anew_is_no_change(folder):
-    watched = Originals([folder])
-    (folder / "data" / "x").write_bytes(b"x" * 100)
+def test_the_same_content_and_time_written_again_is_no_change(folder):
+    watched, file = Originals([folder]), folder / "data" / "x"
+    before = file.stat()
+    file.write_bytes(b"x" * 100)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert watched.look() == Changes({})
+
+
+def set_attribute(path):
+    try:
+        os.setxattr(path, "user.note", b"mine")
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"no extended attributes here: {error}")
+
+
+def set_owner(path):
+    if os.geteuid():
+        pytest.skip("only root gives files away")
+    os.chown(path, 12345, -1)
+
+
+ATTRIBUTES = {
+    "mode": lambda path: path.chmod(0o711),
+    "modification time": lambda path: os.utime(path, (1, 1)),
+    "owner": set_owner,
+    "extended attributes": set_attribute,
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+@pytest.mark.parametrize("hashed", [1 << 20, 0])
+def test_a_file_whose_attributes_are_set_is_named_with_them(folder, monkeypatch, name, hashed):
+    monkeypatch.setattr(originals, "MAX_HASHED_BYTES", hashed)
+    watched, file = Originals([folder]), folder / "data" / "x"
+    ATTRIBUTES[name](file)
+    unknown = name == "modification time" and not hashed  # a large file may have been written
+    assert watched.look().text == f"{file} {'was changed' if unknown else f'has another {name}'}"
+
+
+def test_a_folder_is_named_whose_mode_is_set_and_not_for_what_is_made_in_it(folder):
+    watched = Originals([folder])
+    (folder / "data").chmod(0o755 if folder.stat().st_mode & 0o777 == 0o700 else 0o700)
+    (folder / "runs" / "new").mkdir()
+    assert watched.look() == Changes({str(folder / "data"): "has another mode"})
 
 
 def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_told(folder, tmp_path, monkeypatch):

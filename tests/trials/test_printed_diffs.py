@@ -34,7 +34,7 @@ def main():
         loss.backward()
         optimizer.step()
         total += loss.item()
-    torch.save(model.state_dict(), "model.pt")
+        torch.save(model.state_dict(), "model.pt")
     print(model._compiled_call_impl is not None, float(total) != 0)
 
 
@@ -89,6 +89,16 @@ def test_diffs_that_add_lines_at_one_place_apply_in_any_order(order, script, tmp
     text = script.read_text()
     assert text.index("BackgroundSaver()") < text.index("class Net") < text.index("model.compile()")
     assert 'torch.set_float32_matmul_precision("high")\n' in text[: text.index("class Net")]
+
+
+def test_a_save_whose_file_is_used_at_once_is_prescribed_less_often(script):
+    script.write_text(SCRIPT.replace('"model.pt")', '"model.pt"); upload("model.pt")').replace("; up", "\n        up"))
+    places = (Where("train.py", 24, code='torch.save(model.state_dict(), "model.pt")'),)
+    before = diagnosed("save-in-background")
+    (found,) = before.findings
+    (change,) = with_diffs(replace(before, findings=(replace(found, where=places),)), script).prescriptions
+    assert (change.id, change.rule, change.diff) == ("save-less-often", "periodic-stall", "")
+    assert "if step % (2 * every) == 0:   # half as often: half of the cost\n    torch.save(" in change.after
 
 
 def test_an_edit_of_another_file_of_the_project_is_a_diff_of_that_file(script, tmp_path):

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import pytest
 
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.text.progress import Progress
-from diagnose.trials import copy_plan, runs
+from diagnose.trials import copy_plan, limits, runs
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove
 from diagnose.trials.recording import record
 from diagnose.trials.run_results import read_result
 from diagnose.trials.runs import Command, Runner
 from diagnose.trials.spec import TrialRequest, TrialResult
+from diagnose.trials.surroundings import below
 
 PATIENCE_S = 60
 
@@ -39,7 +39,7 @@ def runner(tmp_path):
 @pytest.fixture
 def unrestricted(monkeypatch):
     """Be on a system that cannot take the right to write from a run."""
-    monkeypatch.setattr(runs, "can_restrict", lambda: False)
+    monkeypatch.setattr(limits, "can_restrict", lambda: False)
 
 
 def is_alive(pid):
@@ -134,9 +134,12 @@ def test_the_users_settings_stay(runner, monkeypatch):
     assert "DIAGNOSE_TRIAL" not in os.environ
 
 
-def test_a_change_that_compiles_leaves_the_users_compiler_cache_alone(runner, tmp_path, monkeypatch):
+def test_a_change_that_compiles_in_the_folder_itself_leaves_the_users_compiler_cache_alone(
+    runner, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "mine")
     found = runner("import os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])")
+    found.cwd_mode = "same"
     seen = []
     for ids in ((), ("schedule-gc", "compile-model"), ("compile-model",)):
         found.time(ids, timeout_s=60)
@@ -208,14 +211,15 @@ def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runn
 
 @pytest.mark.usefixtures("unrestricted")
 def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = runner(f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'project', 'best.pt').write_text('worse')")
     (tmp_path / "project" / "best.pt").write_text("best")
     found.time((), timeout_s=60)
-    (saved,) = tmp_path.glob("diagnose-saved-*")
+    found.close()
+    (saved,) = tmp_path.glob("state/diagnose/saved-*")
     assert "project/best.pt was changed while the trials ran" in found.changed
     assert f"What was there before is in {saved}." in found.changed
-    assert {path.name: path.read_text() for path in saved.iterdir()} == {"best.pt": "best"}
+    assert below(saved, tmp_path / "project" / "best.pt").read_text() == "best"
 
 
 def test_trials_that_are_stopped_keep_what_was_measured():
@@ -272,8 +276,8 @@ def test_a_prove_that_is_killed_leaves_no_process_and_no_folder(tmp_path, number
         folder.mkdir()
     pids = cache / "pids"
     (project / "train.py").write_text(LOOPS.replace("PIDS", repr(str(pids))))
-    command = [sys.executable, "-m", "diagnose", "prove", "--yes", "train.py"]
-    environment = {**os.environ, "TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-m", "diagnose", "prove", "--yes", "--writable", str(cache), "train.py"]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True) as proving:
         assert wait_until(lambda: pids.exists() and pids.read_text().endswith("."))
         proving.send_signal(number)

@@ -1,4 +1,4 @@
-"""A thread writes the checkpoints of an edited script, which waits for it where it uses the files."""
+"""Checkpoints written by a thread, by an edit of the script: what may use the file waits for it."""
 
 import subprocess
 import sys
@@ -6,68 +6,170 @@ import sys
 import libcst as cst
 import pytest
 
+from diagnose.changes.save_in_background import NO_OVERLAP
 from diagnose.trials.saver_edits import with_background_saver
 from diagnose.trials.source_edits import edited_source
 
+HEAD = """import os, shutil, subprocess
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+LOOP = """for step in range(9):
+    loss = model(torch.ones(2)).sum()
+    loss.backward()
+    optimizer.step()
+    torch.save(model.state_dict(), "model.pt")
+"""
 
-def test_a_saver_is_made_after_the_imports_and_closed_at_the_end():
-    source = '"""Trains."""\nimport torch\n\nfor step in range(9):\n    torch.save(state, path)  # each\n'
+
+def lines_of(source):
+    """Return the lines of the edited script after the saver is made, and why it was not edited."""
+    tree, why = with_background_saver(cst.parse_module(source), "cpu")
+    return tree.code.partition("_saver = BackgroundSaver()\n")[2], why
+
+
+def waited(*lines, loop=LOOP, indent=4):
+    """Return which of the lines wait when they follow the loop, or stand in it if they are indented."""
+    code, why = lines_of(HEAD + loop + "".join(" " * indent + line + "\n" for line in lines))
+    assert why == ""
+    found = code.splitlines()
+    return [line for line in lines if found[found.index(" " * indent + line) - 1].strip() == "_saver.wait()"]
+
+
+def test_a_saver_is_made_after_the_imports_and_waited_for_at_the_end():
+    source = (
+        '"""Trains."""\nimport torch\n\nfor step in range(9):\n    torch.save(state, path)  # each\n    x.backward()\n'
+    )
     after, done, left = edited_source(source, "train.py", ["save-in-background"], {})
     assert (done, left) == (("save-in-background",), {})
     assert after == (
-        '"""Trains."""\nimport torch\nimport atexit\nfrom diagnose.kernels.saving import BackgroundSaver\n'
-        "_saver = BackgroundSaver()\natexit.register(_saver.close)\n\n"
-        "for step in range(9):\n    _saver.save(state, path)  # each\n"
+        '"""Trains."""\nimport torch\nfrom diagnose.kernels.saving import BackgroundSaver\n'
+        "_saver = BackgroundSaver()\n\n"
+        "for step in range(9):\n    _saver.save(state, path)  # each\n    x.backward()\n_saver.wait()\n"
     )
     compile(after, "train.py", "exec")
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    "line",
     [
-        ("x = torch.load(p)\n", "_saver.wait()\nx = torch.load(p)\n"),
-        ("model.load_state_dict(torch.load(p))\n", "_saver.wait()\nmodel.load_state_dict(torch.load(p))\n"),
-        (
-            "if best:\n    # kept\n    shutil.copyfile(p, 'best.pt')  # the best\n",
-            "if best:\n    # kept\n    _saver.wait()\n    shutil.copyfile(p, 'best.pt')  # the best\n",
-        ),
-        ("if best: shutil.copy(p, q)\n", "if best: _saver.wait(); shutil.copy(p, q)\n"),
-        ("os.replace(p, q)\n", "_saver.wait()\nos.replace(p, q)\n"),
-        ("p.replace(q)\n", "_saver.wait()\np.replace(q)\n"),
-        ("p.unlink(missing_ok=True)\n", "_saver.wait()\np.unlink(missing_ok=True)\n"),
-        (
-            "with tempfile.TemporaryDirectory() as folder:\n    train(folder)\n",
-            "with tempfile.TemporaryDirectory() as folder:\n    train(folder)\n    _saver.wait()\n",
-        ),
-        ("name.replace('a', 'b')\n", "name.replace('a', 'b')\n"),
-        ("dataclasses.replace(a, b=1)\n", "dataclasses.replace(a, b=1)\n"),
-        ("with open(p) as file:\n    file.read()\n", "with open(p) as file:\n    file.read()\n"),
+        'subprocess.run(["cp", "model.pt", "uploaded.pt"], check=True)',
+        'os.system("cp model.pt best.pt")',
+        'os.fsync(open("model.pt").fileno())',
+        'print(os.path.getsize("model.pt"))',
+        'wandb.save("model.pt")',
+        'api.upload_file(path_or_fileobj="model.pt")',
+        "queue.put('model.pt')",
+        "sizes = list(map(os.path.getsize, paths))",
+        'x = torch.load("model.pt")',
+        'model.load_state_dict(torch.load("model.pt"))',
+        "torch.distributed.barrier()",
+        'p.replace("q")',
+        "model.push_to_hub('me/model')",
+        "import upload",
+        "assert check()",
+        "for line in open('model.pt', 'rb'): pass",
+        "with zipfile.ZipFile('model.pt') as archive: pass",
+        "if os.path.exists('model.pt'): pass",
+        "mp.Process(target=evaluate).start()",
+        "sorted(paths, key=lambda path: os.stat(path).st_size)",
     ],
 )
-def test_what_uses_the_files_waits_for_them(before, after):
-    tree, why = with_background_saver(cst.parse_module("torch.save(s, p)\n" + before), "cpu")
+def test_what_may_use_the_file_waits(line):
+    assert waited(line, indent=0) == [line]
+
+
+def test_what_cannot_use_the_file_does_not_wait():
+    lines = (
+        "print(f'{step}: {loss.item():.3f}')",
+        "logging.info('step %d', step)",
+        "for x, y in enumerate(loader): total += model(x.to('cuda')).mean()",
+        "with torch.no_grad(): y = model(torch.ones(2))",
+        "losses = [float(loss)]; losses.append(loss.item())",
+        "began = time.perf_counter()",
+        "optimizer.zero_grad(set_to_none=True)",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "name = os.path.join(folder, f'{step}.pt')",
+        "wandb.log({'loss': loss.item()})",
+        "if step % 10 == 0 and rank == 0: print(len(losses))",
+        "raise SystemExit(main)",
+    )
+    assert waited(*lines, loop="import logging, time, wandb\n" + LOOP) == []
+
+
+def test_functions_of_the_file_are_followed():
+    functions = (
+        "def upload(path):\n    subprocess.run(['cp', path, 'there'])\n"
+        "def log(value):\n    print(value)\n"
+        "def evaluate(x):\n    log(model(x).sum().item())\n"
+    )
+    after, why = lines_of(HEAD + functions + LOOP + "    evaluate(torch.ones(2))\n    upload('model.pt')\n")
     assert why == ""
-    assert tree.code.partition("_saver.save(s, p)\n")[2] == after
+    assert "    _saver.wait()\n    subprocess.run(" in after
+    assert after.count("_saver.wait()") == 1, "the loop ends with a file that is there"
 
 
-def test_what_runs_before_the_saver_is_made_does_not_wait():
-    source = "import torch\nx = torch.load(p)\ndef f():\n    torch.load(p)\nimport os\ntorch.save(x, p)\n"
-    tree, _ = with_background_saver(cst.parse_module(source), "cpu")
-    assert tree.code.startswith("import torch\nx = torch.load(p)\ndef f():\n    _saver.wait()\n    torch.load(p)\n")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("if best:\n    # kept\n    shutil.copyfile(p, 'best.pt')  # the best\n",
+         "if best:\n    # kept\n    _saver.wait()\n    shutil.copyfile(p, 'best.pt')  # the best\n"),
+        ("if best: shutil.copy(p, q)\n", "if best: _saver.wait(); shutil.copy(p, q)\n"),
+        ("if a:\n    pass\nelif f():\n    pass\n", "_saver.wait()\nif a:\n    pass\nelif f():\n    pass\n"),
+        ("while f():\n    pass\n", "_saver.wait()\nwhile f():\n    pass\n"),
+        ("try:\n    y = x + 1\nexcept KeyError:\n    f()\n",
+         "try:\n    y = x + 1\nexcept KeyError:\n    _saver.wait()\n    f()\n"),
+    ],
+)  # fmt: skip
+def test_where_a_wait_stands(before, after):
+    assert lines_of(HEAD + LOOP + before)[0].partition('"model.pt")\n')[2].removesuffix("_saver.wait()\n") == after
+
+
+def test_a_folder_that_is_removed_waits_at_the_end_of_its_block():
+    loop = "with tempfile.TemporaryDirectory() as folder:\n" + "".join(f"    {line}\n" for line in LOOP.splitlines())
+    assert lines_of(HEAD + loop)[0].endswith('        _saver.save(model.state_dict(), "model.pt")\n    _saver.wait()\n')
+
+
+def test_what_runs_before_the_first_save_does_not_wait():
+    source = HEAD + "x = torch.load(p)\ndef f():\n    torch.load(p)\nimport sys\nf()\n" + LOOP
+    assert lines_of(source)[0].count("_saver.wait()") == 1
+
+
+def test_a_function_that_others_call_leaves_no_file_to_write():
+    loop = "".join(f"    {line}\n" for line in LOOP.splitlines())
+    after, _ = lines_of(f"import torch\nmodel = optimizer = None\ndef train():\n{loop}    if x:\n        return 1\n")
+    assert after.endswith("    if x:\n        _saver.wait()\n        return 1\n    _saver.wait()\n")
+
+
+@pytest.mark.parametrize("buffer", ["io.BytesIO()", "open('x', 'wb')"])
+def test_what_saves_into_a_buffer_stays(buffer):
+    source = f"{HEAD}buffer = {buffer}\n{LOOP}torch.save(model, buffer)\n"
+    assert "\ntorch.save(model, buffer)\n" in lines_of(source)[0]
+    assert lines_of(f"import io, torch\nb = {buffer}\ntorch.save(1, b)\n")[1].startswith(
+        "the script calls no torch.save"
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ("torch.save(s, p, pickle_protocol=4)\n", "its torch.save has options"),
-        ("model.save(p)\n", "the script calls no save itself"),
-        ("torch.save(s, p)\nif torch.load(p): pass\n", "it reads or moves files in the head of a statement"),
-        ("torch.save(s, p)\nwith f(torch.load(p)): pass\n", "it reads or moves files in the head of a statement"),
+        ("model.save(p)\n", "the script calls no torch.save to a path itself"),
+        ("def f():\n    torch.save(s, p)\nupload(f())\n", "one statement saves, and then calls"),
+        ("torch.save(s, p); upload(p)\n", "one statement saves, and then calls"),
+        ("while check(p):\n    torch.save(s, p)\n    x.backward()\n", "it may use files in the head of a loop"),
+        ("torch.save(s, p)\nsubprocess.run(c)\n", NO_OVERLAP),
+        ("torch.save(s, p)\nprint('saved')\nupload(p)\n", NO_OVERLAP),
+        ("def save(s, p):\n    torch.save(s, p)\n", NO_OVERLAP),
+        ("class Hook:\n    def on_end(self):\n        torch.save(s, p)\nrun(Hook())\nloss.backward()\n", NO_OVERLAP),
+        ("def gen():\n    torch.save(s, p)\n    yield 1\nfor x in gen():\n    loss.backward()\n", NO_OVERLAP),
+        ("_saver = 1\ntorch.save(s, p)\nx.backward()\n", "the script has a name _saver itself"),
     ],
 )
 def test_what_is_left_to_its_author(source, why):
-    tree, reason = with_background_saver(cst.parse_module(source), "cpu")
-    assert tree.code == source
+    tree, reason = with_background_saver(cst.parse_module("import torch\n" + source), "cpu")
+    assert tree.code == "import torch\n" + source
     assert reason.startswith(why)
 
 
@@ -82,15 +184,31 @@ def save_checkpoint(state, is_best, folder):
 
 with tempfile.TemporaryDirectory() as folder:
     for epoch in range(4):
-        save_checkpoint({"epoch": epoch, "weights": torch.zeros(1 << 22)}, epoch != 3, folder)
+        weights = torch.zeros(1 << 22)
+        save_checkpoint({"epoch": epoch, "weights": weights}, epoch != 3, folder)
     print(*(torch.load(os.path.join(folder, f"{name}.pt"))["epoch"] for name in ("best", "checkpoint")))
     torch.save(torch.zeros(1 << 22), os.path.join(folder, "last.pt"))
 """
+UPLOADS = """
+import subprocess
+import torch
+
+def upload(path):
+    subprocess.run(["cp", path, "uploaded.pt"], check=True)
+
+for step in range(5):
+    torch.save({"step": step, "weights": torch.zeros(1 << 22)}, "model.pt")
+    total = torch.ones(()) + step
+    upload("model.pt")
+    assert torch.load("uploaded.pt")["step"] == step
+print(open("model.pt", "rb").read(2) == b"PK", len(list(__import__("pathlib").Path().glob(".*"))))
+"""
 
 
-def test_an_edited_script_copies_and_removes_what_it_did_before(tmp_path):
-    text, done, _ = edited_source(LIKE_IMAGENET, "train.py", ["save-in-background"], {})
-    assert done == ("save-in-background",)
+@pytest.mark.parametrize(("source", "printed"), [(LIKE_IMAGENET, "2 3\n"), (UPLOADS, "True 0\n")])
+def test_an_edited_script_does_with_its_files_what_it_did_before(source, printed, tmp_path):
+    text, done, left = edited_source(source, "train.py", ["save-in-background"], {})
+    assert (done, left) == (("save-in-background",), {})
     (tmp_path / "train.py").write_text(text)
     run = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "2 3\n", "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, printed, "")

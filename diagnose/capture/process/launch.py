@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 
 from diagnose.capture.process.child import CaptureRequest
@@ -26,13 +27,22 @@ from diagnose.capture.process.process import STDERR
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.capture.process.store_link import StoreLink
 
-__all__ = ["Ended", "supervise"]
+__all__ = ["Ended", "Place", "supervise"]
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STORE_POLL_S = 0.5  # between two looks whether a child has ended that lends no store
 GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
 BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.child import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the process runs, and with what; by default as this one does."""
+
+    cwd: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # besides this process's
+    before: Sequence[str] = ()  # a command that starts the words after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ def supervise(
     *,
     stdout_to_stderr: bool,
     with_store: Callable[[StoreLink], None] | None = None,
+    place: Place | None = None,
 ) -> Ended:
     """Run the script under capture on the caller's own terminal and wait for its end.
 
@@ -72,9 +83,15 @@ def supervise(
         if lent is not None:
             request = replace(request, store_socket=lent.fileno())
         passed = files if lent is None else (*files, lent.fileno())
-        command = [*_python(), "-c", BOOTSTRAP, request.encode(), *script]
-        environment = {**os.environ, RUN_VARIABLE: new_mark()}  # marks all that the script starts
-        child = subprocess.Popen(command, stdout=STDERR if stdout_to_stderr else None, pass_fds=passed, env=environment)
+        place = place or Place()
+        command = [*place.before, *_python(), "-c", BOOTSTRAP, request.encode(), *script]
+        child = subprocess.Popen(
+            command,
+            stdout=STDERR if stdout_to_stderr else None,
+            pass_fds=passed,
+            cwd=place.cwd,
+            env={**os.environ, **place.environment, RUN_VARIABLE: new_mark()},  # marks all that the script starts
+        )
         with _signals_to(child, files[1]):
             if with_store is not None and own is not None and lent is not None:
                 lent.close()

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.children import end_workers
 from diagnose.capture.process.ranks import rank_and_size
-from diagnose.capture.process.script import Ended, StopScript
-from diagnose.capture.process.spawned import SpawnedRank, destroy_process_group, publish_rank, stop_rank
+from diagnose.capture.process.script import Ended, StopScript, stop_script
+from diagnose.capture.process.spawned import SpawnedRank, destroy_process_group, publish_rank
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.replacing import Undo, replace_function
@@ -66,7 +67,8 @@ class _Joined:
         if os.getpid() == self._owner or self.session is not None or size == 1:
             return
         report = Progress(quiet=self.options.quiet or rank > 0).report
-        self.session = Session(self.options, self.command, report=report, stop=stop_rank, spawned=(rank, size))
+        stop = partial(stop_script, report)
+        self.session = Session(self.options, self.command, report=report, stop=stop, spawned=(rank, size))
         self.session.install()
 
     def end(self, ended: Ended) -> None:

@@ -6,8 +6,9 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,7 @@ from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.children import ForkedChildren, end_others, end_workers, mark_run
 from diagnose.capture.process.failure_messages import nothing_captured
 from diagnose.capture.process.rank_processes import end_forked_rank, trace_processes, watch_forked
-from diagnose.capture.process.script import BY_SIGNAL, Outcome, StopScript, check_script, run_script
+from diagnose.capture.process.script import BY_SIGNAL, Outcome, check_script, run_script, stop_script
 from diagnose.capture.process.spawned import (
     adopt_ranks,
     captured_ranks,
@@ -77,12 +78,14 @@ def trace_script(
     silence_kineto()
     report = progress.report if progress is not None else _report_nothing
     command = (*(("-m",) if module else ()), *argv)
-    session = Session(options, command, report=report, stop=_stop)
+    signals = StopSignals()
+    stop = partial(stop_script, report, signals)
+    session = Session(options, command, report=report, stop=stop)
     report("waiting for the first step")
     undo: list[Undo] = []
     kept = KeptStore()
-    forget = when_imported("torch", lambda: _install(session, undo, kept))
-    owner, forked, mark, signals = os.getpid(), ForkedChildren(), mark_run(), StopSignals()
+    forget = when_imported("torch", lambda: _install(session, stop, undo, kept))
+    owner, forked, mark = os.getpid(), ForkedChildren(), mark_run()
     with signals.installed():
         outcome: Outcome | None = None
         try:
@@ -108,7 +111,7 @@ def trace_script(
     return result
 
 
-def _install(session: Session, undo: list[Undo], kept: KeptStore) -> None:
+def _install(session: Session, stop: Callable[[], None], undo: list[Undo], kept: KeptStore) -> None:
     """Put hooks into torch, which has just been imported, and watch for ranks among what the script starts."""
     session.install()
     if session.num_ranks > 1:
@@ -121,7 +124,7 @@ def _install(session: Session, undo: list[Undo], kept: KeptStore) -> None:
     def all_captured() -> None:
         if not session.options.keep_going and captured_ranks(session.folder):
             session.complete = True
-            _stop()
+            stop()
 
     options = options_of_ranks(session)
     undo.append(watch_spawned(session, is_first, all_captured))
@@ -155,10 +158,6 @@ def _of_spawned_ranks(session: Session, outcome: Outcome, threads: tuple[str, ..
     session.report("writing the capture")
     folder = session.folder.publish()
     return CaptureResult(folder, info, outcome.exit_code, outcome.error, threads)
-
-
-def _stop() -> None:
-    raise StopScript
 
 
 def leave_behind(outcome: Outcome, forked: ForkedChildren, mark: str = "") -> tuple[str, ...]:

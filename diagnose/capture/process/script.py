@@ -7,7 +7,8 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,16 @@ from typing import Literal, TypeAlias
 from diagnose.capture.process.stop_signals import Killed, StopSignals
 from diagnose.errors import UsageError
 
-__all__ = ["BY_SIGNAL", "NO_FOLDER_IN_FRONT", "Ended", "Outcome", "StopScript", "check_script", "run_script"]
+__all__ = [
+    "BY_SIGNAL",
+    "NO_FOLDER_IN_FRONT",
+    "Ended",
+    "Outcome",
+    "StopScript",
+    "check_script",
+    "run_script",
+    "stop_script",
+]
 
 Ended: TypeAlias = Literal["stopped", "finished", "raised", "interrupted", "killed"]
 
@@ -70,12 +80,29 @@ def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None
             finally:
                 signals.defer()
         except StopScript as stop:
+            signals.defer()  # once more: it may have been raised on behalf of a thread before this was done
             _release_frames(stop)
             return Outcome("stopped", 0)
         except BaseException as error:  # whatever the script raises is shown and passed on
             signals.defer()  # once more, for a handler that raised before this could be done
             return _failed(error, signals)
     return Outcome("finished", 0)
+
+
+def stop_script(report: Callable[[str], None], signals: StopSignals | None = None) -> None:
+    """Unwind the whole program; report and return where that is not possible, which is on a thread that trains.
+
+    There the main thread has to be reached, through ``signals``.
+
+    Raises:
+        StopScript: on the main thread.
+        SystemExit: on another one, whose end it is, once the main thread unwinds.
+    """
+    if threading.current_thread() is threading.main_thread():
+        raise StopScript
+    if signals is not None and signals.unwind_main(StopScript()):
+        raise SystemExit
+    report("the script trains on a thread and cannot be stopped from there: it runs to its end")
 
 
 def _run(argv: Sequence[str], *, module: bool) -> None:

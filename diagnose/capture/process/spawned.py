@@ -10,12 +10,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.children import end_workers
-from diagnose.capture.process.script import Ended, StopScript
+from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.replacing import Undo, replace_function
@@ -30,7 +31,6 @@ __all__ = [
     "destroy_process_group",
     "options_of_ranks",
     "publish_rank",
-    "stop_rank",
     "watch_spawned",
 ]
 
@@ -49,10 +49,9 @@ class SpawnedRank:
 
     def __call__(self, index: int, *args: Any) -> None:
         """Run the function under capture; it ends once everything is captured, unless it is to keep going."""
-        progress = Progress(quiet=self.options.quiet or index > 0)
-        session = Session(
-            self.options, self.command, report=progress.report, stop=stop_rank, spawned=(index, self.num_ranks)
-        )
+        report = Progress(quiet=self.options.quiet or index > 0).report
+        stop, spawned = partial(stop_script, report), (index, self.num_ranks)
+        session = Session(self.options, self.command, report=report, stop=stop, spawned=spawned)
         session.install()
         ended: Ended = "raised"
         try:
@@ -65,15 +64,6 @@ class SpawnedRank:
         if ended == "stopped":
             destroy_process_group()
             end_workers()
-
-
-def stop_rank() -> None:
-    """Unwind a rank whose capture is complete.
-
-    Raises:
-        StopScript: always.
-    """
-    raise StopScript
 
 
 def publish_rank(session: Session, ended: Ended) -> None:

@@ -2,6 +2,9 @@
 
 A signal that goes to the whole process group ends the script's worker processes too, and the script then often fails
 with an error about them: `stopped_by` is what really ended it.
+
+A thread that trains cannot end the program by raising. `unwind_main` raises on the main thread instead, in the handler
+of SIGCONT, which a program ignores without one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ __all__ = ["Killed", "StopSignals"]
 
 UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 DEFERRED = (*UNWINDING, signal.SIGINT)
+STOP_S = 5.0  # within which the main thread executes Python again, unless it stays in a call of C such as a GUI's loop
 
 Handler: TypeAlias = Callable[[int, "FrameType | None"], None]
 
@@ -35,21 +39,51 @@ class StopSignals:
         self._owner = os.getpid()
         self._ours = threading.current_thread() is threading.main_thread()
         self._before: dict[int, Any] = {}
+        self._requests: list[tuple[BaseException, threading.Event]] = []  # for the main thread, which sets the event
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Unwind the script upon a signal that it leaves alone; on the way out put every handler back."""
-        mine = [n for n in UNWINDING if self._ours and signal.getsignal(n) == signal.SIG_DFL]
-        for number in mine:
-            signal.signal(number, self._unwind)
+        handlers: dict[int, Handler] = {**dict.fromkeys(UNWINDING, self._unwind), signal.SIGCONT: self._raise_requested}
+        mine = {n: h for n, h in handlers.items() if self._ours and signal.getsignal(n) == signal.SIG_DFL}
+        for number, handler in mine.items():
+            signal.signal(number, handler)
         try:
             yield
         finally:
-            for deferred, handler in self._before.items():
-                signal.signal(deferred, handler)
-            for number in mine:
-                if signal.getsignal(number) == self._unwind:
+            for deferred, before in self._before.items():
+                signal.signal(deferred, before)
+            for number, handler in mine.items():
+                if signal.getsignal(number) == handler:
                     signal.signal(number, signal.SIG_DFL)
+
+    def unwind_main(self, error: BaseException) -> bool:
+        """Raise ``error`` on the main thread, from another one; return whether it is raised.
+
+        It is not if the script handles SIGCONT itself, has ended, or keeps the main thread in a call of C.
+        """
+        if os.getpid() != self._owner or signal.getsignal(signal.SIGCONT) != self._raise_requested:
+            return False
+        request = (error, threading.Event())
+        self._requests.append(request)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCONT)
+        request[1].wait(STOP_S)
+        try:
+            self._requests.remove(request)
+        except ValueError:  # it was taken
+            return True
+        return False
+
+    def _raise_requested(self, _number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:
+            return
+        error: BaseException | None = None
+        with contextlib.suppress(IndexError):
+            while True:
+                error, taken = self._requests.pop()
+                taken.set()
+        if error is not None:
+            raise error
 
     def defer(self) -> None:
         """From here on only remember signals; the DataLoader's own handler would report workers that were ended."""
@@ -58,6 +92,8 @@ class StopSignals:
         while True:
             try:
                 self._silence_children()
+                if signal.getsignal(signal.SIGCONT) == self._raise_requested:
+                    self._replace(signal.SIGCONT, _do_nothing)
                 for number in DEFERRED:
                     if signal.getsignal(number) not in (signal.SIG_IGN, None):
                         self._replace(number, self._remember)

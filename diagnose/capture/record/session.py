@@ -43,9 +43,10 @@ MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 class Session:
     """One capture, from before the script's first line to its folder.
 
-    ``stop`` unwinds the script by raising; None where there is none to unwind. ``spawned`` is the number of a process
-    among those that the script has started, and how many: which rank it is follows once there is a process group. With
-    a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called, a rank records alone.
+    ``stop`` unwinds the script by raising, and returns if it cannot; None where there is none to unwind. ``spawned`` is
+    the number of a process among those that the script has started, and how many: which rank it is follows once there
+    is a process group. With a caller's ``listener``, which stays installed and at whose boundaries ``mark`` is called,
+    a rank records alone.
     """
 
     def __init__(  # whom it serves: a script, a rank that a script spawned, a loop, a watch
@@ -198,11 +199,10 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is None or self.options.keep_going or self._stops == MAX_STOPS or alone:
-            self._remove_hooks()
-            return
-        self._stops += 1
-        self._stop()
+        if self._stop is not None and not (self.options.keep_going or self._stops == MAX_STOPS or alone):
+            self._stops += 1
+            self._stop()
+        self._remove_hooks()
 
     def _other_profiler_started(self) -> None:
         if self.listener.active:

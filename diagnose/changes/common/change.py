@@ -197,7 +197,8 @@ class AddStatement:
 class EditLoop:
     """A function of ``trials.loop_edits``, with one value of the prescription's; ``imports`` is what it then needs.
 
-    The values ``device`` (its type) and ``lines`` (of the finding) are there for every change.
+    The values ``device`` (its type) and ``lines`` (of the finding) are there for every change. If an edit is refused
+    because it ``gains_nothing``, the rule's first further change that fits is prescribed instead.
     """
 
     function: str
@@ -205,6 +206,7 @@ class EditLoop:
     default: object
     imports: str = ""
     unless: Mapping[str, tuple[object, str]] = field(default_factory=dict)  # argument: a value, and why not with it
+    gains_nothing: str = ""
 
 
 Edit: TypeAlias = SetArguments | AddStatement | EditLoop

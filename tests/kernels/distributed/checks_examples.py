@@ -14,10 +14,10 @@ from diagnose.kernels import _OLD_NAMES
 FOLDER = Path(__file__).parents[3] / "kernels" / "distributed"
 
 
-def world():
-    """Return the names that examples take for granted: those of an ordinary training script."""
+def world(rank):
+    """Return the names that examples take for granted: those of an ordinary training script, with a rank's batches."""
     model = network()
-    data = batches(8)
+    data = batches(8, rank=rank)
     return {
         "torch": torch,
         "nn": nn,
@@ -33,12 +33,12 @@ def world():
     }
 
 
-def run(stem):
+def run(stem, rank=None):
     path = FOLDER / f"{stem}.py"
     page = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     lines = page.split("Example::")[1].strip("\n").splitlines()
     text = "\n".join(line[4:] for line in lines).replace('"cuda"', '"cpu"')
-    exec(compile(text, str(path), "exec"), world())
+    exec(compile(text, str(path), "exec"), world(rank))
 
 
 def check_every_page_has_a_check():
@@ -87,11 +87,11 @@ def check_zero():
 
 
 def check_tensor_parallel():
-    run("tensor_parallel")
+    run("tensor_parallel", rank=0)
 
 
 def check_pipelined():
-    run("pipelined")
+    run("pipelined", rank=0)
 
 
 def check_single_process_parity():

@@ -7,7 +7,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from checks_sharding import Deep, adam, alike, compared, criterion, deep, held, stepping
+from checks_sharding import adam, alike, compared, criterion, deep, held, stepping
+from checks_split import Deep
 from setting import gradients_of, hooked, network, same_on_all_ranks, trained
 from test_topology import FakeDriver
 from torch import nn
@@ -122,7 +123,10 @@ def check_tensor_and_data_parallel_together_equal_one_process():
     alone = Deep()
     model = copy.deepcopy(alone)
     mesh = build_mesh("cpu", {"shard": 2, "tensor": 2}, host=host())
-    tensor_parallel(model, mesh["tensor"])
+    sample = (torch.ones(3, 16) + mesh["shard"].get_local_rank(),)
+    with pytest.raises(ValueError, match="4 ranks in groups of 2 take 2 different batches at once, not 1"):
+        tensor_parallel(model, mesh["tensor"], sample=sample, data_ranks=1)
+    tensor_parallel(model, mesh["tensor"], sample=sample, data_ranks=2)
     model = fully_sharded(model, mesh["shard"])
     place = mesh["shard"].get_local_rank()
     compared(model, adam(model.parameters()), alone, share=lambda b: tuple(t[place::2] for t in b)).check(2e-4)

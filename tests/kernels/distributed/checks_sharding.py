@@ -14,7 +14,6 @@ from diagnose.kernels.distributed.memory_estimate import estimate_memory
 from diagnose.kernels.distributed.mesh import build_mesh
 from diagnose.kernels.distributed.pipelined import Pipeline
 from diagnose.kernels.distributed.single_process_parity import compare_with_one_process, parameter_distances
-from diagnose.kernels.distributed.tensor_parallel import COMMON_PLAN, tensor_parallel
 from diagnose.kernels.distributed.zero import whole_state, zero_optimizer
 
 criterion = nn.functional.cross_entropy
@@ -130,89 +129,6 @@ def check_zero_equals_one_process_and_holds_what_was_predicted():
         zero_optimizer(torch.optim.SGD, [nn.Parameter(torch.zeros(3))], lr=0.1)
 
 
-class Feed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up_proj, self.down_proj = nn.Linear(16, 24), nn.Linear(24, 16)
-
-    def forward(self, x):
-        return x + self.down_proj(nn.functional.gelu(self.up_proj(x)))
-
-
-class Deep(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Feed(), Feed()])
-        self.head = nn.Linear(16, 4)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-def check_tensor_parallel_equals_one_process():
-    alone = Deep()
-    model = copy.deepcopy(alone)
-    sides = tensor_parallel(model, build_mesh("cpu", {"tensor": 2}))
-    assert sides == {f"blocks.{i}.{n}": s for i in range(2) for n, s in [("up_proj", "column"), ("down_proj", "row")]}
-    assert model.blocks[0].up_proj.weight.to_local().shape == (12, 16)
-    optimizer = adam(model.parameters())
-    compared(model, optimizer, alone, share=lambda batch: batch).check(2e-4)
-    estimate = estimate_memory(alone, "tensor", num_ranks=2, optimizer=torch.optim.AdamW)
-    assert held(model.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
-
-
-def check_tensor_parallel_refuses_before_it_changes_anything():
-    mesh = build_mesh("cpu", {"tensor": 2})
-    model = nn.Sequential(nn.Linear(16, 15), nn.ReLU(), nn.Linear(15, 4), nn.MultiheadAttention(4, 1))
-    for plan, error, text in [
-        (COMMON_PLAN, ValueError, "write one"),
-        ({"0": "column", "2": "row"}, ValueError, "15 columns of 0 cannot be split"),
-        ({"1": "column"}, TypeError, "1 is a ReLU"),
-        ({"2": "rows"}, ValueError, "'rows' for 2"),
-        ({r"3\.out_proj": "row"}, TypeError, "nn.MultiheadAttention"),
-    ]:
-        with pytest.raises(error, match=text):
-            tensor_parallel(model, mesh, plan)
-    with pytest.raises(ValueError, match="its input would be whole"):
-        tensor_parallel(Deep(), mesh, {r".*down_proj": "row"})
-    with pytest.raises(ValueError, match=r"up_proj is split by columns.*its output would be a part"):
-        tensor_parallel(Deep(), mesh, {r".*up_proj": "column"})
-    with pytest.raises(ValueError, match="one dimension, not 2"):
-        tensor_parallel(Deep(), build_mesh("cpu", {"replicate": 1, "tensor": 2}))
-    assert all(type(p) is nn.Parameter for p in model.parameters())
-
-
-class Attention(nn.Module):
-    """As OPT's and CLIP's, with a lone fc1 and GPT-2's names behind it."""
-
-    def __init__(self):
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(16, 16, bias=False) for _ in range(3))
-        self.out_proj = nn.Linear(16, 16)
-        self.lone, self.mlp = nn.ModuleDict({"fc1": nn.Linear(16, 16)}), nn.Module()
-        self.mlp.c_fc, self.mlp.c_proj = nn.Linear(16, 32), nn.Linear(32, 4)
-
-    def forward(self, x):
-        heads = [p(x).view(len(x), -1, 4) for p in (self.q_proj, self.k_proj, self.v_proj)]
-        x = self.out_proj(
-            nn.functional.scaled_dot_product_attention(*(h.transpose(0, 1) for h in heads)).transpose(0, 1).flatten(1)
-        )
-        return self.mlp.c_proj(nn.functional.gelu(self.mlp.c_fc(self.lone["fc1"](x))))
-
-
-def check_the_common_plan_splits_whole_pairs():
-    torch.manual_seed(0)
-    alone = nn.Sequential(Attention())
-    model = copy.deepcopy(alone)
-    sides = tensor_parallel(model, build_mesh("cpu", {"tensor": 2}))
-    assert [name.removeprefix("0.") for name in sides] == (
-        ["q_proj", "k_proj", "v_proj", "out_proj", "mlp.c_fc", "mlp.c_proj"]
-    )
-    compared(model, adam(model.parameters()), alone, share=lambda batch: batch).check(2e-4)
-
-
 def deep():
     return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)), nn.Linear(16, 4))
 
@@ -236,6 +152,35 @@ def check_pipelines_equal_one_process():
             estimate = estimate_memory(alone, "pipeline", num_ranks=2, optimizer=torch.optim.AdamW)
             assert held(pipeline.parameters(), optimizer) == [estimate.parameters, estimate.optimizer_state]
         assert pipeline.waiting_share == pytest.approx(1 / 9 if schedule == "interleaved" else 1 / 5)
+
+
+def check_a_pipeline_clips_by_the_norm_over_all_stages():
+    for schedule in ("1f1b", "interleaved"):
+        torch.manual_seed(0)
+        alone = deep()
+        pipeline = Pipeline(list(copy.deepcopy(alone)), criterion, num_micro_batches=4, schedule=schedule)
+        optimizer, reference = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (pipeline, alone))
+        norms = []
+        for x, y in alike(3):
+            pipeline.step(x, y)
+            norms.append(pipeline.clip_gradients(0.05))
+            optimizer.step()
+            optimizer.zero_grad()
+            reference.zero_grad()
+            criterion(alone(x), y).backward()
+            torch.testing.assert_close(norms[-1], nn.utils.clip_grad_norm_(alone.parameters(), 0.05))
+            reference.step()
+        assert all(norm > 0.05 for norm in norms)
+        for name, p in pipeline.named_parameters():
+            torch.testing.assert_close(p, dict(alone.named_parameters())[name])
+
+
+def check_a_pipeline_refuses_batches_that_differ():
+    pipeline = Pipeline(list(network()), criterion, num_micro_batches=2)
+    (x, y), *_ = batches(1, 8)
+    with pytest.raises(ValueError, match="the targets are not those of the inputs"):
+        pipeline.step(x, y)
+    assert all(p.grad is None for p in pipeline.parameters())
 
 
 def with_norms():

@@ -35,7 +35,8 @@ def parameters(device, dtype=torch.float32, *, of=SHAPES):
 def set_gradients(parameters, seed):
     generator = torch.Generator().manual_seed(seed)
     for parameter in parameters:
-        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+        dtype = parameter.dtype if parameter.is_complex() else None
+        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=dtype).to(parameter)
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.3, "maximize": True}, {"betas": (0.8, 0.95), "eps": 1e-3}])
@@ -48,6 +49,28 @@ def test_several_steps_are_torchs(implementation, device, options):
             set_gradients(tensors, step)
             optimizer.step()
     torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+def test_complex_parameters_are_stepped_as_torch_does(device, dtype, max_norm):
+    mine, theirs = ([*parameters(device, dtype), *parameters(device)] for _ in range(2))
+    one, other = ops.FusedAdamW(mine, lr=0.05), torch.optim.AdamW(theirs, lr=0.05)
+    for step in range(4):
+        set_gradients(mine, step)
+        set_gradients(theirs, step)
+        if max_norm:
+            factor = ops.clip_factor(mine, max_norm)
+            norm = nn.utils.clip_grad_norm_(theirs, max_norm)
+            torch.testing.assert_close(factor, max_norm / (norm.float() + 1e-6))
+        one.step(max_norm=max_norm)
+        other.step()
+    torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=2e-6)
+    again = torch.optim.AdamW(theirs, lr=0.05)
+    again.load_state_dict(one.state_dict())
+    for a, b in zip(again.state.values(), other.state.values(), strict=True):
+        torch.testing.assert_close(a["exp_avg"], b["exp_avg"], rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(a["exp_avg_sq"], b["exp_avg_sq"], rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -1,5 +1,6 @@
 """In modules with streams nothing is read, written or given out again before those who use it are through."""
 
+import contextlib
 import gc
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from diagnose.kernels import deferred_metrics, prefetch
-from diagnose.kernels._host_copies import SideCopies
+from diagnose.kernels._host_copies import SideCopies, stored_bytes
 from diagnose.kernels.deferred_metrics import DeferredMetrics
 from diagnose.kernels.offload import ActivationOffload, offload_optimizer_state
 from diagnose.kernels.prefetch import DevicePrefetcher
@@ -150,27 +151,57 @@ def test_deferred_metrics(device, monkeypatch, finished):
 # Values, of tensors that the fake device does not know
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x,
-        lambda x: x.t(),
-        lambda x: x[:1].expand(5, 6),
-        lambda x: x[0, 0].expand(3, 2),
-        lambda x: x[:, ::2],
-        lambda x: x.view(-1).unfold(0, 4, 2),
-        lambda x: x[:0],
-        lambda x: x[2, 3],
-    ],
-    ids=["dense", "turned", "expanded", "one value", "with gaps", "overlapping", "empty", "scalar"],
-)
-def test_copies_keep_values_and_strides(device, view):
+VIEWS = {
+    "dense": lambda x: x,
+    "turned": lambda x: x.t(),
+    "expanded": lambda x: x[:1].expand(5, 6),
+    "one value": lambda x: x[0, 0].expand(3, 2),
+    "with gaps": lambda x: x[:, ::2],
+    "far apart": lambda x: x[:, ::5],
+    "a third": lambda x: x[:, 2:4],
+    "with gaps, turned": lambda x: x[::3].t(),
+    "with gaps, expanded": lambda x: x.view(1, 24)[:, ::12].expand(3, 2),
+    "expanded in the middle": lambda x: x.unsqueeze(1).expand(4, 7, 6),
+    "overlapping": lambda x: x.view(-1).unfold(0, 4, 2),
+    "overlapping, with gaps": lambda x: x.as_strided((2, 2, 2), (1, 1, 20)),
+    "empty": lambda x: x[:0],
+    "scalar": lambda x: x[2, 3],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_copies_keep_values_and_hold_what_is_read_only(device, view):
     x = view(torch.arange(24.0).view(4, 6))
     copies = SideCopies()
-    back, _ = copies.back(*copies.out(x), x.device)
-    assert torch.equal(back, x)
-    assert back.stride() == x.stride()
-    assert back.untyped_storage().nbytes() <= x.untyped_storage().nbytes()
+    host, done = copies.out(x)
+    back, _ = copies.back(host, done, x.device)
+    for copy in (host, back):
+        assert torch.equal(copy, x)
+        assert copy.untyped_storage().nbytes() <= min(x.untyped_storage().nbytes(), x.nbytes)
+        assert copy.untyped_storage().nbytes() == stored_bytes(x)
+    assert back.stride() == host.stride()
+    if x.is_contiguous():
+        assert back.is_contiguous()
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_no_more_goes_out_than_by_save_on_cpu(device, monkeypatch, view):
+    monkeypatch.setattr(SideCopies, "is_on_device", lambda self, tensor: True)
+
+    def gradient(hooks):
+        base, x = torch.arange(24.0).view(4, 6), view(torch.ones(4, 6)).contiguous().requires_grad_()
+        with hooks:
+            loss = (x.exp() * view(base)).sum()
+        loss.backward()
+        return x.grad
+
+    offload = ActivationOffload(min_bytes=0)
+    assert torch.equal(gradient(offload), gradient(contextlib.nullcontext()))
+    saved = []
+    torch_hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.nbytes) or t, lambda t: t)
+    gradient(torch_hooks)  # what torch.autograd.graph.save_on_cpu copies of each: all elements
+    assert 0 <= offload.num_bytes <= sum(saved)
+    assert offload.restored == len(saved)
 
 
 def test_expanded_activations_go_out_and_come_back(device, monkeypatch):

@@ -1,0 +1,127 @@
+"""The caches that a run fills instead of the user's: made from what those hold, and removed at the end.
+
+A cache that is data (downloaded weights) is shown with links, and small files, which tools lock and rewrite, are
+copies. A cache that can be built again (compiled kernels) is shown as a whole or starts empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import tempfile
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from diagnose.trials.copying import copy_file
+
+__all__ = ["IN_HOME", "fill_home", "named_caches", "seed"]
+
+MAX_SEEDED = 20_000  # names of one cache: about a second
+MAX_COPIED_BYTES = 64 << 10  # locks, indices and tables of contents are smaller
+CACHE = ".cache"
+IN_HOME = (CACHE, ".triton", ".nv", ".cupy")  # folders of the home that a run has to itself
+DATA = (
+    "HF_DATASETS_CACHE",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_MODULES_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "MPLCONFIGDIR",
+    "TORCH_HOME",
+    "TRANSFORMERS_CACHE",
+    "XDG_CACHE_HOME",
+)  # variables that name caches of downloads
+BUILT = (
+    "CUDA_CACHE_PATH",
+    "CUPY_CACHE_DIR",
+    "NUMBA_CACHE_DIR",
+    "PYTORCH_KERNEL_CACHE_PATH",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "TRITON_CACHE_DIR",
+)  # of compilers
+FILLED = ("huggingface", "matplotlib", "torch", "torch_extensions", "triton")  # of ~/.cache: a run adds to them
+
+Kind = Literal["folder", "file", "link"]
+
+
+def fill_home(home: Path, target: Path, names: Iterable[str]) -> None:
+    """Make these caches of the user's home in the folder that a run has for its home."""
+    for name in names:
+        seed(home / name, target / name, data=name == CACHE, filled=FILLED if name == CACHE else None)
+
+
+def named_caches(folder: Path) -> Mapping[str, str]:
+    """Make a cache in the new folder for every variable of the environment that names one; return the variables."""
+    named = {name: os.environ[name] for name in (*DATA, *BUILT) if os.environ.get(name)}
+    if os.environ.get("TRITON_HOME"):
+        named.setdefault("TRITON_CACHE_DIR", str(Path(os.environ["TRITON_HOME"], ".triton", "cache")))
+    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
+    named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
+    for name, path in named.items():
+        filled = FILLED if name == "XDG_CACHE_HOME" else None
+        seed(Path(path).expanduser(), folder / name, data=name in DATA, filled=filled)
+    return {name: str(folder / name) for name in named}
+
+
+def seed(source: Path, target: Path, *, data: bool, filled: Collection[str] | None = None) -> None:
+    """Show in the folder ``target``, made if missing, what ``source`` holds; nothing written there reaches ``source``.
+
+    Of a cache that holds ``data``, inner folders beyond `MAX_SEEDED` names are links, which a run can read only; one
+    that can be built again then starts empty. Unless None, ``filled`` names the only top folders that are no links.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    entries, is_whole = _planned(os.path.realpath(source), filled)
+    for name, (kind, path) in entries.items() if data or is_whole else ():
+        with contextlib.suppress(OSError):  # gone meanwhile, or unreadable: a cache can lack it
+            match kind:
+                case "folder":
+                    (target / name).mkdir()
+                case "file":
+                    copy_file(path, target / name)
+                case "link":
+                    (target / name).symlink_to(path)
+
+
+def _planned(top: str, filled: Collection[str] | None) -> tuple[dict[str, tuple[Kind, str]], bool]:
+    """Return what stands for each name below ``top``, a folder before what it holds, and whether all had room."""
+    entries: dict[str, tuple[Kind, str]] = {}
+    waiting, left, is_whole = deque([""]), MAX_SEEDED, True
+    while waiting:
+        folder = waiting.popleft()
+        children = _children(f"{top}/{folder}")
+        if len(children) > left:
+            is_whole = False
+            entries |= {folder: ("link", f"{top}/{folder}")} if folder else {}
+            continue
+        left -= len(children)
+        for child in children:
+            name = f"{folder}/{child.name}" if folder else child.name
+            is_linked = filled is not None and not folder and child.name not in filled
+            entries[name] = ("link", child.path) if is_linked else _stands_for(child, top)
+            waiting += [name] if entries[name][0] == "folder" else []
+    return entries, is_whole
+
+
+def _stands_for(child: os.DirEntry[str], top: str) -> tuple[Kind, str]:
+    if child.is_dir(follow_symlinks=False):
+        return "folder", child.path
+    if child.is_symlink():
+        text, real = Path(child.path).readlink(), Path(os.path.realpath(child.path))
+        return "link", str(text if not text.is_absolute() and real.is_relative_to(top) else real)
+    with contextlib.suppress(OSError):
+        if child.is_file() and child.stat().st_size <= MAX_COPIED_BYTES:
+            return "file", child.path
+    return "link", child.path
+
+
+def _children(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda child: child.name)
+    except OSError:
+        return []

@@ -1,0 +1,261 @@
+"""Where a script may need a file that a thread is still writing: the statements that have to wait for it.
+
+Each statement is looked at in the states in which it may be reached: branches, loops, handlers and the functions of the
+file are followed until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import libcst as cst
+from libcst import matchers as m
+
+from diagnose.changes.save_in_background import NO_OVERLAP
+from diagnose.trials.judged_calls import Judge
+from diagnose.trials.script_names import calls_in
+
+__all__ = ["Waits", "find_waits"]
+
+_SAVE = m.Call(func=m.Attribute(value=m.Name("torch"), attr=m.Name("save")))
+_MAY_NOT_RUN = m.BooleanOperation() | m.IfExp() | m.CompFor() | m.Lambda()
+_OPTIONS = "its torch.save has options, or its arguments have names"
+_MIXED = "one statement saves, and then calls what may use the file"
+_HEAD = "it may use files in the head of a loop, where no line can wait for the last one"
+
+
+class State(IntEnum):
+    """Whether a file may still be written when a statement is reached."""
+
+    CLEAN = 0
+    ASSUMED = 1  # others may call this function at any time
+    PENDING = 2
+
+
+@dataclass
+class Waits:
+    """What an edit does: calls that become the saver's, statements with a wait before them, bodies with one at the end.
+
+    ``why`` is why the edit cannot be made, "" if it can.
+    """
+
+    saves: set[cst.CSTNode] = field(default_factory=set)
+    before: set[cst.CSTNode] = field(default_factory=set)
+    at_end: set[cst.CSTNode] = field(default_factory=set)
+    why: str = ""
+
+
+def find_waits(tree: cst.Module) -> Waits:
+    """Return where the script waits if each `torch.save` to a path only starts to write."""
+    judge = Judge(tree)
+    saves = [call for call in m.findall(tree, _SAVE) if isinstance(call, cst.Call)]
+    saves = [call for call in saves if not (call.args and judge.is_buffer(call.args[-1].value))]
+    if not saves:
+        return Waits(why="the script calls no torch.save to a path itself")
+    if any(len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args) for call in saves):
+        return Waits(why=_OPTIONS)
+    return _Flow(tree, judge, set(saves)).followed()
+
+
+class _Flow:
+    def __init__(self, tree: cst.Module, judge: Judge, saves: set[cst.CSTNode]) -> None:
+        self._tree, self._judge, self._called = tree, judge, judge.names.called
+        self._found = Waits(saves)
+        self._functions = [f for f in m.findall(tree, m.FunctionDef()) if isinstance(f, cst.FunctionDef)]
+        self._generators = {f for f in self._functions if any(_yields(line) for line in f.body.body)}
+        self._saving = self._functions_that_save()
+        self._after: dict[tuple[cst.FunctionDef, State], State] = {}
+        self._shared: set[cst.FunctionDef] = set()  # others call them too: no file is left to write at their end
+        self._settled: int | None = (
+            None  # at what depth of loops a block starts that must be left without a pending file
+        )
+        self._loops: list[list[State]] = []
+        self._tries: list[State] = []  # the latest state in each
+        self._returned: list[State] = []
+        self._overlaps = False
+        self._is_saving = False  # the function that is followed
+
+    def followed(self) -> Waits:
+        """Follow the program from its first line, then what others call, and return the waits."""
+        names = self._judge.names
+        self._until_stable()
+        known = {f for f, _ in self._after if names.is_known(f)} - self._generators
+        self._shared = set(self._functions) - known
+        self._found, self._overlaps = Waits(self._found.saves), False
+        for function in self._shared:
+            is_called = names.is_handed_on(function) or function in self._generators
+            at_any_time = is_called and not self._judge.serves_loader_or_model(function)
+            for state in {State.CLEAN, State.ASSUMED if at_any_time else State.CLEAN}:
+                self._after.setdefault((function, state), State.CLEAN)
+        if self._until_stable() is State.PENDING:
+            self._found.at_end.add(self._tree)
+        if not self._overlaps:
+            self._refuse(NO_OVERLAP)
+        return self._found
+
+    def _until_stable(self) -> State:
+        while True:
+            before = dict(self._after)
+            end = self._block(self._tree, State.CLEAN)
+            for function, state in before:
+                self._after[function, state] = self._function(function, state)
+            if self._after == before:
+                return end
+
+    def _function(self, function: cst.FunctionDef, state: State) -> State:
+        self._settled = 0 if function in self._shared & self._saving else None
+        self._returned, self._is_saving = [State.CLEAN], function in self._saving
+        end = self._block(function.body, state)
+        if self._settled is not None and end is State.PENDING:
+            self._found.at_end.add(function)
+            end = State.CLEAN
+        self._settled = None
+        return max(end, *self._returned)
+
+    def _refuse(self, why: str) -> None:
+        self._found.why = self._found.why or why
+
+    def _block(self, body: cst.BaseSuite | cst.Module, state: State) -> State:
+        if isinstance(body, cst.SimpleStatementSuite):
+            return self._line(body, state)
+        for statement in body.body:
+            state = self._statement(statement, state)
+            self._tries = [max(latest, state) for latest in self._tries]
+        return state
+
+    def _statement(self, node: cst.CSTNode, state: State) -> State:
+        follow: Mapping[type, Callable[[Any, State], State]] = {
+            cst.SimpleStatementLine: self._line, cst.If: self._if, cst.For: self._loop, cst.While: self._loop,
+            cst.With: self._with, cst.Try: self._try, cst.TryStar: self._try, cst.Match: self._match,
+            cst.ClassDef: self._class,
+        }  # fmt: skip
+        if type(node) in follow:
+            return follow[type(node)](node, state)
+        assert isinstance(node, cst.FunctionDef), "no further statement has a body"
+        return self._head(node, [*node.decorators, node.params], state)
+
+    def _match(self, node: cst.Match, state: State) -> State:
+        state = self._head(node, [node.subject, *(case.guard for case in node.cases if case.guard)], state)
+        return max(state, *(self._block(case.body, state) for case in node.cases))
+
+    def _class(self, node: cst.ClassDef, state: State) -> State:
+        return self._block(node.body, self._head(node, [*node.decorators, *node.bases, *node.keywords], state))
+
+    def _line(self, node: cst.SimpleStatementLine | cst.SimpleStatementSuite, state: State) -> State:
+        state, last = self._head(node, node.body, state), node.body[-1]
+        if not isinstance(last, cst.Return | cst.Raise | cst.Break | cst.Continue):
+            return state
+        if state is State.PENDING and self._leaves_settled(last):
+            if any(call in self._found.saves or self._called(call) for call in calls_in(node)):
+                self._refuse(_MIXED)
+            self._found.before.add(node)
+            state = State.CLEAN
+        self._tries = [max(latest, state) for latest in self._tries]
+        (self._returned if isinstance(last, cst.Return | cst.Raise) else self._loops[-1]).append(state)
+        return State.CLEAN  # the next line is not reached from here
+
+    def _leaves_settled(self, jump: cst.CSTNode) -> bool:
+        if self._settled is None or isinstance(jump, cst.Raise):
+            return False
+        return isinstance(jump, cst.Return) or len(self._loops) <= self._settled
+
+    def _if(self, node: cst.If, state: State) -> State:
+        branches = [node]
+        while isinstance(branches[-1].orelse, cst.If):
+            branches.append(branches[-1].orelse)
+        state = self._head(node, [branch.test for branch in branches], state)  # no line can wait before an elif
+        ends = [self._block(branch.body, state) for branch in branches]
+        orelse = branches[-1].orelse
+        return max(*ends, self._block(orelse.body, state) if orelse is not None else state)
+
+    def _loop(self, node: cst.For | cst.While, state: State) -> State:
+        head = [node.iter if isinstance(node, cst.For) else node.test]
+        around = self._head(node, head, state)
+        while True:
+            self._loops.append([around])
+            end = self._block(node.body, around)
+            end = max(end, *self._loops.pop())
+            if isinstance(node, cst.While):
+                if end and self._may_use_files(head):
+                    self._refuse(_HEAD)
+                end = max(end, self._head(node, head, end))
+            if end <= around:
+                break
+            around = end
+        return max(around, self._block(node.orelse.body, around)) if node.orelse else around
+
+    def _with(self, node: cst.With, state: State) -> State:
+        items = [item.item for item in node.items]
+        state = self._head(node, items, state)
+        if not self._may_use_files(items) and all(isinstance(i, cst.Call) or self._judge.is_plain(i) for i in items):
+            return self._block(node.body, state)
+        outer, self._settled = self._settled, len(self._loops)  # its end may use files
+        end = self._block(node.body, state)
+        self._settled = outer
+        if end is not State.PENDING:
+            return end
+        self._found.at_end.add(node)
+        return State.CLEAN
+
+    def _try(self, node: cst.Try | cst.TryStar, state: State) -> State:
+        self._tries.append(state)
+        end = self._block(node.body, state)
+        latest = self._tries.pop()
+        handled = [self._block(handler.body, latest) for handler in node.handlers]
+        end = self._block(node.orelse.body, end) if node.orelse else end
+        if node.finalbody is not None:
+            return self._block(node.finalbody.body, max(latest, end, *handled))
+        return max(end, *handled)
+
+    def _head(self, node: cst.CSTNode, parts: Sequence[cst.CSTNode], state: State) -> State:
+        """Return the state after the expressions of a statement; note a wait before it if they may use a file."""
+        calls = [call for part in parts for call in calls_in(part)]
+        saving = [call for call in calls if call in self._found.saves or self._called(call) in self._saving]
+        self._tries = [State.PENDING if saving else latest for latest in self._tries]
+        unknown = [call for call in calls if self._is_unknown(call)]
+        if saving and any(not any(one in calls_in(call) for call in saving) for one in unknown):
+            self._refuse(_MIXED)
+        if state and self._may_use_files(parts):
+            self._found.before.add(node)
+            state = State.CLEAN
+        is_certain = not any(m.findall(part, _MAY_NOT_RUN) for part in parts)
+        for call in calls:
+            if call in self._found.saves:
+                state = State.PENDING
+            elif (function := self._called(call)) is not None and function not in self._generators:
+                after = self._after.setdefault((function, state), State.CLEAN)
+                state = after if is_certain else max(after, state)
+            elif state is State.PENDING and self._judge.computes(call):
+                self._overlaps = True
+        return max(state, State.ASSUMED) if any(map(_yields, parts)) else state
+
+    def _may_use_files(self, parts: Sequence[cst.CSTNode]) -> bool:
+        if any(map(self._is_unknown, (call for part in parts for call in calls_in(part)))):
+            return True
+        hands_over = m.Await() | m.Import() | m.ImportFrom()
+        return any(m.findall(part, hands_over) or (self._is_saving and _yields(part)) for part in parts)
+
+    def _is_unknown(self, call: cst.Call) -> bool:
+        return call not in self._found.saves and self._called(call) is None and not self._judge.is_harmless(call)
+
+    def _functions_that_save(self) -> set[cst.FunctionDef]:
+        found: set[cst.FunctionDef] = set()
+        calls = {f: [c for c in m.findall(f, m.Call()) if isinstance(c, cst.Call)] for f in self._functions}
+        while True:
+            more = {
+                function
+                for function, each in calls.items()
+                if any(call in self._found.saves or self._called(call) in found for call in each)
+            }
+            if more == found:
+                return found
+            found = more
+
+
+def _yields(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Yield) or any(
+        _yields(child) for child in node.children if not isinstance(child, cst.FunctionDef | cst.ClassDef | cst.Lambda)
+    )

@@ -1,0 +1,117 @@
+"""Tasks that overlap on a stream and calls that cross: what no run does is a note, and much of it no answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.tables.impossible_times import crossing, overlap_share
+
+OVERLAP, CROSS = "Tasks of one stream overlap", "Calls of one thread cross each other"
+CANNOT = "The times of this file cannot be true"
+
+
+def launched(recording, *spans, stream=7):
+    r = recording()
+    r.step(1, 0, 1000)
+    for i, (start, end) in enumerate(spans):
+        r.kernel("gemm", start, end, stream=stream, launched=(i, i + 0.5))
+    return r
+
+
+def notes(answer, text):
+    return [note.text for note in answer.trust if text in note.text]
+
+
+def test_the_share_of_the_tasks_time(recording):
+    r = launched(recording, (100, 200), (150, 250), (160, 260), (300, 400))
+    # 50 µs of the second and 90 of the third, of 400
+    assert overlap_share(r.tables()) == pytest.approx(140 / 400)
+
+
+@pytest.mark.parametrize(
+    "spans", [((100, 200), (200, 300)), ((100, 200), (199, 300)), ((100, 200), (250, 250), (250, 260))]
+)
+def test_tasks_that_follow_each_other_up_to_rounding(recording, spans):
+    assert overlap_share(launched(recording, *spans).tables()) == 0.0
+
+
+def test_streams_are_apart(recording):
+    r = launched(recording, (100, 200), (210, 300))
+    r.kernel("gemm", 150, 290, stream=8, launched=(20, 21))
+    assert overlap_share(r.tables()) == 0.0
+
+
+def test_nodes_of_a_graph_run_side_by_side(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    nodes = [r.kernel("gemm", 100 + 10 * k, 300 + 10 * k) for k in range(3)]
+    r.runtime("cudaGraphLaunch", 10, 20, launches=nodes)
+    assert overlap_share(r.tables()) == 0.0
+
+
+def thirty_fold(recording, factor):
+    spans = [(100 + 20 * i, 100 + 20 * i + 18 * factor) for i in range(40)]
+    return launched(recording, *spans).diagnosis()
+
+
+def test_few_overlaps_are_no_note(recording):
+    answer = thirty_fold(recording, 1.12)
+    assert (answer.record_again, notes(answer, OVERLAP)) == ("", [])
+
+
+def test_some_are_a_note_and_the_answer_stands(recording):
+    answer = thirty_fold(recording, 1.3)
+    assert answer.record_again == ""
+    assert len(notes(answer, OVERLAP)) == 1
+
+
+def test_many_leave_no_answer(recording):
+    answer = thirty_fold(recording, 30)
+    assert answer.record_again == f"{CANNOT}: tasks of one stream overlap."
+    assert answer.headline == "Record again first: the times of this file cannot be true: tasks of one stream overlap."
+    assert answer.waterfall is None
+    assert {p.saves_ns for p in answer.prescriptions} <= {(0.0, 0.0)}
+    assert len(notes(answer, OVERLAP)) == 1
+
+
+def nested(recording, *calls, thread="main"):
+    r = recording()
+    r.step(1, 0, 1000)
+    for name, start, end in calls:
+        (r.frame if ".py" in name else r.op)(name, start, end, thread)
+    return r
+
+
+@pytest.mark.parametrize(
+    ("calls", "num"),
+    [
+        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 200), ("aten::add", 200, 300)], 0),
+        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 505)], 0),  # by less than clocks are inexact
+        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 600)], 1),
+        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 120), ("aten::add", 200, 600)], 1),  # with the outer one only
+        ([("a.py(1): f", 0, 500), ("aten::mm", 100, 200), ("aten::add", 150, 260)], 1),  # with the one before it only
+    ],
+)
+def test_calls_that_cross(recording, calls, num):
+    assert crossing(nested(recording, *calls).tables()).num == num
+
+
+def test_threads_are_apart(recording):
+    r = nested(recording, ("aten::mm", 100, 200))
+    r.op("aten::mm", 150, 250, "other")
+    assert crossing(r.tables()).num == 0
+
+
+def test_calls_that_cross_for_long_leave_no_answer(recording):
+    answer = nested(recording, ("a.py(1): f", 0, 500), ("aten::mm", 400, 900)).diagnosis()
+    assert answer.record_again == f"{CANNOT}: calls of one thread cross each other."
+    assert len(notes(answer, CROSS)) == 1
+
+
+def test_one_that_crosses_a_little_is_a_note(recording):
+    answer = nested(recording, ("a.py(1): f", 0, 500), ("aten::mm", 480, 900)).diagnosis()
+    assert answer.record_again == ""
+    assert notes(answer, CROSS) == [
+        "Calls of one thread cross each other (1 pair), which no run does: the clock was set back, or parts of several "
+        "recordings are in this file."
+    ]
