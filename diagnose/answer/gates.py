@@ -1,0 +1,133 @@
+"""What a recording cannot carry: why to record again, and what limits the numbers of the first screen."""
+
+from __future__ import annotations
+
+import statistics
+
+from diagnose.answer.cards import late_rank
+from diagnose.model.diagnosis import Diagnosis, IgnoredFinding
+from diagnose.model.job import LATE_RANKS
+from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.words import Count, Words
+from diagnose.text.numbers import duration, percent
+from diagnose.text.plain_text import one_line
+
+__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "record_again"]
+
+MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
+MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
+MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown
+MIN_OFF_TRIAL = 0.5  # of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3
+
+
+def record_again(d: Diagnosis) -> Words | None:
+    """Return why the recording cannot carry an answer, None if it can."""
+    if d.record_again:
+        return Words(d.record_again)
+    if d.prescriptions and d.prescriptions[0].records_again:
+        first = d.findings[0] if d.findings else None
+        if first is not None and first.rule == d.prescriptions[0].rule and not d.prescriptions[0].records_more:
+            return Words(first.title.partition(":")[0])
+        return Words("Too little of the device's work is in this recording")
+    return None
+
+
+def command(d: Diagnosis) -> str:
+    """Return the command that records again."""
+    if d.prescriptions and d.prescriptions[0].records_again and d.prescriptions[0].after:
+        return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
+    return f"diagnose trace --quick {d.source.command or 'train.py'}"
+
+
+def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
+    """Return what limits the numbers of the first screen, one sentence each; ``again``: the recording carries none."""
+    found = [_left_out(d.ignored)] if d.ignored else []
+    if not again:
+        found += _of_recording(d)
+    found += _unstable(d.plain_steps)
+    if not again:
+        found += _off_trial(d)
+    if d.cpu_wait >= MIN_CPU_WAIT:
+        words = (
+            "The training thread waited for a core {share} of the time: with a CPU of its own, other things may cost "
+            "most. Measure on an idle machine, or with fewer threads."
+        )
+        found.append(Words(words, {"share": percent(d.cpu_wait, 0)}))
+    if d.source.world_size > 1 and len(d.ranks) < 2:
+        words = "One rank of {num}: what its collectives wait for is not in this recording."
+        found.append(Words(words, {"num": d.source.world_size}))
+    return [*found, *([] if again else _of_answer(d))]
+
+
+def _of_recording(d: Diagnosis) -> list[Words]:
+    """State what recording cost, if it was much: the numbers are without it as far as it is known."""
+    if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD:
+        words = "Unprofiled step: {step}. The profiler added {added}, which is taken out of all numbers."
+        if d.profiler_overhead >= MAX_OVERHEAD:
+            words = (
+                "Unprofiled step: {step}. The profiler added {added}, more than the step itself: what is left after "
+                "taking it out is uncertain, and no possible step is shown."
+            )
+        added = max(d.recorded_step_ns - d.step_ns, 0.0)
+        return [Words(words, {"step": duration(d.step_ns), "added": duration(added)})]
+    if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound":
+        words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
+        if d.source.found_steps_by == "none":
+            words = "Recording takes the host up to {share} of its time: what the host takes is less without it."
+        return [Words(words, {"share": percent(d.recording_estimate, 0)})]
+    return []
+
+
+def _unstable(p: PlainSteps | None) -> list[Words]:
+    """State that steps without the profiler differ before and after the recorded ones."""
+    if p is None or p.agree:
+        return []
+    each = {"before": p.before_ns, "during": p.recorded_ns, "after": p.after_ns}
+    known = ", ".join(f"{duration(ns)} {when}" for when, ns in each.items() if ns is not None)
+    return [Words("Unstable timing: {steps} the recording. Run again on an idle machine.", {"steps": known})]
+
+
+def _off_trial(d: Diagnosis) -> list[Words]:
+    """State that trials without a change take clearly more or less than the reported step, where they do."""
+    runs = [t.steps_ms[0] for t in d.trials if t.steps_ms is not None and t.kind != "without"]
+    if not runs or d.step_ns <= 0:
+        return []
+    trial_ns = 1e6 * statistics.median(runs)
+    if max(trial_ns, d.step_ns) <= (1 + MIN_OFF_TRIAL) * min(trial_ns, d.step_ns):
+        return []
+    words = (
+        "Trials without a change took {trial} a step, the recorded steps {step}: the machine or the recording made "
+        "the difference. What was measured counts; predicted times are of the recorded steps."
+    )
+    return [Words(words, {"trial": duration(trial_ns), "step": duration(d.step_ns)})]
+
+
+def _of_answer(d: Diagnosis) -> list[Words]:
+    found, j = [], d.job
+    if j is not None and d.dominant == LATE_RANKS and j.begins_late is not None and not j.late_ranks:
+        words = "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it recurs."
+        steps = Words("recorded step") if len(j.steps) == 1 else Count(len(j.steps), "recorded step")
+        found.append(Words(words, {"num": late_rank(d), "steps": steps}))
+    low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
+    if low is not None:
+        found.append(Words("Low confidence: the recording shows the cost, but hardly its cause."))
+    return found
+
+
+def _left_out(ignored: tuple[IgnoredFinding, ...]) -> Words:
+    """State how many findings were left out, which, and why."""
+    listed = [_ignored(one) for one in ignored]
+    words = "Left out as asked: {findings}: {listed}."
+    values = {f"one{i}": one for i, one in enumerate(listed)}
+    joined = Words(", ".join(f"{{{name}}}" for name in values), values)
+    return Words(words, {"findings": Count(len(ignored), "finding"), "listed": joined})
+
+
+def _ignored(one: IgnoredFinding) -> Words:
+    finding, by = one.finding, Words("by an option or setting")
+    if one.by == "comment":
+        place = finding.where[0]
+        line = f"{one_line((place.file or '').rpartition('/')[2])}:{place.line}"
+        by = Words("by the comment at {line}", {"line": line})
+    words = "{rule} ({time} per step, {by})"
+    return Words(words, {"rule": finding.rule, "time": duration(finding.lost_ns), "by": by})

@@ -1,0 +1,123 @@
+"""The headline: the first finding in at most sixteen words, or how little there is to gain."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from diagnose.model.diagnosis import Diagnosis, Finding
+from diagnose.model.job import LATE_RANKS, Job
+from diagnose.model.rules import OUTSIDE, WORK
+from diagnose.model.words import Count, Words, english
+from diagnose.text.numbers import duration, percent
+from diagnose.text.plain_text import one_line
+from diagnose.text.titles import lower_first
+
+__all__ = ["MAX_WORDS", "checked", "headline"]
+
+MAX_WORDS = 16  # what is read at a glance
+MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
+MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
+SAME = 0.01  # of the step: a cost and a saving that differ by less are one number
+
+
+def headline(d: Diagnosis, again: Words | None) -> Words:
+    """Return the answer; ``again`` states why the recording cannot be relied on, None if it can."""
+    if again is not None:
+        why = lower_first(re.split("[:：]", english(again).rstrip(".。"), maxsplit=1)[0])
+        return _fitted(Words("Record again first: {why}"), "why", why, None)
+    finding = next((f for f in d.findings if f.rule == d.dominant), None)
+    if finding is None:
+        return _little(d)
+    j = d.job
+    if finding.rule == LATE_RANKS and j is not None and j.begins_late is not None and not j.late_ranks:
+        values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
+        return Words("The ranks wait for rank {num}, which begins its step {time} late", values)
+    title, share = finding.title.strip().rstrip(".。"), _share(d, finding)
+    if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
+        return _fitted(_late(j), "what", lower_first(title), share)
+    return _fitted(Words("{what}"), "what", title[:1].upper() + title[1:], share)
+
+
+def _late(j: Job) -> Words:
+    num = len(j.late_ranks)
+    if num > MAX_NAMED:
+        return Words("{ranks} are late: {what}", {"ranks": Count(num, "rank")})
+    *others, last = map(str, j.late_ranks)
+    if not others:
+        return Words("Rank {num} is late: {what}", {"num": last})
+    return Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})
+
+
+def _little(d: Diagnosis) -> Words:
+    """Return how little there is to gain, and what the step consists of."""
+    start = Words("Little to gain")
+    if d.ignored:
+        start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
+    elif not d.findings:
+        start = Words("Nothing to fix")
+    step = duration(d.step_ns)
+    if d.queue is None:
+        words, share = "{start}: no rule found avoidable time in the {step} step", 0.0
+        if d.ignored:
+            words = "{start}: no other rule found avoidable time in the {step} step"
+        elif (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY:  # whether results are needed no trace shows
+            words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
+            start = Words("Little found") if d.findings else Words("Nothing found")
+        elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY:
+            words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
+            start = Words("Little found") if d.findings else Words("Nothing found")
+        return Words(words, {"start": start, "step": step, "share": percent(share, 0)})
+    whole = Words("each {step} step", {"step": step})
+    if d.source.found_steps_by == "none":
+        whole = Words("the {step} recording", {"step": step})
+    if d.verdict == "kernel-bound":
+        values = {"start": start, "share": percent(d.queue.busy_share), "whole": whole}
+        return Words("{start}: the GPU is busy {share} of {whole}", values)
+    words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
+    if d.ignored:
+        words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+    return Words(words, {"start": start, "share": percent(d.queue.idle_share), "whole": whole})
+
+
+def _share(d: Diagnosis, finding: Finding) -> Words | None:
+    """Return what the finding is worth, in brackets: its share of the step, or what a step without it saves."""
+    if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
+        return None
+    worth, cost = min(finding.worth_ns / d.step_ns, 1.0), finding.lost_ns / d.step_ns
+    words = "{share} of the step"
+    if finding.share is not None:
+        words = "{share} of the run"
+    elif d.source.found_steps_by == "none":
+        words = "{share} of the recording"
+    if abs(worth - cost) > SAME:
+        words = "without it {share} less time"
+    return Words(" ({words})", {"words": Words(words, {"share": percent(worth)})})
+
+
+def _fitted(lead: Words, name: str, text: str, share: Words | None) -> Words:
+    """Return the lead with a text and a share, at most sixteen words: clauses at the text's end go first, then words."""
+    end = english(share) if share is not None else ""
+    most = MAX_WORDS - len(english(lead).replace(f"{{{name}}}", "").split()) - len(end.split())
+    while len(text.split()) > most:
+        shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
+        if len(shorter.split()) < 3:
+            text = " ".join(text.split()[:most]) + "…"
+            break
+        text = shorter
+    values = {**lead.values, name: one_line(text), **({"end": share} if share is not None else {})}
+    return Words(lead.template + ("{end}" if share is not None else ""), values)
+
+
+def checked(d: Diagnosis) -> Words | None:
+    """Return what was checked and found in order, None if nothing was."""
+    if not d.checked:
+        return None
+    missing = Words("; {rules} lacked data", {"rules": Count(len(d.not_checked), "rule")}) if d.not_checked else ""
+    found = Words("none matched 1 % of the step or more")
+    if d.findings and d.step_ns > 0:
+        most = d.findings[0]
+        values = {"share": percent(most.share_of(d.step_ns)), "rule": most.rule}
+        found = Words("the largest finding takes {share}: {rule}", values)
+    values = {"rules": Count(len(d.checked), "rule"), "found": found, "missing": missing}
+    return Words("{rules} checked, {found}{missing}.", values)

@@ -1,0 +1,221 @@
+"""The first screen: the answer, the step now and then, and the changes that lead there. Reports only format it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from diagnose.answer.cards import Card, Prediction, cards, late_rank, possible_step, predictions
+from diagnose.answer.gates import MAX_OVERHEAD, cautions, command, record_again
+from diagnose.answer.headline import checked, headline
+from diagnose.answer.tried import took_longer
+from diagnose.model.diagnosis import Diagnosis, Finding
+from diagnose.model.frozen import dataclass
+from diagnose.model.rules import WORK
+from diagnose.model.words import Words, english
+from diagnose.text.numbers import duration, percent
+
+__all__ = ["Answer", "Tone", "answer", "of_busy", "shown_rank", "with_words"]
+
+MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
+MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
+
+Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
+
+_PILLS: Mapping[str, tuple[str, str, Tone]] = {
+    "cpu-bound": ("CPU-bound", "the host does not keep the GPU's queue filled", "bad"),
+    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle intervals", "bad"),
+    "kernel-bound": ("GPU-bound", "the queue is full: the time is in the GPU's own work", "warn"),
+    "no-gpu": ("CPU only", "no device in this recording: everything is about the host", "info"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The first screen; sentences are templates with their values."""
+
+    pill: Words
+    meaning: Words  # of the pill, a few words
+    tone: Tone
+    headline: Words
+    now_ns: float
+    after: Prediction | None  # the step after exactly the cards; None if nothing is predicted
+    num_changes: int  # that are offered in all, those of the cards among them
+    cards: tuple[Card, ...]
+    record_again: Words | None  # why, None for a recording that can be relied on
+    command: str  # that records again
+    checked: Words | None  # what was looked for, if little or nothing was found
+    to_try: Words | None  # what no recording judges and a trial may
+    try_command: str
+    cautions: tuple[Words, ...]  # about the numbers above
+    is_measured: bool = False  # ``after`` was proven by running the script, not predicted
+    parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
+    view: Words | None = None  # whose step and changes these are, if there are several ranks
+    run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
+    refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
+    each: Mapping[str, Prediction] = {}  # by id: what each change is predicted to do
+
+    @property
+    def factor(self) -> tuple[float, float, float] | None:
+        """Return how many times faster the step becomes: least, predicted, most (infinity if all can go).
+
+        None for less than a tenth, which is no gain worth a number.
+        """
+        a = self.after
+        if a is None or a.after_ns <= 0 or self.now_ns < MIN_FACTOR * a.after_ns:
+            return None
+        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns if a.low_ns > 0 else math.inf
+
+
+def answer(d: Diagnosis) -> Answer:
+    """Return the first screen of a diagnosis."""
+    why = record_again(d)
+    each = {} if why is not None else predictions(d)
+    shown = () if why is not None else cards(d, each)
+    measured = None if why is not None else _proven(d)
+    after, num = measured or possible_step(d, shown)
+    if measured is None and (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
+        after = None
+    pill, meaning, tone = _pill(d, is_known=why is None)
+    tried = _to_try(d) if why is None else None
+    return Answer(
+        pill=Words(pill),
+        meaning=Words(meaning),
+        tone=tone,
+        headline=headline(d, why),
+        now_ns=d.step_ns,
+        after=after,
+        num_changes=num,
+        cards=shown,
+        record_again=why,
+        command=command(d) if why is not None else "",
+        checked=checked(d) if d.dominant is None and why is None else None,
+        to_try=tried[0] if tried else None,
+        try_command=tried[1] if tried else "",
+        cautions=tuple(cautions(d, again=why is not None)),
+        is_measured=measured is not None,
+        parts=() if why is not None else _parts(d),
+        view=None if why is not None else _view(d),
+        run_share=None if why is not None else _run_share(d),
+        refuted=took_longer(d),
+        each=each,
+    )
+
+
+def with_words(d: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the headline and the summary of its first screen."""
+    a = answer(d)
+    lines = [f"{english(a.pill)}: {english(a.meaning)}", english(a.headline)]
+    if a.cards:
+        first = a.cards[0]
+        saves = f" (saves {duration(first.prediction.saves_ns)})" if first.prediction is not None else ""
+        lines.append(f"First change: {first.prescription.title}{saves}")
+    return replace(d, headline=english(a.headline), summary=tuple(lines))
+
+
+def of_busy(d: Diagnosis) -> tuple[str, float] | None:
+    """Return what the finding that answers takes of the device's own work: its rule and its share of the step."""
+    found = _answering(d)
+    if found is None or d.partition is None or not len(found.tasks) or found.rule in d.idle_by_cause:
+        return None
+    share = found.share_of(d.step_ns) if d.step_ns > 0 else 0.0
+    return (found.rule, share) if 0 < share <= d.partition.compute else None
+
+
+def shown_rank(d: Diagnosis) -> int | None:
+    """Return the rank that everything but the tables of ranks is about, None if it cannot be told."""
+    same = [r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition]
+    return same[0] if same else None
+
+
+def _answering(d: Diagnosis) -> Finding | None:
+    return next((f for f in d.findings if f.rule == d.dominant), None)
+
+
+def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
+    """Return the step as the best trial measured it, faster for certain and with the same losses; None without one."""
+    gains = [t for t in d.trials if t.kind != "without" and not t.failure and t.interval[0] > 1]
+    best = max((t for t in gains if t.numerics != "drifted"), key=lambda t: t.speed_up, default=None)
+    if best is None:
+        return None
+    ends = (d.step_ns / best.speed_up, d.step_ns / best.interval[1], d.step_ns / best.interval[0])
+    return Prediction(d.step_ns, *ends, is_replayed=True), max(len(best.ids), 1)
+
+
+def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
+    pill, meaning, tone = _PILLS[d.verdict]
+    p = d.partition
+    if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
+        pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"
+    if not is_known:
+        return pill, meaning, "warn"
+    if _run_share(d) is not None:
+        return "Run stalls", "the usual step is not what takes the run's time", "bad"
+    if d.dominant is None:
+        return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
+    legend = d.legends.get(d.dominant)
+    return (legend.heading, legend.meaning, "bad") if legend and legend.heading else (pill, meaning, tone)
+
+
+def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
+    """Return what the step consists of, as far as it has a name: the device's work, then the causes of idle time.
+
+    Of a step that is long now and then, all but that is the usual step.
+    """
+    p, busy, rare = d.partition, of_busy(d), _run_share(d) or 0.0
+    work = {} if p is None else {"compute": p.compute, "communication alone": p.exposed_communication}
+    work |= {} if p is None else {"copies alone": p.exposed_copy}
+    causes = d.idle_by_cause if p is not None else d.host_by_cause
+    usual = [*work.items(), *sorted(causes.items(), key=lambda item: -item[1])]
+    found = [] if busy is None else [busy]
+    found += [(d.dominant or "", rare)] if rare else []
+    found += [(name, share * (1 - rare)) for name, share in usual]
+    return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+
+
+def _run_share(d: Diagnosis) -> float | None:
+    """Return the share of the run that the finding which answers takes, if it rests on all steps of the run."""
+    finding = _answering(d)
+    return finding.share if finding is not None else None
+
+
+def _to_try(d: Diagnosis) -> tuple[Words, str] | None:
+    """Return which changes only a trial shows the effect of, and its command; None if there are none, or all ran."""
+    ids = [name for name in d.to_try if not any(name in trial.ids for trial in d.trials)]
+    if not ids:
+        return None
+    words = "Operators compute {share} of the step. Only a trial shows what {changes} would save:"
+    said = Words(words, {"share": percent(d.host_by_cause.get(WORK, 0.0), 0), "changes": ", ".join(ids)})
+    asked = ",".join(ids)
+    if not d.source.command:  # a step function was diagnosed, which a function makes for each run
+        return said, f'diagnose.prove(make_step, apply="{asked}")'
+    return said, f"diagnose prove --apply {asked} {d.source.command}"
+
+
+def _view(d: Diagnosis) -> Words | None:
+    """Return whose step and changes a report of several ranks shows; of one rank what a step is, where that is odd."""
+    if len(d.ranks) < 2:
+        return _steps_of_rollouts(d)
+    shown, late = shown_rank(d), late_rank(d)
+    if shown is None:
+        words = "Step and changes are those of one of {num} ranks, the one waited for or else the slowest."
+        return Words(words, {"num": len(d.ranks)})
+    if shown == late and len(d.ranks) == 2:
+        return Words("Step and changes are those of rank {num}, which the other one waits for.", {"num": shown})
+    if shown == late:
+        words = "Step and changes are those of rank {num}, which the other {others} wait for."
+        return Words(words, {"num": shown, "others": len(d.ranks) - 1})
+    words = "Step and changes are those of rank {num}, the slowest of {ranks}."
+    return Words(words, {"num": shown, "ranks": len(d.ranks)})
+
+
+def _steps_of_rollouts(d: Diagnosis) -> Words | None:
+    """Return how many steps follow a rollout, None if none do so regularly: a loop's iteration is more than a step."""
+    found = (f.facts for f in d.findings if f.facts.get("phase") == "rollout" and f.facts.get("regular"))
+    period = next((facts.get("period") for facts in found), None)
+    if d.source.found_steps_by != "optimizer" or not isinstance(period, int):
+        return None
+    return Words("A step is one optimizer.step(); {num} of them follow each rollout.", {"num": period})
