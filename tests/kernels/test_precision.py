@@ -1,4 +1,5 @@
 import copy
+import functools
 from contextlib import nullcontext
 
 import pytest
@@ -102,6 +103,14 @@ def test_overflows_are_skipped_counted_and_end_the_run(arguments):
     with pytest.raises(OverflowAbort, match="3 steps in a row overflowed"):
         [step(data()[0] * float("inf")) for _ in range(2)]
     assert precision.skipped == 3
+
+
+def test_an_optimizer_without_gradients_is_left_as_it_is():
+    precision, weights = Precision("cpu", torch.float16), [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=0.5) for weight in weights]
+    precision.backward(weights[0].sum())
+    assert precision.step(*optimizers)
+    assert [weight.tolist() for weight in weights] == [[0.5, 0.5], [1.0, 1.0]]
 
 
 def test_a_good_step_ends_the_row():
@@ -262,6 +271,60 @@ def test_convolutions_and_rnns_get_each_their_own_precision_back():
     finally:
         for part, value in zip(parts, before, strict=True):
             part.fp32_precision = value
+
+
+def flag(name):
+    """Return what holds one of torch's newer flags, such as that of cudnn.conv; None if this torch lacks it."""
+    return functools.reduce(lambda part, each: getattr(part, each, None), name.split("."), torch.backends)
+
+
+NEWER_FLAGS = [
+    name
+    for name in (
+        "cudnn",
+        "mkldnn",
+        "cuda.matmul",
+        "cudnn.conv",
+        "cudnn.rnn",
+        "mkldnn.conv",
+        "mkldnn.rnn",
+        "mkldnn.matmul",
+    )
+    if hasattr(flag(name), "fp32_precision")
+]
+
+
+def readings():
+    """Return what every flag reads as, now and with others in the backends: that shows which flags are set."""
+    found = []
+    backends = [name for name in NEWER_FLAGS if "." not in name]
+    kept = [flag(name).fp32_precision for name in backends]
+    for values in (kept, ["ieee"] * 2, ["tf32", "bf16"], kept):
+        found.append([flag(name).fp32_precision for name in NEWER_FLAGS])
+        for name, value in zip(backends, values, strict=True):
+            flag(name).fp32_precision = value
+    return found, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.skipif(not NEWER_FLAGS, reason="this torch has one kind of flags")
+@pytest.mark.parametrize("convolutions", [None, "ieee", "tf32"])
+@pytest.mark.parametrize("matmuls", ["ieee", "tf32"])
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"cudnn": "ieee", "cudnn.conv": "none", "mkldnn.conv": "bf16"}, {"cudnn.conv": "tf32", "cudnn.rnn": "ieee"}],
+)
+def test_each_flag_of_each_backend_is_put_back(given, matmuls, convolutions):
+    first = {name: flag(name).fp32_precision for name in NEWER_FLAGS}
+    try:
+        for name, value in given.items():
+            flag(name).fp32_precision = value
+        before = readings()
+        with fp32_precision(matmuls, convolutions=convolutions):
+            assert flag("cuda.matmul").fp32_precision == matmuls
+        assert readings() == before
+    finally:
+        for name, value in first.items():
+            flag(name).fp32_precision = value
 
 
 def test_reading_the_batches_to_compare_leaves_generators_as_they_were():
