@@ -135,7 +135,8 @@ def _too_few(unchanged: int, changed: int) -> str:
     """Return why so many losses are not compared."""
     if not unchanged and not changed:
         return "No loss was seen: backward was called on no scalar."
-    return f"Too few losses to compare: {unchanged} unchanged, {changed} with the change, at least {MIN_LOSSES} are needed."
+    seen = f"{unchanged} unchanged, {changed} with the change"
+    return f"Too few losses to compare: {seen}, at least {MIN_LOSSES} are needed."
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:
