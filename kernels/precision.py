@@ -120,7 +120,8 @@ class Precision:
         as stepped.
 
         Raises:
-            ValueError: weights are float16 themselves, whose gradients cannot be unscaled.
+            ValueError: weights are float16 themselves, whose gradients cannot be unscaled; or, in float16, an optimizer
+                has sharded parameters and whole ones.
             OverflowAbort: ``max_skipped`` steps in a row were skipped; this one was not taken.
         """
         self._watch()
@@ -241,6 +242,11 @@ def _gradients(optimizers: Iterable[Optimizer]) -> list[Tensor]:
 
 
 def _check_weights(optimizer: Optimizer) -> None:
+    if len({hasattr(p, "to_local") for p in _parameters(optimizer)}) > 1:
+        raise ValueError(
+            "torch's scaler takes no mixture of split and whole parameters, as tensor_parallel leaves them; use "
+            "bfloat16, which needs no scaler."
+        )
     if any(p.dtype is torch.float16 for p in _parameters(optimizer)):
         raise ValueError(
             "The optimizer holds float16 weights, whose gradients cannot be unscaled; keep the model in float32 "
