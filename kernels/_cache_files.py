@@ -1,13 +1,15 @@
 """One value, one file: nested tensors and arrays written side by side, and mapped back into memory without a copy.
 
-A file is a mark of this format, a checksum, the lengths of its parts, a pickle, and the buffers that the pickle refers
-to, each at a multiple of 64 bytes. The checksum covers lengths and pickle, so that what is
-unpickled is what was written. It appears whole or not at all, and deleting it does not disturb who has it mapped.
+A file is a mark of this format, two checksums, the lengths of its parts, a pickle, and the buffers that the pickle
+refers to, each at a multiple of 64 bytes. The first checksum covers lengths and pickle, so that what is unpickled is
+what was written; the second one covers the buffers, and is looked at on request, since that reads all of them. A file
+appears whole or not at all, and deleting it does not disturb who has it mapped.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import io
 import mmap
 import os
@@ -29,9 +31,10 @@ from diagnose.kernels._private_files import open_private
 __all__ = ["Ledger", "load", "pack", "store"]
 
 ALIGNMENT = 64
-MARK = b"samples2"  # changes with the format
-HEAD = struct.Struct("<8sQQQ")  # mark, checksum of what follows up to the buffers, number of buffers, length of pickle
-CHECKED = 16  # where the numbers begin that the checksum covers
+MARK = b"samples3"  # changes with the format
+# Mark, checksum of what follows up to the buffers, that of the buffers, their number, length of pickle.
+HEAD = struct.Struct("<8sQQQQ")
+CHECKED = 16  # where the numbers begin that the first checksum covers
 FIELDS = ("hits", "misses", "evicted", "refused", "held_bytes")
 TOTALS = struct.Struct(f"<{len(FIELDS)}q")
 
@@ -59,15 +62,16 @@ def pack(value: Any) -> list[bytes | memoryview]:  # whatever can be pickled
     out = io.BytesIO()
     _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(value)
     views = [buffer.raw() for buffer in buffers]
-    lengths = struct.pack(f"<{2 + len(views)}Q", len(views), out.tell(), *map(len, views))
-    head = MARK + struct.pack("<Q", zlib.crc32(out.getbuffer(), zlib.crc32(lengths))) + lengths
-    chunks: list[bytes | memoryview] = [head, out.getvalue()]
-    at = len(head) + out.tell()
+    body: list[bytes | memoryview] = []
+    at = HEAD.size + 8 * len(views) + out.tell()
     for view in views:
         gap = -at % ALIGNMENT
-        chunks += [bytes(gap), view]
+        body += [bytes(gap), view]
         at += gap + len(view)
-    return chunks
+    checksum = functools.reduce(lambda before, chunk: zlib.crc32(chunk, before), body, 0)
+    lengths = struct.pack(f"<{3 + len(views)}Q", checksum, len(views), out.tell(), *map(len, views))
+    head = MARK + struct.pack("<Q", zlib.crc32(out.getbuffer(), zlib.crc32(lengths))) + lengths
+    return [head, out.getvalue(), *body]
 
 
 def store(path: Path, chunks: list[bytes | memoryview]) -> None:
@@ -86,10 +90,11 @@ def store(path: Path, chunks: list[bytes | memoryview]) -> None:
         raise
 
 
-def load(path: Path) -> tuple[Any] | None:
+def load(path: Path, *, all_of_it: bool = False) -> tuple[Any] | None:
     """Return the value, in a tuple, or None where it is not there. It is used from now on: the last to be removed.
 
-    A file that was cut off, or that is none of a cache, is removed, so that its value is computed again.
+    A file that was cut off, or that is none of a cache, is removed, so that its value is computed again; with
+    ``all_of_it`` one with a damaged buffer, too.
 
     Raises:
         PermissionError: another user owns the file or can write it, or it is a link.
@@ -106,21 +111,23 @@ def load(path: Path) -> tuple[Any] | None:
         os.utime(descriptor)
     finally:
         os.close(descriptor)
-    parts = _parts(memory)
+    parts = _parts(memory, all_of_it=all_of_it)
     if parts is None:
         path.unlink(missing_ok=True)
         return None
     return (pickle.loads(parts[0], buffers=parts[1:]),)
 
 
-def _parts(memory: mmap.mmap) -> list[memoryview] | None:
+def _parts(memory: mmap.mmap, *, all_of_it: bool) -> list[memoryview] | None:
     """Return the pickle and its buffers, or None where the file is not as ``pack`` made it."""
-    mark, checksum, num, length = HEAD.unpack_from(memory, 0)
+    mark, checksum, of_buffers, num, length = HEAD.unpack_from(memory, 0)
     at = HEAD.size + 8 * num
     if mark != MARK or at + length > len(memory):
         return None
     view = memoryview(memory)
     if zlib.crc32(view[CHECKED : at + length]) != checksum:
+        return None
+    if all_of_it and zlib.crc32(view[at + length :]) != of_buffers:
         return None
     parts = [view[at : at + length]]
     at += length

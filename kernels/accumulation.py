@@ -71,7 +71,7 @@ class GradientAccumulation:
 
     ``model`` may be plain, in DistributedDataParallel, or sharded by ``fully_shard``; gradients are exchanged in the
     last batch of each window only. ``precision`` brings the scaler along, ``group`` the ranks that hold other samples
-    (default: all). ``steps`` counts the optimizer's steps.
+    (default: all).
 
     Raises:
         ValueError: ``every`` is less than one.
@@ -93,12 +93,20 @@ class GradientAccumulation:
         self.model, self.optimizer, self.every = model, optimizer, every
         self.precision = precision or Precision("cpu", torch.float32)
         self.clip_norm, self.scheduler, self.group = clip_norm, scheduler, group
-        self.steps = 0
+        self._stepped, self._skipped_before = 0, self.precision.skipped_on_device
         self._num = 0  # batches of this window so far
         self._total: Tensor | float = 0.0  # samples of this window so far, in this rank
         self._unit: float | None = None  # counts are given in multiples of this one, so that losses keep their size
         self._is_within = False  # a block of micro_batch
         self._ends: bool | None = None  # whether the current batch is the loop's last; None: not known
+
+    @property
+    def steps(self) -> int:
+        """Return how often the optimizer stepped; windows that a scaler skipped for infinite gradients do not count.
+
+        What a fused optimizer skips on the device is known two steps later.
+        """
+        return self._stepped - (self.precision.skipped_on_device - self._skipped_before)
 
     def over(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches, and mark the last of all for ``micro_batch``.
@@ -196,9 +204,10 @@ class GradientAccumulation:
             stepped = self.precision.step(self.optimizer, clip_norm=self.clip_norm, scale_by=factor)
         finally:
             self.optimizer.zero_grad(set_to_none=True)
-        self.steps += 1
-        if stepped and self.scheduler is not None:
-            self.scheduler.step()
+        if stepped:
+            self._stepped += 1
+            if self.scheduler is not None:
+                self.scheduler.step()
 
     def drop(self) -> None:
         """Forget the window that is open, and its gradients."""

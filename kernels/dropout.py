@@ -6,7 +6,8 @@ What it cures
 
 When it does not help
     On a GPU, and within what torch.compile compiles: both make masks of their own. For fewer than 16,384 elements
-    torch's functions are used, whose calls take less.
+    torch's functions are used, whose calls take less; also under transforms of `torch.func`, whose ``randomness``
+    counts, and for DTensors.
 
 Cost
     None: the mask takes the memory that torch's takes.
@@ -105,7 +106,9 @@ def _is_drawn(input: Tensor, p: float, num: int) -> bool:
     """Return whether a mask of so many elements is drawn here: of torch's draws only long ones take longer."""
     is_plain = input.device.type == "cpu" and input.is_floating_point() and input.layout is torch.strided
     is_share = 0 < p < 1 and 0 < round(p * LEVELS) < LEVELS
-    return is_plain and is_share and num >= MIN_ELEMENTS and not torch.compiler.is_compiling()
+    if not (is_plain and is_share and num >= MIN_ELEMENTS and type(input) in (Tensor, torch.nn.Parameter)):
+        return False
+    return not torch.compiler.is_compiling() and not torch._C._functorch.peek_interpreter_stack()
 
 
 def _mask(input: Tensor, dropped: int) -> Tensor:

@@ -14,8 +14,9 @@ Cost
     so convert before making the optimizer.
 
 Numerics
-    Other convolution algorithms: equal to rounding. Shapes, indices and names stay; ``view`` on an activation may have
-    to become ``reshape`` or ``flatten``.
+    Other convolution algorithms: equal to rounding. Not so with dropout of images: masks are drawn in the order of
+    memory, so that other elements are dropped with the same seed, as many and as independent. Shapes, indices and names
+    stay; ``view`` on an activation may have to become ``reshape`` or ``flatten``.
 
 Example::
 
@@ -86,9 +87,9 @@ def channels_last(
 ) -> LayoutReport:
     """Convert the weights of all 2-D and 3-D convolutions in place, and images as they enter the model.
 
-    Parameters stay the same objects. ``sample``: the arguments of one call, positional or a mapping of names, which is
-    run to find where the layout is lost; it changes no buffer, gradient or random generator. ``inputs=False`` leaves
-    inputs to the loader.
+    Parameters stay the same objects. Dropout of images drops other elements than before, with the same seed.
+    ``sample``: the arguments of one call, positional or a mapping of names, which is run to find where the layout is
+    lost; it changes no buffer, gradient or random generator. ``inputs=False`` leaves inputs to the loader.
 
     Raises:
         ValueError: the model has no such convolution.

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -53,7 +53,8 @@ def set_fp32_precision(matmuls: Fp32Precision, *, convolutions: Fp32Precision | 
     """Set the precision of float32 matrix products, and of cuDNN's convolutions and RNNs; return the undo.
 
     torch has two sets of flags for this, and raises when one is read after the other alone was set. The setters used
-    here write both, so that code that reads either goes on working.
+    here write both, so that code that reads either goes on working. The undo gives each flag of every backend back what
+    was set in it, also if that was nothing.
 
     Raises:
         ValueError: a name is neither "ieee" nor "tf32".
@@ -62,6 +63,7 @@ def set_fp32_precision(matmuls: Fp32Precision, *, convolutions: Fp32Precision | 
     for name, value in (("matmuls", matmuls), ("convolutions", convolutions)):
         if value not in NAMES and value is not None:
             raise ValueError(f'set_fp32_precision takes {name}="ieee" or "tf32", not {value!r}.')
+    stored = _stored()
     undo = [_set_matmuls(matmuls)]
     if convolutions is not None:
         undo.append(_set_convolutions(convolutions))
@@ -69,8 +71,30 @@ def set_fp32_precision(matmuls: Fp32Precision, *, convolutions: Fp32Precision | 
     def restore() -> None:
         for step in undo:
             step()
+        for part, value in stored:  # the newer flags last: those above write them too
+            part.fp32_precision = value
 
     return restore
+
+
+def _stored() -> list[tuple[Any, str]]:
+    """Return torch's newer flags, as far as this torch has them, and what is set in each.
+
+    One in which nothing is set reads as the next above it: the operator's, the backend's, the one for all.
+    """
+    backends = torch.backends
+    above: tuple[Any, ...] = backends, backends.cudnn, backends.mkldnn
+    names = ("matmul", "conv", "rnn")
+    parts = [backends.cuda.matmul, *(getattr(part, name, None) for part in above[1:] for name in names)]
+    found = []
+    for part in (*above, *parts):
+        if hasattr(part, "fp32_precision"):
+            found.append((part, part.fp32_precision))
+            if part in above:
+                part.fp32_precision = "none"
+    for part, value in found:
+        part.fp32_precision = value
+    return found
 
 
 def _set_matmuls(wanted: Fp32Precision) -> Callable[[], None]:
@@ -86,19 +110,14 @@ def _set_matmuls(wanted: Fp32Precision) -> Callable[[], None]:
 
 
 def _set_convolutions(wanted: Fp32Precision) -> Callable[[], None]:
-    cudnn = torch.backends.cudnn
-    parts = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(getattr(cudnn, name, None), "fp32_precision")]
-    values = [part.fp32_precision for part in parts]
+    cudnn: Any = torch.backends.cudnn  # whose newer flags torch has no types of
     try:
         before = bool(cudnn.allow_tf32)
     except RuntimeError:  # set through one kind of flags only, which the other cannot express
-        before = "tf32" in values
+        before = cudnn.conv.fp32_precision == "tf32"
     cudnn.allow_tf32 = wanted == "tf32"  # sets the newer flags too; they alone would leave this one unreadable
 
     def restore() -> None:
         cudnn.allow_tf32 = before
-        for part, value in zip(parts, values, strict=True):
-            if part.fp32_precision != value:
-                part.fp32_precision = value
 
     return restore

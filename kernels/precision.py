@@ -63,6 +63,7 @@ class Precision:
     everything off. ``float32`` is how products that stay in float32 run, "ieee" or "tf32": it sets torch's flags for
     the whole process, and ``undo`` takes that back. ``skipped`` counts the steps that were left out because gradients
     overflowed, as far as known: the newest step may still be on its way from the device, since nothing here waits.
+    ``skipped_on_device``: those of them for which ``step`` had returned True.
 
     Raises:
         ValueError: autocast has no such dtype, ``float32`` has another value, or ``max_skipped`` is less than one.
@@ -89,7 +90,7 @@ class Precision:
         self.scaler = torch.amp.GradScaler(
             self.device_type, init_scale=initial_scale, enabled=self.dtype is torch.float16
         )
-        self.steps = self.skipped = self.skipped_in_a_row = 0
+        self.steps = self.skipped = self.skipped_in_a_row = self.skipped_on_device = 0
         self._scales = DeferredMetrics()
         self._last_scale = initial_scale
         self._is_off = False
@@ -119,7 +120,8 @@ class Precision:
         as stepped.
 
         Raises:
-            ValueError: weights are float16 themselves, whose gradients cannot be unscaled.
+            ValueError: weights are float16 themselves, whose gradients cannot be unscaled; or, in float16, an optimizer
+                has sharded parameters and whole ones.
             OverflowAbort: ``max_skipped`` steps in a row were skipped; this one was not taken.
         """
         self._watch()
@@ -137,7 +139,7 @@ class Precision:
             self.scaler.update()
             scale = self.scaler._get_scale_async()
             if scale is not None:
-                self._scales.push(self.steps, scale=scale)
+                self._scales.push(self.steps, scale=scale, counted=all(stepped))
         return all(stepped)
 
     @property
@@ -145,8 +147,8 @@ class Precision:
         return self.scaler.is_enabled() and not self._is_off
 
     def _step_one(self, optimizer: Optimizer) -> bool:
-        if not self._scales_loss:
-            optimizer.step()
+        if not self._scales_loss or all(p.grad is None for p in _parameters(optimizer)):
+            optimizer.step()  # without gradients it does nothing, and the scaler would have nothing to look at
             return True
         done: list[bool] = []
         handle = optimizer.register_step_post_hook(lambda *_: done.append(True))
@@ -164,6 +166,7 @@ class Precision:
             if scale < before:
                 self.skipped += 1
                 self.skipped_in_a_row += 1
+                self.skipped_on_device += bool(values["counted"])
             else:
                 self.skipped_in_a_row = 0
             before = self._last_scale = scale
@@ -239,6 +242,11 @@ def _gradients(optimizers: Iterable[Optimizer]) -> list[Tensor]:
 
 
 def _check_weights(optimizer: Optimizer) -> None:
+    if len({hasattr(p, "to_local") for p in _parameters(optimizer)}) > 1:
+        raise ValueError(
+            "torch's scaler takes no mixture of split and whole parameters, as tensor_parallel leaves them; use "
+            "bfloat16, which needs no scaler."
+        )
     if any(p.dtype is torch.float16 for p in _parameters(optimizer)):
         raise ValueError(
             "The optimizer holds float16 weights, whose gradients cannot be unscaled; keep the model in float32 "

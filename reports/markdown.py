@@ -11,7 +11,7 @@ from diagnose.reports.format import duration, place
 from diagnose.reports.language import tr
 from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import behind, gain, saving
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["as_markdown", "outcome"]
 
@@ -21,7 +21,7 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
     lines = [f"**{a.pill}: {one_line(a.headline)}**", ""]
     lines += [outcome(a), ""] if outcome(a) else []
     if a.record_again:
-        lines += [tr("Record again first: {why}", why=one_line(a.record_again)), "", f"    {a.command}", ""]
+        lines += [tr("Record again first: {why}", why=one_line(a.record_again)), "", f"    {whole_line(a.command)}", ""]
     lines += [a.view, ""] if a.view else []
     for number, action in enumerate(a.actions, 1):
         lines += [f"{number}. {_line(action, a.actions)}"]
@@ -32,12 +32,20 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
                 fence += "`"
             lines += ["", f"   {fence}", *(f"   {line}" for line in code.splitlines()), f"   {fence}", ""]
     lines += [a.checked, ""] if a.checked else []
-    lines += [one_line(a.to_try[0]), "", f"    {one_line(a.to_try[1])}", ""] if a.to_try[0] else []
+    lines += [one_line(a.to_try[0]), "", f"    {whole_line(a.to_try[1])}", ""] if a.to_try[0] else []
     lines += [f"- {one_line(caution)}" for caution in a.cautions]
-    lines.append(
-        f"\n`{one_line(d.source.command or d.source.path)}` · {', '.join(map(one_line, d.source.devices[:1])) or 'CPU'}"
-    )
+    device = ", ".join(map(one_line, d.source.devices[:1])) or "CPU"
+    lines.append(f"\n{_code_span(d.source.command or d.source.path)} · {device}")
     return "\n".join(lines)
+
+
+def _code_span(text: str) -> str:
+    """Return a text as code, between more backticks than it has in a row."""
+    fence = "`"
+    while fence in text:
+        fence += "`"
+    pad = " " if len(fence) > 1 else ""
+    return f"{fence}{pad}{one_line(text)}{pad}{fence}"
 
 
 def outcome(a: Answer) -> str:
@@ -51,7 +59,7 @@ def outcome(a: Answer) -> str:
 def _line(action: Action, actions: Sequence[Action]) -> str:
     p, found = action.prescription, action.prediction
     at = " " + tr("on rank {num}", num=action.rank) if action.rank is not None else ""
-    at += " " + tr("at {place}", place=f"`{place(action.where, 60)}`") if action.where is not None else ""
+    at += " " + tr("at {place}", place=_code_span(place(action.where, 60))) if action.where is not None else ""
     saves = f": {saving(found)}{behind(found, actions)}" if found is not None else ""
     if found is None and gain(p, {}):
         saves = f": {gain(p, {})}"

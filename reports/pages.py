@@ -23,8 +23,9 @@ from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
+from diagnose.text.commands import command_line
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import clean, middle
+from diagnose.text.plain_text import clean, middle, whole_line
 
 __all__ = ["environment", "render_page", "texts_of_script"]
 
@@ -94,6 +95,8 @@ def environment() -> Environment:
         "breakable": _breakable,
         "bytes": words.size,
         "flops": words.flops,
+        "whole": lambda text: Markup(escape(whole_line(text))),
+        "word": lambda text: Markup(escape(command_line([text]))),
         "middle": lambda text, limit: middle(clean(text), limit),
     }
     return made

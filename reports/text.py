@@ -45,7 +45,7 @@ def render(
     verbose: bool = False,
     written: Sequence[Path] | None = None,
 ) -> str:
-    """Return the report as lines of at most ``width`` columns (at least 60).
+    """Return the report as lines of at most ``width`` columns (at least 60), but for commands, which are never broken.
 
     Args:
         d: the diagnosis.
@@ -70,7 +70,7 @@ def render(
         soft_wrap=False,
     )
     for part in _parts(localized(d), console.width, verbose=verbose, written=written):
-        console.print(part, overflow="fold")
+        console.print(part, overflow="fold", crop=False)  # a command may be longer
     return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -21,7 +21,7 @@ from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import behind, gain, on_top, saving, unpredicted
 from diagnose.reports.text_charts import bar
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
 
@@ -42,7 +42,7 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
         yield Padding(
             Text(tr("No change is named: what it shows may not be what holds the step back."), "yellow"), (1, 0, 0, 2)
         )
-        yield Text.assemble("  ", ("$ ", "dim"), (one_line(a.command), "bold"))
+        yield _command("  $ ", a.command)
     else:
         yield from _bars(a, width)
         if a.view:
@@ -54,11 +54,15 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     what, command = a.to_try
     if what:
         yield Padding(Text(one_line(what)), (0 if a.checked else 1, 0, 0, 2))
-        prompt = ">>> " if command.startswith("diagnose.") else "$ "
-        yield Padding(Text.assemble((prompt, "dim"), (one_line(command), "bold")), (0, 0, 0, 2))
+        yield _command("  >>> " if command.startswith("diagnose.") else "  $ ", command)
     for caution in a.cautions:
         yield Padding(Text(f"! {one_line(caution)}", "yellow"), (0, 0, 0, 2))
     yield Text("")
+
+
+def _command(prompt: str, command: str) -> RenderableType:
+    """Return a command on one line of any length, since a line break would make two commands of it."""
+    return Group(Text.assemble((prompt, "dim"), (whole_line(command), "bold"), no_wrap=True, overflow="ignore"))
 
 
 def _bars(a: Answer, width: int) -> Iterator[RenderableType]:

@@ -27,9 +27,13 @@ with scheduled_gc() as collect:   # gc.disable(), and one collection on all rank
     for step, batch in enumerate(loader):
         ...
         collect.step()            # at the end of each step"""
-_SAVE = """if step % 1000 == 0:              # the same number on every rank, and no time of day
-    state = {name: value.cpu() for name, value in model.state_dict().items()}
-    executor.submit(torch.save, state, path)   # writing goes on beside the next steps"""
+_SAVE = """from concurrent.futures import ThreadPoolExecutor
+
+writer = ThreadPoolExecutor(1)    # once
+if step % 1000 == 0:              # the same number on every rank, and no time of day
+    state = {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
+    writer.submit(torch.save, state, path)     # writing goes on during the next steps
+# before the program ends: writer.shutdown()"""
 _CORES = """# in each rank, before the loader is made; nvidia-smi topo -m has the cores next to its GPU
 cores = sorted(os.sched_getaffinity(0))
 share = len(cores) // local_world_size

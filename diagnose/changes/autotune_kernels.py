@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if finding.facts["attention"] or program.server:  # a server chooses its kernels itself
         return None
+    model = "model" if program.is_compiled else "Model().cuda()"
     return Advice(
-        before="model = torch.compile(model)" if program.is_compiled else "model = Model()",
-        after='model = torch.compile(model, mode="max-autotune")',
+        before=f"model = torch.compile({model})" if program.is_compiled else f"model = {model}",
+        after=f'model = torch.compile({model}, mode="max-autotune")',
         needs="minutes of compiling at the first step",
     )
 

@@ -25,10 +25,10 @@ NUM_ENVIRONMENTS = 64
 MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 1 - 1 / NUM_ENVIRONMENTS
 MAX_SAVED_BY_STORING = 0.95  # of a model without gradients: its outputs are read or computed for some inputs
 
-_ROLLOUT = f"""# simulated in processes
-envs = gymnasium.make_vec(name, num_envs={NUM_ENVIRONMENTS}, vectorization_mode="async")
-with torch.inference_mode():
-    actions = policy(observations)      # one call for all of them
+_ROLLOUT = f"""envs = gymnasium.make_vec(name, num_envs={NUM_ENVIRONMENTS}, vectorization_mode="async")   # in processes
+observations, _ = envs.reset()
+with torch.inference_mode():            # in each step: one call for all of them
+    actions = policy(torch.as_tensor(observations, device=device))
 observations, rewards, *_ = envs.step(actions.cpu().numpy())
 # generation: several prompts in one call, use_cache=True"""
 _INFERENCE = """with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):

@@ -42,7 +42,8 @@ CHANGE = Change(
         before="image = decode(path)",
         after="from diagnose.kernels.shared_cache import SharedCache\n\n"
         "cache = SharedCache(4 << 30)                # bytes, one budget for all workers\n"
-        'decode = cache.stage(decode, version="1")   # the slow, deterministic part; before the workers start',
+        'decode = cache.stage(decode, version="1")   # the slow, deterministic part; before the workers start\n'
+        "image = decode(path)                        # as before",
         least=0.0,
         needs="several epochs, and memory for the samples that are wanted most",
     ),

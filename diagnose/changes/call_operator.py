@@ -52,13 +52,14 @@ _CHAINS: tuple[tuple[frozenset[str], str, str, str], ...] = (
     (
         frozenset({"add", "gelu"}),
         "bias and GELU",
-        "from diagnose.kernels.ops.bias_gelu import bias_gelu\n\nhidden = bias_gelu(x @ weight.t(), bias)",
-        "hidden = F.gelu(x @ weight.t() + bias)",
+        "from diagnose.kernels.ops.bias_gelu import bias_gelu\n\n"
+        "hidden = bias_gelu(x @ linear.weight.t(), linear.bias)",
+        "hidden = F.gelu(linear(x))",
     ),
     (
         frozenset({"rsqrt", "mul"}),
         "RMSNorm",
-        "from diagnose.kernels.ops.norms import rms_norm\n\ny = rms_norm(x, weight, eps=1e-6)",
+        "from diagnose.kernels.ops.norms import rms_norm\n\ny = rms_norm(x, weight, eps=eps)",
         "y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight",
     ),
 )
@@ -75,7 +76,9 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         return Advice(
             title="Call one operator for the rotary embedding",
             before=first.code or "query = query * cos + rotate_half(query) * sin",
-            after="from diagnose.kernels.ops.rotary import rotary\n\nquery = rotary(query, cos, sin)",
+            after="from diagnose.kernels.ops.rotary import rotary\n\n"
+            "half = query.shape[-1] // 2   # both halves of the features have the same angles\n"
+            "query = rotary(query, cos[..., :half], sin[..., :half])",
             least=0.0,
             needs="queries and keys as batch, heads, positions, features; the package triton",
         )

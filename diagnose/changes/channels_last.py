@@ -5,7 +5,8 @@ What it does
     converted between them.
 
 What to watch
-    An operator in between that falls back to the other layout brings the conversions back.
+    An operator in between that falls back to the other layout brings the conversions back. Dropout of images drops
+    other elements with the same seed, as it draws masks in the order of memory.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 CHANGE = Change(
     id="channels-last",
     title="Keep images and convolutions in channels_last",
-    numerics=rounding("convolutions of another layout round differently"),
+    numerics=rounding("convolutions of another layout round differently, and dropout of images drops other elements"),
     patch=Patch(memory.channels_last),
     edit=ByHand("which variables hold the model and the images only the script's author knows"),
     advice=_advice,

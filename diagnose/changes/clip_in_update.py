@@ -37,10 +37,10 @@ CHANGE = Change(
     patch=ByHand("the script itself clips the gradients, and makes the optimizer"),
     edit=EditLoop("with_fused_adamw", "device", "cuda", "from diagnose.kernels.ops.adamw import FusedAdamW"),
     advice=Advice(
-        before="optimizer = torch.optim.AdamW(model.parameters(), ...)\n...\n"
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\n...\n"
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
         after="from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor\n\n"
-        "optimizer = FusedAdamW(model.parameters(), ...)   # the other arguments stay\n...\n"
+        "optimizer = FusedAdamW(model.parameters(), lr=lr)   # the other arguments stay\n...\n"
         "optimizer.step(grad_scale=clip_factor(model.parameters(), 1.0))",
         least=0.4,
         needs="AdamW without amsgrad, and the package triton",

@@ -67,13 +67,13 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         return replace(captured, title=title, numerics=identical("where no value is read within the step"))
     if program.is_compiled:
         title = "Replay the compiled model's launches as one CUDA graph"
-        before = "model = torch.compile(model)"
+        model, before = "model", "model = torch.compile(model)"
     else:
-        title, before = "", "model = Model().cuda()"
+        title, model, before = "", "Model().cuda()", "model = Model().cuda()"
     return Advice(
         title=title,
         before=before,
-        after='model = torch.compile(model, mode="reduce-overhead")',
+        after=f'model = torch.compile({model}, mode="reduce-overhead")',
         least=0.3 * graphable(finding),
         most=0.9 * graphable(finding),
         needs=f"input shapes that do not change from step to step; {COMPILATION}"

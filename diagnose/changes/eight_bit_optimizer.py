@@ -26,8 +26,8 @@ SPARED = 0.74  # of the state: 1/3.9 of it stays, as measured (docs/remedies-mem
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     return Advice(
-        before="optimizer = torch.optim.AdamW(model.parameters(), ...)",
-        after=f"{IMPORT}\n\noptimizer = eight_bit_adamw(model, ...)   # lr, betas, eps and weight_decay as they are",
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)",
+        after=f"{IMPORT}\n\noptimizer = eight_bit_adamw(model, lr=lr)   # betas, eps and weight_decay as they are",
         needs="the package bitsandbytes or torchao",
         frees_bytes=int(held(finding, OPTIMIZER) * SPARED),
     )

@@ -27,8 +27,8 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         return None
     dtype = f"torch.{_TYPES.get(to, to)}"
     return Advice(
-        before=f"w = make(q)              # writes another type\ny = use(x, w.to({dtype}))",
-        after=f"w = make(q, dtype={dtype})   # a library: its compute dtype\ny = use(x, w)",
+        before=f"w = dequantize(packed)   # writes another type\ny = x @ w.to({dtype})",
+        after=f"w = dequantize(packed, dtype={dtype})   # a library: its compute dtype\ny = x @ w",
         least=0.1,
         most=1.0,
         needs="a producer that can write the type; weights of 4 bits, say, that were packed for it",

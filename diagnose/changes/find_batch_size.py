@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
+_TRAINING = """def run(size):   # one step of your own, of this many samples
+    x, y = next(iter(DataLoader(dataset, batch_size=size)))
+    criterion(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()"""
+_INFERENCE = """def run(size):   # one step of your own, of this many samples
+    with torch.inference_mode():
+        model(next(iter(DataLoader(dataset, batch_size=size))))"""
+
+
 def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice | None:
     if program.server:
         return None  # its scheduler makes the batches
-    state = "" if program.trains is False else ", state=(model, optimizer)"
+    trains = program.trains is not False
+    step = _TRAINING if trains else _INFERENCE
+    state = ", state=(model, optimizer)" if trains else ""
     return Advice(
         after="from diagnose.kernels.batch_size import find_batch_size\n\n"
-        f"found = find_batch_size(step{state}, start={program.batch_size or 8})   # step(size) runs one\n"
+        f"{step}\n\nfound = find_batch_size(run{state}, start={program.batch_size or 8})\n"
         "print(found)   # seconds and samples a second by size; found.fastest, found.largest",
         most=0.0,
         needs="the step as a function of the size of its batch",

@@ -35,10 +35,11 @@ CHANGE = Change(
     patch=Patch(operators.fused_loss, needs_gpu=True),
     edit=ByHand("which tensor holds the logits only the script's author knows"),
     advice=Advice(
-        before="loss = F.cross_entropy(hidden @ head.t(), target)",
+        before="loss = F.cross_entropy(head(hidden), target)",
         after="from diagnose.kernels.ops.cross_entropy import cross_entropy, linear_cross_entropy\n\n"
-        "loss = cross_entropy(logits, target)\n"
-        "loss = linear_cross_entropy(hidden, head, target)   # the last layer too: the logits never exist as a whole",
+        "loss = cross_entropy(head(hidden), target)\n"
+        "# the last layer too: the logits never exist as a whole\n"
+        "loss = linear_cross_entropy(hidden, head.weight, target, head.bias)",
         needs="classes as integers, no weights of classes; the package triton",
     ),
     applies=_applies,

@@ -41,7 +41,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         return None
     left = made_ns * (1 - SENT_SHARE) / max(finding.lost_ns, 1.0)
     return Advice(
-        before=loader_call(facts, num_workers=facts.get("num_workers", "…")),
+        before=loader_call(facts, num_workers=facts.get("num_workers", "num_workers")),
         after=loader_call({**facts, "persistent_workers": None, "prefetch_factor": None}, num_workers=0),
         least=0.0,
         most=1 - left + freed_ns / max(finding.lost_ns, 1.0),

@@ -28,7 +28,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     if facts.get("holds_lock"):
         return None  # a thread would take turns with the training
     return Advice(
-        before="for batch in loader:",
+        before="for batch in loader:\n    ...",
         after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"
         "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread\n    ...",
         least=0.0,

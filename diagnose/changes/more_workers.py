@@ -56,7 +56,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     numerics = ITERABLE_NUMERICS if shared_out else identical(_SAME_DRAWS) if facts.get("persistent_workers") else None
     kept = {"persistent_workers": True, "prefetch_factor": PREFETCH_FACTOR}
     if not isinstance(num, int) or num <= 0:
-        before = loader_call(facts, num_workers=num if num is not None else "…")
+        before = loader_call(facts, num_workers=num if num is not None else "loader.num_workers")
         waits, cores = bool(facts.get("waits")), recorded_cores(facts)
         if not waits and cores == 1:
             return None  # one worker takes all of it

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import is_in_a_library
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
+from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -38,7 +38,7 @@ def _applies(_program: Program, finding: Finding) -> str:
 CHANGE = Change(
     id="no-contiguous",
     title="Leave out copies before operators that take strides",
-    numerics=identical(),
+    numerics=rounding("an operator may read a view in another order and round differently; compare the first losses"),
     patch=ByHand("the copy is a call in the model's own code"),
     edit=EditLoop("without_contiguous", "lines", ()),
     advice=_advice,

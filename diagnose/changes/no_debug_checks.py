@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.patches import debugging
 from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 LEFT = 0.1  # of the host's work in the idle time, at most saved: stacks of deep models take nine tenths of it
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     if finding.facts.get("blocks_launches"):
         return Advice(
-            before=f"{LAUNCH_BLOCKING}=1 python train.py",
+            before=f"{LAUNCH_BLOCKING}=1 python {script_of(program)}",
             after=f"unset {LAUNCH_BLOCKING}",
             title=f"Remove {LAUNCH_BLOCKING} from the environment",
             least=0.2,

@@ -22,7 +22,8 @@ _MEET_SELDOM = Advice(
     after="if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint\n"
     "    dist.barrier()\n"
     "# numbers to log: reduce a tensor on the device without waiting\n"
-    "work = dist.all_reduce(value, async_op=True)",
+    "work = dist.all_reduce(value, async_op=True)\n"
+    "work.wait()   # later, before the value is read: only the device waits",
     least=0.6,
     needs="nothing that relies on all ranks being at the same step",
 )

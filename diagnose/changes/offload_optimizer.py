@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     return Advice(
-        before="optimizer = torch.optim.AdamW(...)   # or another",
+        before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # or another",
         after="from diagnose.kernels.offload import offload_optimizer_state\n\n"
-        "optimizer = torch.optim.AdamW(...)   # as it is\nstate = offload_optimizer_state(optimizer)",
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # as it is\n"
+        "state = offload_optimizer_state(optimizer)",
         needs="pinned memory on the host for the state, and the time of two copies a step",
         frees_bytes=held(finding, OPTIMIZER),
         costs_ns=copied_ns(finding, held(finding, OPTIMIZER), hidden=False),

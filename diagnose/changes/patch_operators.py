@@ -36,6 +36,7 @@ CHANGE = Change(
     advice=Advice(
         before="model = Model().cuda()",
         after="from diagnose.kernels.patching import patch\n\n"
+        "model = Model().cuda()\n"
         "print(patch(model))   # before it is compiled or wrapped; names the modules and their operators",
         least=0.0,
         needs="a model that is not compiled, with modules of RMSNorm, GELU or SwiGLU of its own; the package triton",

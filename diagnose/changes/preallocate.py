@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _CACHE = Advice(
     before="keys = torch.cat([keys, new_keys], dim=2)",
     after=(
-        "keys = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once\n"
-        "keys[:, :, length : length + 1] = new_keys   # in each step\n"
-        'read = keys[:, :, : length + 1]   # transformers: cache_implementation="static"'
+        "cache = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once\n"
+        "cache[:, :, length : length + 1] = new_keys   # in each step\n"
+        'keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static"'
     ),
     least=0.5,
     most=0.95,
@@ -32,10 +32,11 @@ _CACHE = Advice(
 _ROWS = Advice(
     before="rows = torch.cat([rows, new])",
     after=(
-        "rows = torch.empty(capacity, *new.shape[1:], dtype=new.dtype)   # once\n"
+        "buffer = new.new_empty(capacity, *new.shape[1:])   # once; end = 0\n"
         "place = torch.arange(end, end + len(new)) % capacity   # the oldest rows are written over\n"
-        "rows[place] = new\n"
-        "end += len(new)   # rows[: min(end, capacity)] is what there is to read"
+        "buffer[place] = new\n"
+        "end += len(new)\n"
+        "rows = buffer[:end]   # all of it once it is full"
     ),
     least=0.7,
     most=1.0,

@@ -34,6 +34,10 @@ _TORCHS_OWN = lazy_pattern(r"^(Optimizer\.|autograd::|DistributedDataParallel\.|
 
 _PER_SAMPLE = """# per sample: into the dataset, which DataLoader workers run ahead of the step
 class Prepared(Dataset):
+    def __init__(self, raw):
+        self.raw = raw
+    def __len__(self):
+        return len(self.raw)
     def __getitem__(self, i):
         return preprocess(self.raw[i])
 """

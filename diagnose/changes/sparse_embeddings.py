@@ -55,9 +55,10 @@ CHANGE = Change(
         "moments and weight decay of rows that are not looked up stand still; Adagrad without decay is the same"
     ),
     advice=Advice(
-        before="table = nn.Embedding(num_rows, width)\noptimizer = torch.optim.Adagrad(model.parameters(), lr=lr)",
+        before="model.table = nn.Embedding(num_rows, width)\n"
+        "optimizer = torch.optim.Adagrad(model.parameters(), lr=lr)",
         after=(
-            "table = nn.Embedding(num_rows, width, sparse=True)\n"
+            "model.table = nn.Embedding(num_rows, width, sparse=True)\n"
             "tables = [p for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()]\n"
             "others = [p for p in model.parameters() if all(p is not table for table in tables)]\n"
             "optimizers = [torch.optim.Adagrad(tables, lr=lr), torch.optim.AdamW(others, lr=lr, fused=True)]\n"

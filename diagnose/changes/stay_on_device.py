@@ -31,6 +31,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             before=code or "splits = counts.tolist()\ndist.all_to_all_single(out, x, received, splits)",
             after="from diagnose.kernels.indexing import compact\n\n"
             "parts = [compact(x, target == rank, capacity=capacity)[0] for rank in range(world_size)]\n"
+            "out = x.new_empty(world_size * capacity, *x.shape[1:])\n"
             "dist.all_to_all_single(out, torch.cat(parts))   # equal splits; mask what does not count",
             least=0.2,
             needs="an upper bound of the rows for each rank; the rows that fill up are exchanged too",
@@ -45,7 +46,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         )
     return Advice(
         title=f"Keep shapes independent of values on the device{at}",
-        before=code or "mean = x[mask].mean()",
+        before=code or "mean = x[mask].mean()\nx[mask] = 0\nrows = x[keep]\nids = torch.nonzero(mask)",
         after="from diagnose.kernels.indexing import assign_where, compact, masked_mean\n\n"
         "mean = masked_mean(x, mask)                       # in place of x[mask].mean()\n"
         "x = assign_where(x, mask, 0.0)                    # in place of x[mask] = 0\n"

@@ -20,12 +20,22 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
+_STEP = """def make_step(ddp):
+    def step(batch):   # the step of your own, with the model that is being tried
+        x, y = batch
+        criterion(ddp(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step"""
+
+
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     if not is_a_reduction(finding):
         return None
     return Advice(
         after="from diagnose.kernels.distributed.bucket_tuning import tune_buckets\n\n"
-        "choice = tune_buckets(model, make_step, loader, state=[optimizer])   # on every rank\nprint(choice)",
+        f"{_STEP}\n\nchoice = tune_buckets(model, make_step, loader, state=[optimizer])   # on every rank\n"
+        "print(choice)",
         least=0.0,
         needs="the step as a function that is made from a DistributedDataParallel",
     )

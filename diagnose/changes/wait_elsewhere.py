@@ -35,8 +35,8 @@ def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice:
         before=(place.code or "") if place else "",
         after="from concurrent.futures import ThreadPoolExecutor\n\n"
         f"background = ThreadPoolExecutor({threads})\n"
-        f"pending = background.submit(wait_for_it)   # {ahead} ahead\n"
-        "value = pending.result()                   # ready by now",
+        f"pending = background.submit(fetch)   # what waits, {ahead} ahead\n"
+        "value = pending.result()             # ready by now",
         least=max(0.0, 1 - left_ns / max(finding.lost_ns, 1.0)),
     )
 

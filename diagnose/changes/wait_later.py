@@ -18,8 +18,9 @@ CHANGE = Change(
     patch=ByHand("which work does not need the other stream only the script's author knows"),
     edit=ByHand("which work does not need the other stream only the script's author knows"),
     advice=Advice(
-        before="torch.cuda.current_stream().wait_stream(side)\nother_work()\nuse(result)",
-        after="other_work()\ntorch.cuda.current_stream().wait_stream(side)\nuse(result)",
+        before="torch.cuda.current_stream().wait_stream(side)\nhidden = block(x)\ny = hidden + fetched",
+        after="hidden = block(x)   # needs nothing of the other stream\n"
+        "torch.cuda.current_stream().wait_stream(side)\ny = hidden + fetched",
         needs="work that does not depend on the other stream",
     ),
     without_remedy="two calls of torch in another order",

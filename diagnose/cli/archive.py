@@ -15,6 +15,7 @@ from typing import Any, Literal
 from diagnose.errors import InputError
 from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.reports.json_reading import from_json, is_report
+from diagnose.text.commands import command_line
 from diagnose.text.masking import mask_text
 
 __all__ = ["Entry", "entries"]
@@ -86,7 +87,7 @@ def _capture(root: Path, folder: Path, described: str) -> Entry:
         **_named(root, folder),
         kind="capture",
         time=time if time.tzinfo else time.replace(tzinfo=timezone.utc),
-        command=mask_text(" ".join(info.command)),
+        command=mask_text(command_line(info.command)),
         device=", ".join(dict.fromkeys(gpu.name for gpu in info.gpus)) or "CPU",
         torch=info.torch,
         ranks=info.world_size,

@@ -17,6 +17,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
 from diagnose.model.frozen import dataclass
 from diagnose.model.reservation import Reservation
+from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 from diagnose.trials.budget import Budget, parse_budget
@@ -308,7 +309,8 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
     arguments = {name: known.get(name, {"device": device, "lines": ()}) for name in (*best, *untried)}
     written = write_patch(script, [*best, *untried], arguments, Path(patch), force=request.force)
     if written.diff:
-        report(f"wrote {patch} ({', '.join(written.done)}); apply it with git apply {patch}")
+        apply = command_line(["git", "apply", patch])
+        report(f"wrote {patch} ({', '.join(written.done)}); apply it with {apply}")
     for name in (name for name in untried if name in written.done):
         report(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
     for name, why in written.left.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from diagnose.errors import UsageError
 from diagnose.model.launched import Launched
+from diagnose.text.commands import command_line
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
@@ -82,10 +83,11 @@ def wait_for_others(
     missing = _missing(folder, chosen)
     if not missing:
         return ()
+    again = command_line(["diagnose", "analyze", str(folder)])
     listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
     return (
         f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
-        f"--capture with a folder that all nodes share, or run diagnose analyze {folder} when all captures are there.",
+        f"--capture with a folder that all nodes share, or run {again} when all captures are there.",
     )
 
 

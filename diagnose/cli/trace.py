@@ -29,6 +29,7 @@ from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
 from diagnose.model.frozen import dataclass
 from diagnose.model.launched import Launched, launched
+from diagnose.text.commands import command_line
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _diagnosed(
     notes: tuple[str, ...] = ()
     if left and (received is None or exchange.is_cut):
         notes = wait_for_others(folder, ranks, chosen=left, whole_world=whole_world, progress=progress)
-    progress.report(f"wrote the capture {folder}; diagnose analyze {folder} repeats the analysis")
+    again = command_line(["diagnose", "analyze", str(folder)])
+    progress.report(f"wrote the capture {printable(folder)}; {again} repeats the analysis")
     if received is None:
         found = analyze_with_progress([folder], progress)
     else:

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.text.commands import command_words
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["Difference", "Setup", "differences", "setup_of"]
@@ -50,7 +51,7 @@ def setup_of(diagnosis: Diagnosis) -> Setup:
     """Return what a diagnosis knows of it."""
     source = diagnosis.source
     on_gpu = diagnosis.queue is not None
-    words = source.command.split(" ")
+    words = command_words(source.command) or [""]
     num_words = 2 if words[0] == "-m" else 1  # a module, and a script
     script, arguments = " ".join(words[:num_words]), " ".join(words[num_words:])
     known = {

@@ -6,6 +6,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Source
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
+from diagnose.text.commands import command_line
 
 __all__ = ["source_of"]
 
@@ -17,7 +18,7 @@ def source_of(t: Tables) -> Source:
     found_by = info.found_steps_by if info else t.steps.found_by or "none"
     return Source(
         path=trace.path,
-        command=" ".join(info.command) if info else "",
+        command=command_line(info.command) if info else "",
         torch=info.torch if info else "",
         devices=names,
         world_size=trace.world_size,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "middle", "one_line"]
+__all__ = ["MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "middle", "one_line", "whole_line"]
 
 MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 
@@ -37,6 +37,11 @@ def one_line(text: str) -> str:
     if len(text) <= MAX_LINE and text.isprintable():
         return text
     return middle(" ".join(filter(None, map(str.strip, clean(text).split("\n")))), MAX_LINE)
+
+
+def whole_line(text: str) -> str:
+    """Return text on one line with nothing left out, since a command cut in its middle is another one."""
+    return _visible(text)
 
 
 def columns() -> int:

@@ -26,7 +26,10 @@ INSTEAD = (
 
 def backup_place() -> Path:
     """Return the folder in which backups are made: of the user's state, which no reboot empties."""
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "diagnose"
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "diagnose")
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir(), "diagnose")
 
 
 def check_number(folders: Iterable[str]) -> None:

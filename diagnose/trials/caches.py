@@ -12,13 +12,14 @@ import os
 import re
 import tempfile
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from diagnose.trials.copying import copy_file
 
-__all__ = ["IN_HOME", "fill_home", "named_caches", "seed"]
+__all__ = ["Cache", "seed", "user_caches"]
 
 MAX_SEEDED = 20_000  # names of one cache: about a second
 MAX_COPIED_BYTES = 64 << 10  # locks, indices and tables of contents are smaller
@@ -44,39 +45,57 @@ BUILT = (
     "TORCH_EXTENSIONS_DIR",
     "TRITON_CACHE_DIR",
 )  # of compilers
-FILLED = ("huggingface", "matplotlib", "torch", "torch_extensions", "triton")  # of ~/.cache: a run adds to them
+FILLED = frozenset({"huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
 
 Kind = Literal["folder", "file", "link"]
 
 
-def fill_home(home: Path, target: Path, names: Iterable[str]) -> None:
-    """Make these caches of the user's home in the folder that a run has for its home."""
-    for name in names:
-        seed(home / name, target / name, data=name == CACHE, filled=FILLED if name == CACHE else None)
+@dataclass(frozen=True)
+class Cache:
+    """A cache of the user: its folder, there or not, and the variables of the environment that name it or a part."""
+
+    path: Path
+    data: bool
+    filled: frozenset[str] | None = None  # the only inner folders that a run adds to, None: all
+    variables: Mapping[str, Path] = field(default_factory=dict)
 
 
-def named_caches(folder: Path) -> Mapping[str, str]:
-    """Make a cache in the new folder for every variable of the environment that names one; return the variables."""
+def user_caches(home: Path | None) -> list[Cache]:
+    """Return the caches in the user's home and those that the environment names; none lies in another one."""
+    variables = _named()
+    found = {} if home is None else {home / name: name == CACHE for name in IN_HOME}
+    for name, path in variables.items():
+        found[path] = found.get(path, False) or name in DATA
+    outer = [path for path in found if not any(path != other and path.is_relative_to(other) for other in found)]
+    whole = {variables.get("XDG_CACHE_HOME"), home and home / CACHE}
+    return [_cache(path, variables, data=found[path], is_whole=path not in whole) for path in outer]
+
+
+def _cache(path: Path, variables: Mapping[str, Path], *, data: bool, is_whole: bool) -> Cache:
+    mine = {name: inner for name, inner in variables.items() if inner.is_relative_to(path)}
+    named = {inner.relative_to(path).parts[0] for inner in mine.values() if inner != path}
+    return Cache(path, data, None if is_whole else FILLED | named, mine)
+
+
+def _named() -> dict[str, Path]:
     named = {name: os.environ[name] for name in (*DATA, *BUILT) if os.environ.get(name)}
     if os.environ.get("TRITON_HOME"):
         named.setdefault("TRITON_CACHE_DIR", str(Path(os.environ["TRITON_HOME"], ".triton", "cache")))
-    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
-    named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
-    for name, path in named.items():
-        filled = FILLED if name == "XDG_CACHE_HOME" else None
-        seed(Path(path).expanduser(), folder / name, data=name in DATA, filled=filled)
-    return {name: str(folder / name) for name in named}
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
+        named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
+    return {name: Path(path).expanduser().resolve() for name, path in named.items()}
 
 
-def seed(source: Path, target: Path, *, data: bool, filled: Collection[str] | None = None) -> None:
-    """Show in the folder ``target``, made if missing, what ``source`` holds; nothing written there reaches ``source``.
+def seed(cache: Cache, target: Path) -> None:
+    """Show in the folder ``target``, made if missing, what the cache holds; nothing written there reaches the user's.
 
-    Of a cache that holds ``data``, inner folders beyond `MAX_SEEDED` names are links, which a run can read only; one
-    that can be built again then starts empty. Unless None, ``filled`` names the only top folders that are no links.
+    Of a cache of data, inner folders beyond `MAX_SEEDED` names are links, which a run can read only; one that can be
+    built again then starts empty.
     """
     target.mkdir(parents=True, exist_ok=True)
-    entries, is_whole = _planned(os.path.realpath(source), filled)
-    for name, (kind, path) in entries.items() if data or is_whole else ():
+    entries, is_whole = _planned(str(cache.path), cache.filled)
+    for name, (kind, path) in entries.items() if cache.data or is_whole else ():
         with contextlib.suppress(OSError):  # gone meanwhile, or unreadable: a cache can lack it
             match kind:
                 case "folder":
@@ -87,7 +106,7 @@ def seed(source: Path, target: Path, *, data: bool, filled: Collection[str] | No
                     (target / name).symlink_to(path)
 
 
-def _planned(top: str, filled: Collection[str] | None) -> tuple[dict[str, tuple[Kind, str]], bool]:
+def _planned(top: str, filled: frozenset[str] | None) -> tuple[dict[str, tuple[Kind, str]], bool]:
     """Return what stands for each name below ``top``, a folder before what it holds, and whether all had room."""
     entries: dict[str, tuple[Kind, str]] = {}
     waiting, left, is_whole = deque([""]), MAX_SEEDED, True

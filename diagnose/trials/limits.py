@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.text.plain_text import one_line
+from diagnose.trials.backup import backup_place
 from diagnose.trials.isolation import SHARED_MEMORY, why_not_isolated
 from diagnose.trials.protection import can_restrict
 
@@ -30,6 +31,7 @@ class Limits:
     writable: Mapping[str, str] | None
     network: str
     allowed: tuple[str, ...] = ()
+    backup: str = ""  # the folder in which files that a run could change are backed up, "" if none are
 
     @property
     def is_isolated(self) -> bool:
@@ -49,9 +51,18 @@ class Limits:
     @property
     def _writes(self) -> str:
         if self.writable is None:
-            return "This system has no Landlock: files outside the copy are not protected."
+            return self._unprotected
         names = [one_line(name) for name in dict.fromkeys(self.writable.values())]
         return f"A run may read other files, and write only to {', '.join(names[:-1])} and {names[-1]}."
+
+    @property
+    def _unprotected(self) -> str:
+        if not self.backup:
+            return "A run may write wherever you may."
+        return (
+            "This system has no Landlock, so a run may write wherever you may; your files in the working folder, and "
+            f"what its links lead to, are backed up to {one_line(self.backup)} first."
+        )
 
     @property
     def _network(self) -> str:
@@ -79,8 +90,10 @@ def limits_of(
     """
     allowed = tuple(str(path.resolve()) for path in writable)
     reached = "open" if network else why_not_isolated() or "loopback"
-    if not restricted or not can_restrict():
+    if not restricted:
         return Limits(None, reached, allowed)
+    if not can_restrict():
+        return Limits(None, reached, allowed, str(backup_place()))
     places = {str(private.resolve()): COPY}
     places.setdefault(str(results.resolve()), RESULTS)
     places |= dict.fromkeys(_devices(), "devices")

@@ -26,6 +26,7 @@ OTHER_DRAWS = (
 LATER_EPOCHS = (
     "Later epochs draw other random numbers with kept workers: only the {num} losses of the first are compared."
 )
+ONLY_FIRST = "Later epochs draw other random numbers with kept workers, so only the first can be compared."
 _ORDER: tuple[Numerics, ...] = ("identical", "within", "unknown", "drifted")
 
 
@@ -81,9 +82,9 @@ def of_first_epoch(
     if parity.numerics != "drifted" or parity.drift is None:
         return parity
     first = compare_losses([each[:num] for each in baselines], [each[:num] for each in variants], promise)
-    note = LATER_EPOCHS.format(num=num)
     if first.numerics == "unknown":
-        return parity._replace(numerics="unknown", note=note)
+        return parity._replace(numerics="unknown", note=f"{ONLY_FIRST} {first.note}")
+    note = LATER_EPOCHS.format(num=num)
     return first._replace(note=" ".join([*([first.note] if first.note else []), note]))
 
 
@@ -115,7 +116,7 @@ def _how_far(parity: Parity) -> tuple[int, float]:
 def _of_run(first: Sequence[float], losses: Sequence[float], limits: tuple[float, float], run: int) -> Parity:
     num = min(len(first), len(losses))
     if num < MIN_LOSSES:
-        return Parity("unknown", note="Too few losses were seen: backward was called on no scalar.", run=run)
+        return Parity("unknown", note=_too_few(len(first), len(losses)), run=run)
     bad = next((i for i in range(num) if not math.isfinite(losses[i]) and math.isfinite(first[i])), None)
     if bad is not None:
         return Parity("drifted", note=f"Loss {bad + 1} is not finite; unchanged it is.", run=run)
@@ -128,6 +129,14 @@ def _of_run(first: Sequence[float], losses: Sequence[float], limits: tuple[float
     elif found.worst > limits[1]:
         note = f"Loss {found.step + 1} is {found.worst:.1e} away, of {limits[1]:.1e} allowed."
     return Parity("drifted" if note else "within", found.middle, found.worst, limits, note, run)
+
+
+def _too_few(unchanged: int, changed: int) -> str:
+    """Return why so many losses are not compared."""
+    if not unchanged and not changed:
+        return "No loss was seen: backward was called on no scalar."
+    seen = f"{unchanged} unchanged, {changed} with the change"
+    return f"Too few losses to compare: {seen}, at least {MIN_LOSSES} are needed."
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:

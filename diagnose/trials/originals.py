@@ -109,7 +109,7 @@ class Originals:
         digest = _digest(path) if known.digest else b""
         is_same = is_folder or (known.size == found.st_size and digest in (known.digest, b""))
         if is_same and names and (is_folder or known.digest or TIME not in names):
-            return f"has another {' and '.join(names)}"
+            return f"got another {' and '.join(names)}"
         return "" if is_same and (is_folder or known.digest) else "was changed"
 
     def _described(self, path: str, found: os.stat_result) -> _File:

@@ -5,15 +5,17 @@ The copy lies below ``root``, a folder that stands for the root of the file syst
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.text.plain_text import clean
 from diagnose.trials.backup import back_up, check_number
-from diagnose.trials.caches import IN_HOME, fill_home, named_caches
+from diagnose.trials.caches import seed, user_caches
 from diagnose.trials.copy_plan import CopyPlan
 from diagnose.trials.copying import remove_tree
+from diagnose.trials.isolation import SHARED_MEMORY
 from diagnose.trials.limits import Limits
 from diagnose.trials.originals import Originals
 from diagnose.trials.surroundings import below, plan_surroundings
@@ -21,8 +23,9 @@ from diagnose.trials.working_copy import WorkingCopy
 
 __all__ = ["ROOT", "Workplace"]
 
-ROOT, TEMPORARY, CACHES = "cwd", "tmp", "caches"  # below the run's own folder
-# Bytecode of modules is not written beside the user's sources, and asking git for its state is only reading
+ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
+MAX_SOCKET_FOLDER = 70  # bytes: macOS allows 104 for a socket, of which Python's multiprocessing needs 33
+# Bytecode of modules is not written next to the user's sources, and asking git for its state is only reading
 PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
@@ -54,14 +57,14 @@ class Workplace:
         self.root = self.private / ROOT
         self._report_plan()
         home = _home()
-        outside = home if home and not home.is_relative_to(plan.source.resolve()) else None
-        around = plan_surroundings(plan.source, outside, own=IN_HOME if outside else (), without=own)
+        self._caches = user_caches(home)
+        around = plan_surroundings(plan.source, home, own=[cache.path for cache in self._caches], without=own)
         for folder in around.unreadable:
             self.report(f"{clean(folder)} cannot be listed or holds too many names, so runs do not see what lies in it")
         self._home = home if str(home) not in around.unreadable else None
-        self._own = [name for name in IN_HOME if outside and around.kind_of(outside / name) == "copy"]
         self._surroundings = WorkingCopy(around, self.root)
         self._copy = WorkingCopy(plan, below(self.root, around.source))
+        self._around = around
         self._settings: Mapping[str, str] | None = None
         self._backup: Path | None = None
         self._originals = self._watched()
@@ -115,14 +118,19 @@ class Workplace:
 
     def _made(self) -> dict[str, str]:
         """Make the caches, and return where a run finds its home, caches and temporary folder."""
-        caches = self.private / CACHES
-        caches.mkdir(exist_ok=True)
-        found = {**named_caches(caches), "TMPDIR": str(self.private / TEMPORARY)}
-        if self._home is None:
-            return found
-        home = below(self.root, self._home)
-        fill_home(self._home, home, self._own)
-        return {**found, "HOME": str(home)}
+        found = self._temporary()
+        for cache in self._caches:
+            if self._around.kind_of(cache.path) == "copy":
+                seed(cache, below(self.root, cache.path))
+            found |= {name: str(below(self.root, path)) for name, path in cache.variables.items()}
+        return found if self._home is None else {**found, "HOME": str(below(self.root, self._home))}
+
+    def _temporary(self) -> dict[str, str]:
+        """Return where temporary files go: a place short enough for the names of sockets."""
+        folder = self.private / TEMPORARY
+        if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER:
+            return {"TMPDIR": str(folder)}
+        return {"TMPDIR": SHARED_MEMORY} if self.limits.is_isolated else {}
 
     def _report_plan(self) -> None:
         plan = self.plan
@@ -134,7 +142,7 @@ class Workplace:
 
     def _watched(self) -> Originals:
         plan, script = self.plan, self.script
-        here, is_restricted = plan.source.resolve(), self.limits.writable is not None
+        here, is_restricted = plan.source.resolve(), not self.limits.backup
         outside = [*plan.linked, *([] if script.is_relative_to(here) else [script])]
         project = [] if is_restricted else _project(here)
         originals = Originals(

@@ -28,12 +28,15 @@ def _linear(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, chunk: int, ignored: int, smoothing: float,
     mean: bool, with_hidden: bool, with_weight: bool, with_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the loss and its gradients; the logits of one chunk of rows, and their gradient, are in memory."""
+    """Return the loss and its gradients; the logits of one chunk of rows, and their gradient, are in memory.
+
+    What is summed over chunks is summed in float32 at least; products of 16 bits are rounded once, and so is the sum.
+    """
     loss, dhidden, dweight, dbias = _fake_linear(
         hidden, weight, bias, target, chunk, ignored, smoothing, mean, with_hidden, with_weight, with_bias
     )
-    for part in (loss, dweight, dbias):
-        part.zero_()
+    dtypes = dweight.dtype, dbias.dtype
+    loss, dweight, dbias = (torch.zeros_like(part, dtype=loss.dtype) for part in (loss, dweight, dbias))
     rows, wanted = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
     factor = (wanted != ignored).sum().to(loss.dtype).reciprocal() if mean else loss.new_ones(())
     with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
@@ -49,10 +52,13 @@ def _linear(
             if with_hidden:
                 torch.mm(slope, weight, out=dhidden.view(-1, hidden.shape[-1])[start : start + chunk])
             if with_weight:
-                dweight.addmm_(slope.t(), part)
+                if dweight.dtype == part.dtype:
+                    dweight.addmm_(slope.t(), part)
+                else:
+                    dweight += slope.t() @ part
             if with_bias:
-                dbias += slope.sum(0)
-    return loss * factor, dhidden, dweight, dbias
+                dbias += slope.sum(0, dtype=dbias.dtype)
+    return loss * factor, dhidden, dweight.to(dtypes[0]), dbias.to(dtypes[1])
 
 
 def _fake_linear(
@@ -71,7 +77,7 @@ def _fake_linear(
 def _linear_backward(
     grad: Tensor, dhidden: Tensor, dweight: Tensor, dbias: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return tuple(part * grad.to(part.dtype) for part in (dhidden, dweight, dbias))  # type: ignore[return-value]  # three
+    return tuple((widened(part) * grad).to(part.dtype) for part in (dhidden, dweight, dbias))  # type: ignore[return-value]  # three
 
 
 def _linear_backward_formula(

@@ -77,7 +77,7 @@ def test_a_cast_of_what_one_kernel_writes_again_and_again(recording):
     assert finding.where[0].op == "MatMul4Bit"
     (p,) = r.prescribe("layout-copy")
     assert p.id == "emit-type"
-    assert "make(q, dtype=torch.bfloat16)" in p.after
+    assert "dequantize(packed, dtype=torch.bfloat16)" in p.after
     assert p.saves_ns == (pytest.approx(30_000), pytest.approx(300_000))
 
 

@@ -50,8 +50,8 @@ def test_the_wait_is_moved_to_the_use(queued):
     (p,) = queued(300, 340, stream_before=20).prescribe("stream-dependency")
     assert p.id == "wait-later"
     assert p.title == "Wait for the other stream just before its result is used"
-    assert p.before.index("wait_stream") < p.before.index("other_work")
-    assert p.after.index("other_work") < p.after.index("wait_stream")
+    assert p.before.index("wait_stream") < p.before.index("block(x)")
+    assert p.after.index("block(x)") < p.after.index("wait_stream")
     assert p.saves_ns == (0.0, 40_000)
 
 

@@ -7,6 +7,7 @@ from diagnose.changes.common.optimizers import OWN_STEP
 from diagnose.reports.text import render
 
 STEP = "Optimizer.step#AdamW.step"
+STAYS = "   # where it is made; the other arguments stay"
 
 
 def looping(recording, *, launches=50, multi=0, name=STEP, kernel="elementwise"):
@@ -56,8 +57,8 @@ def test_fused_is_prescribed_where_the_class_has_it(recording, name, flag):
     (p,) = looping(recording, name=f"Optimizer.step#{name}.step").prescribe("unfused-optimizer")
     assert p.id == f"{flag}-optimizer"
     assert p.title == f"Use the {flag} implementation of {name}"
-    assert p.before == f"optimizer = torch.optim.{name}(...)"
-    assert p.after == f"optimizer = torch.optim.{name}(..., {flag}=True)   # where it is made; the other arguments stay"
+    assert p.before == f"optimizer = torch.optim.{name}(params, lr=lr)"
+    assert p.after == f"optimizer = torch.optim.{name}(params, lr=lr, {flag}=True){STAYS}"
     assert p.saves_ns == (150_000, 300_000)
     assert p.remedy == "diagnose.kernels.optimizers"
     assert p.safety.startswith("may change the numbers")
@@ -165,7 +166,7 @@ def test_parameter_groups_are_kept(recording):
     r = looping(recording)
     r.with_info(optimizer={"class": "AdamW", "module": "torch.optim.adamw", "num_groups": 2})
     (p,) = r.prescribe("unfused-optimizer")
-    assert p.after == "optimizer = torch.optim.AdamW(..., fused=True)   # where it is made; the other arguments stay"
+    assert p.after == f"optimizer = torch.optim.AdamW(params, lr=lr, fused=True){STAYS}"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_before_a_late_begin_lies_what_has_to_move():
     ("cause", "contained"),
     [
         ("gc-pause", "scheduled_gc"),
-        ("python-stall", "executor.submit(torch.save"),
+        ("python-stall", "writer.submit(torch.save"),
         ("off-cpu", "sched_setaffinity"),
         ("data-stall", "prefetch_factor"),
         ("", "scheduled_gc"),

@@ -148,6 +148,24 @@ def test_scaler_unscales_once_and_skipped_steps_are_not_scheduled():
     assert_same(model, twin, 0.02)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_windows_that_the_scaler_skips_are_no_steps(fused):
+    weight = nn.Parameter(torch.ones(3))
+    model = nn.ParameterList([weight])
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=fused)
+    precision = Precision("cpu", torch.float16, initial_scale=2.0)
+    accumulation = GradientAccumulation(model, optimizer, every=2, precision=precision)
+    counted = []
+    for window in range(6):
+        for _ in range(2):
+            with accumulation.micro_batch(1) as micro:
+                micro.backward(weight.sum() * (float("inf") if window in (0, 3) else 1.0))
+        counted.append(accumulation.steps)
+    assert counted == ([1, 2, 2, 3, 4, 4] if fused else [0, 1, 2, 2, 3, 4])  # a fused one decides on the device
+    assert precision.state_dict()["skipped"] == 2
+    assert int(optimizer.state[weight]["step"]) == accumulation.steps == 4
+
+
 def test_wrong_use_is_refused():
     model, optimizer = setup()
     with pytest.raises(ValueError, match="every >= 1, not 0"):

@@ -188,3 +188,42 @@ def test_modules_use_both_until_it_is_undone(monkeypatch):
     assert len(masks) == 4  # of the attention's weights, twice of what is added, within the feed-forward part
     layer(x)
     assert len(masks) == 4
+
+
+@pytest.mark.parametrize("randomness", ["different", "same", "error"])
+@pytest.mark.parametrize("batched", [True, False])
+def test_under_vmap_masks_are_torchs(randomness, batched):
+    """With the same seed: vmap decides whether samples have one mask, each its own, or none may be drawn."""
+    x = torch.ones(3, MIN_ELEMENTS)
+    found = []
+    for drop in (functional.dropout, fast_dropout):
+        torch.manual_seed(1)
+
+        def call(row, drop=drop):
+            return drop(row if batched else x[0], 0.3) + row * 0
+
+        try:
+            found.append(torch.vmap(call, randomness=randomness)(x))
+        except RuntimeError as error:
+            found.append(str(error))
+    assert [isinstance(result, str) for result in found] == [randomness == "error"] * 2
+    assert found[0] == found[1] if randomness == "error" else torch.equal(*found)
+
+
+def test_under_vmap_attention_drops_as_torch_does():
+    q = torch.randn(3, 2, 128, 128, generator=torch.Generator().manual_seed(0))
+    found = []
+    for attend in (functional.scaled_dot_product_attention, attention_with_dropout):
+        torch.manual_seed(1)
+        found.append(torch.vmap(lambda x, f=attend: f(x, x, x, dropout_p=0.3), randomness="different")(q))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_gradients_of_samples_are_those_of_torchs_masks():
+    x = torch.ones(2, MIN_ELEMENTS)
+    found = []
+    for drop in (functional.dropout, fast_dropout):
+        torch.manual_seed(1)
+        gradient = torch.func.grad(lambda row, f=drop: f(row, 0.3).square().sum())
+        found.append(torch.vmap(gradient, randomness="different")(x))
+    torch.testing.assert_close(found[1], found[0])

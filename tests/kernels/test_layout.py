@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from diagnose.changes import CHANGES
+from diagnose.kernels import layout
 from diagnose.kernels.layout import channels_last, in_channels_last, is_channels_last
 
 
@@ -134,3 +136,15 @@ def test_models_without_convolutions_are_refused():
 def test_a_sample_may_have_named_arguments():
     report = channels_last(net(), sample={"input": images()}, inputs=False)
     assert [c.name for c in report.copies] == ["0"]
+
+
+def test_dropout_of_images_drops_other_elements_and_the_page_states_it():
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout(0.5)), torch.randn(2, 3, 8, 8)
+    masks = []
+    for convert in (lambda _: None, channels_last):
+        convert(model)
+        torch.manual_seed(0)
+        masks.append(model(x) == 0)
+    assert not torch.equal(*masks)
+    assert "dropout" in layout.__doc__.split("Numerics")[1]
+    assert "dropout" in CHANGES["channels-last"].numerics.safety

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from diagnose.kernels import precision as module
-from diagnose.kernels.matmul_precision import fp32_precision, set_fp32_precision
 from diagnose.kernels.parity import Parity, ParityError, check_parity
 from diagnose.kernels.precision import OverflowAbort, Precision, best_dtype
 
@@ -102,6 +101,14 @@ def test_overflows_are_skipped_counted_and_end_the_run(arguments):
     with pytest.raises(OverflowAbort, match="3 steps in a row overflowed"):
         [step(data()[0] * float("inf")) for _ in range(2)]
     assert precision.skipped == 3
+
+
+def test_an_optimizer_without_gradients_is_left_as_it_is():
+    precision, weights = Precision("cpu", torch.float16), [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=0.5) for weight in weights]
+    precision.backward(weights[0].sum())
+    assert precision.step(*optimizers)
+    assert [weight.tolist() for weight in weights] == [[0.5, 0.5], [1.0, 1.0]]
 
 
 def test_a_good_step_ends_the_row():
@@ -243,27 +250,6 @@ def test_parity_refuses_what_it_cannot_compare():
         check_parity(lambda x: None, data(), state=(model,), reference=off)
 
 
-def flags():
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32  # raise where flags contradict
-
-
-@pytest.mark.skipif(
-    not hasattr(getattr(torch.backends.cudnn, "rnn", None), "fp32_precision"), reason="this torch has one flag for both"
-)
-def test_convolutions_and_rnns_get_each_their_own_precision_back():
-    parts = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
-    before = [part.fp32_precision for part in parts]
-    try:
-        parts[0].fp32_precision, parts[1].fp32_precision = "tf32", "ieee"
-        with fp32_precision("ieee", convolutions="ieee"):
-            assert not torch.backends.cudnn.allow_tf32
-        assert [part.fp32_precision for part in parts] == ["tf32", "ieee"]
-    finally:
-        for part, value in zip(parts, before, strict=True):
-            part.fp32_precision = value
-
-
 def test_reading_the_batches_to_compare_leaves_generators_as_they_were():
     def drawn():
         while True:
@@ -272,34 +258,6 @@ def test_reading_the_batches_to_compare_leaves_generators_as_they_were():
     model, state = nn.Linear(2, 1), torch.get_rng_state()
     check_parity(lambda x: model(x).sum(), drawn(), state=(model,), reference=nullcontext, steps=2)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_flags_are_set_for_every_reader_and_put_back():
-    before = flags()
-    with fp32_precision("tf32", convolutions="ieee"):
-        assert flags() == ("high", True, False)
-        with fp32_precision("ieee", convolutions="tf32"):
-            assert flags() == ("highest", False, True)
-        assert flags() == ("high", True, False)
-    assert flags() == before
-    with fp32_precision("tf32"):
-        assert flags() == ("high", True, before[2])
-    assert flags() == before
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="this torch has one kind of flags"
-)
-def test_flags_that_contradict_each_other_are_named():
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        with pytest.raises(RuntimeError, match="keep one of the two"):
-            set_fp32_precision("tf32")
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-    with pytest.raises(ValueError, match="not 'high'"):
-        set_fp32_precision("high")
 
 
 def test_the_knob_for_float32_products_is_put_back():

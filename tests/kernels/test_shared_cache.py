@@ -188,6 +188,27 @@ def test_a_cache_with_a_path_stays_and_is_found_again(tmp_path):
     assert (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("value", [torch.arange(1000.0), {"a": np.arange(500), "b": torch.ones(300)}, b"raw" * 300])
+def test_a_damaged_value_on_disk_is_computed_again(tmp_path, value):
+    calls = []
+
+    def stage(index):
+        calls.append(index)
+        return value
+
+    cache = SharedCache(1 << 20, path=tmp_path / "cache")
+    cache.stage(stage, name="stage")(5)
+    (file,) = (path for path in cache.folder.iterdir() if len(path.name) == 32)
+    data = file.read_bytes()
+    for at in random.Random(0).sample(range(len(data)), 40):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        del calls[:]
+        again = SharedCache(1 << 20, path=tmp_path / "cache").stage(stage, name="stage")
+        assert same(again(5), value), f"byte {at} of {len(data)}"
+        assert calls, f"byte {at} of {len(data)}"
+        assert file.read_bytes() == data
+
+
 def test_memory_goes_with_the_process_that_made_it(monkeypatch):
     cache = SharedCache(1 << 20)
     folder = cache.folder

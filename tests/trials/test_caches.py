@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.trials import caches
-from diagnose.trials.caches import FILLED, named_caches, seed
+from diagnose.trials.caches import FILLED, Cache, seed, user_caches
 from diagnose.trials.protection import can_restrict
 from diagnose.trials.runs import Command, Runner
 
@@ -29,7 +29,7 @@ def hub(tmp_path):
 
 
 def test_data_is_shown_with_links_and_small_files_can_be_written(hub, tmp_path):
-    seed(hub, tmp_path / "seeded", data=True)
+    seed(Cache(hub, data=True), tmp_path / "seeded")
     seeded = tmp_path / "seeded"
     assert (seeded / "blobs" / "a").readlink() == hub / "blobs" / "a"
     assert (seeded / "snapshots" / "1" / "weights").stat().st_size == 100_000
@@ -41,11 +41,11 @@ def test_data_is_shown_with_links_and_small_files_can_be_written(hub, tmp_path):
 
 def test_what_is_too_large_is_linked_if_it_is_data_and_empty_if_it_can_be_built_again(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(caches, "MAX_SEEDED", 5)
-    seed(hub, tmp_path / "data", data=True)
+    seed(Cache(hub, data=True), tmp_path / "data")
     assert (tmp_path / "data" / "blobs" / "a").is_symlink()
     assert (tmp_path / "data" / "snapshots").is_symlink()
     assert (tmp_path / "data" / "snapshots" / "1" / "config.json").is_file()
-    seed(hub, tmp_path / "built", data=False)
+    seed(Cache(hub, data=False), tmp_path / "built")
     assert names_in(tmp_path / "built") == []
 
 
@@ -53,21 +53,34 @@ def test_of_a_folder_of_caches_the_known_ones_are_filled_and_the_others_read(tmp
     for name in ("torch/a", "pip/a"):
         (tmp_path / "user" / name).parent.mkdir(parents=True)
         (tmp_path / "user" / name).touch()
-    seed(tmp_path / "user", tmp_path / "seeded", data=True, filled=FILLED)
+    seed(Cache(tmp_path / "user", data=True, filled=FILLED), tmp_path / "seeded")
     assert [(tmp_path / "seeded" / name).is_symlink() for name in ("torch", "pip")] == [False, True]
 
 
-def test_a_variable_leads_to_a_cache_of_the_run(tmp_path, monkeypatch):
-    for name in (*caches.DATA, *caches.BUILT, "TRITON_HOME"):
+def test_the_caches_of_a_user_are_those_of_the_home_and_of_variables_and_none_lies_in_another(tmp_path, monkeypatch):
+    for name in (*caches.DATA, *caches.BUILT):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "home" / ".triton" / "cache" / "hash").mkdir(parents=True)
-    monkeypatch.setenv("TRITON_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "gone"))
-    found = named_caches(tmp_path / "own")
-    assert found.keys() == {"TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
-    assert names_in(found["TRITON_CACHE_DIR"]) == ["hash"]
-    assert names_in(found["TORCH_HOME"]) == []
-    assert not (tmp_path / "gone").exists()
+    home, temporary, far = (tmp_path / name for name in ("home", "tmp", "far"))
+    monkeypatch.setattr(caches.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(caches.getpass, "getuser", lambda: "me")
+    monkeypatch.setenv("TRITON_HOME", str(tmp_path / "far"))
+    monkeypatch.setenv("TORCH_HOME", str(home / ".cache" / "mine" / "torch"))
+    monkeypatch.setenv("HF_HOME", str(far / "hub"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(far / "hub" / "inner"))
+    found = {cache.path: cache for cache in user_caches(home)}
+    assert found == {
+        home / ".cache": Cache(
+            home / ".cache", True, FILLED | {"mine"}, {"TORCH_HOME": home / ".cache" / "mine" / "torch"}
+        ),
+        **{home / name: Cache(home / name, data=False) for name in (".triton", ".nv", ".cupy")},
+        far / "hub": Cache(far / "hub", True, None, {"HF_HOME": far / "hub", "HF_HUB_CACHE": far / "hub" / "inner"}),
+        far / ".triton" / "cache": Cache(
+            far / ".triton" / "cache", False, None, {"TRITON_CACHE_DIR": far / ".triton" / "cache"}
+        ),
+        temporary / "torchinductor_me": Cache(
+            temporary / "torchinductor_me", False, None, {"TORCHINDUCTOR_CACHE_DIR": temporary / "torchinductor_me"}
+        ),
+    }
 
 
 @pytest.fixture

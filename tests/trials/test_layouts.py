@@ -98,13 +98,14 @@ def test_a_copy_has_links_for_all_that_lies_beside_it_and_the_folders_above(tmp_
 
 def test_the_home_of_a_run_has_links_and_folders_that_are_its_own(tmp_path):
     home = tmp_path / "home"
-    for name in (".ssh", ".cache", "work/project"):
+    for name in (".ssh", ".cache", "work/project", "../far/data"):
         (home / name).mkdir(parents=True)
     for cwd, links in ((home / "work" / "project", []), (tmp_path / "elsewhere", ["work"])):
-        plan = plan_surroundings(cwd, home, own=(".cache", ".triton"))
+        plan = plan_surroundings(cwd, home, own=[home / ".cache", home / ".triton", tmp_path / "far" / "hub"])
         kinds = {name: plan.kind_of(home / name) for name in (".ssh", ".cache", ".triton", *links)}
         assert kinds == {".ssh": "link", ".cache": "copy", ".triton": "copy", **dict.fromkeys(links, "link")}
         assert (plan.kind_of(home), plan.kind_of(cwd)) == ("folder", "copy")
+        assert [plan.kind_of(tmp_path / name) for name in ("far", "far/hub", "far/data")] == ["folder", "copy", "link"]
 
 
 def test_reports_and_packed_traces_name_the_originals(tmp_path):

@@ -30,7 +30,14 @@ def isolated():
 def home(tmp_path, monkeypatch):
     """Return a user's home with keys, results, caches, and hidden links and variables that lead out of it."""
     found = tmp_path / "home"
-    for name in (".ssh/key", ".local/share/best.pt", ".cache/torch/weights.pt", ".cache/other/x", "project/train.py"):
+    for name in (
+        ".ssh/key",
+        ".local/share/best.pt",
+        ".cache/torch/weights.pt",
+        ".cache/other/x",
+        ".models/key",
+        "project/x",
+    ):
         (found / name).parent.mkdir(parents=True, exist_ok=True)
         (found / name).write_text("mine")
     (tmp_path / "data").mkdir()
@@ -39,7 +46,7 @@ def home(tmp_path, monkeypatch):
     (found / ".root").symlink_to("/")
     (found / "tmp").mkdir()
     (found / "tmp" / "x").write_text("mine")
-    for name, value in {"HOME": "", "TMPDIR": "tmp", "XDG_DATA_HOME": ".local/share", "HF_HOME": ".ssh"}.items():
+    for name, value in {"HOME": "", "TMPDIR": "tmp", "XDG_DATA_HOME": ".local/share", "HF_HOME": ".models"}.items():
         monkeypatch.setenv(name, str(found / value))
     return found
 
@@ -192,6 +199,27 @@ def test_a_run_reaches_itself_and_no_server_unless_the_network_is_allowed(run, t
         assert "servers" in opened.text
 
 
+LOADS = """
+import os, tempfile, torch
+from torch.utils.data import DataLoader, TensorDataset
+print("temporary", tempfile.gettempdir())
+data = TensorDataset(torch.arange(64.0))
+for strategy in ("file_descriptor", "file_system"):
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    print(strategy, sum(batch.sum().item() for (batch,) in DataLoader(data, batch_size=8, num_workers=2)))
+"""
+
+
+@restricted
+@pytest.mark.parametrize("private", ["short", "x" * 100])
+def test_workers_share_memory_and_sockets_however_long_the_name_of_the_temporary_folder_is(run, tmp_path, private):
+    if len(private) > 10 and why_not_isolated():
+        pytest.skip(f"this system cannot isolate a run: {why_not_isolated()}")
+    _, result, printed = run(LOADS, private=tmp_path / private)
+    assert "file_descriptor 2016.0" in printed, result.failure
+    assert "file_system 2016.0" in printed
+
+
 USER = 65534  # nobody
 AS_USER = f"""
 import ctypes, fcntl, os, socket, sys
@@ -217,6 +245,17 @@ def test_a_user_without_rights_is_isolated_as_well():
     assert done.stdout.split(maxsplit=1) == [str(USER), "[(1, 'lo')] True\n"], done.stderr
 
 
+def test_the_reason_for_no_protection_and_the_folder_of_the_backup_are_printed(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "can_restrict", lambda: False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert limits_of(tmp_path, tmp_path).text.startswith(
+        "This system has no Landlock, so a run may write wherever you may; your files in the working folder, and what "
+        f"its links lead to, are backed up to {tmp_path}/diagnose first. "
+    )
+    found = limits_of(tmp_path, tmp_path, restricted=False, network=True)
+    assert found.text == "A run may write wherever you may. The network is open: a run may send data to servers."
+
+
 def test_a_system_that_cannot_isolate_is_a_sentence_and_trackers_stay_offline(run, monkeypatch):
     monkeypatch.setattr(limits, "why_not_isolated", lambda: "unshare: Operation not permitted")
     runner, _, printed = run("import os; print(os.environ['WANDB_MODE'], os.environ.get('GLOO_SOCKET_IFNAME'))")
@@ -237,6 +276,14 @@ def test_trackers_that_send_nothing_keep_their_mode_and_a_server_becomes_a_file(
     assert found["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:runs")
     assert "MLFLOW_TRACKING_URI" not in offline_settings(tmp_path)
+
+
+def test_a_run_that_sets_the_mode_of_a_users_file_is_the_last_one(run, home):
+    (home / "project" / "best.pt").touch()
+    runner, _, _ = run(f"import os; os.chmod({str(home / 'project' / 'best.pt')!r}, 0o700)")
+    assert runner.changed.startswith(f"{home}/project/best.pt got another mode while the trials ran")
+    with pytest.raises(OriginalsChangedError):
+        runner.time((), timeout_s=60)
 
 
 HARMS = """

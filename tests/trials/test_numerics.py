@@ -53,9 +53,18 @@ def test_a_nan_that_both_have_is_the_same():
     assert compare([broken], broken, "identical").numerics == "identical"
 
 
-def test_without_losses_nothing_is_known():
-    assert compare([()], (), "identical").numerics == "unknown"
-    assert compare([LOSSES], LOSSES[:2], "identical").numerics == "unknown"
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ((), (), "No loss was seen: backward was called on no scalar."),
+        (LOSSES[:2], LOSSES[:2], "Too few losses to compare: 2 unchanged, 2 with the change, at least 3 are needed."),
+        (LOSSES, LOSSES[:2], "Too few losses to compare: 40 unchanged, 2 with the change, at least 3 are needed."),
+        ((), LOSSES, "Too few losses to compare: 0 unchanged, 40 with the change, at least 3 are needed."),
+    ],
+)
+def test_too_few_losses_are_counted(before, after, said):
+    parity = compare([before], after, "identical")
+    assert (parity.numerics, parity.note) == ("unknown", said)
 
 
 def test_gradient_norms_are_compared_step_by_step():
@@ -138,6 +147,8 @@ def test_workers_that_are_kept_promise_the_numbers_of_the_first_epoch(change, fi
     assert trial.numerics == numerics
     kept = first_epoch is not None and change != "fused-optimizer"
     assert ("Later epochs draw other random numbers" in trial.note) is kept
+    assert ("are compared" in trial.note) is (kept and numerics != "unknown")
+    assert ("Too few losses to compare: 2 unchanged" in trial.note) is (kept and numerics == "unknown")
 
 
 def test_a_loss_of_a_later_epoch_that_is_not_finite_is_a_drift():

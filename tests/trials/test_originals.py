@@ -76,14 +76,14 @@ def test_a_file_whose_attributes_are_set_is_named_with_them(folder, monkeypatch,
     watched, file = Originals([folder]), folder / "data" / "x"
     ATTRIBUTES[name](file)
     unknown = name == "modification time" and not hashed  # a large file may have been written
-    assert watched.look().text == f"{file} {'was changed' if unknown else f'has another {name}'}"
+    assert watched.look().text == f"{file} {'was changed' if unknown else f'got another {name}'}"
 
 
 def test_a_folder_is_named_whose_mode_is_set_and_not_for_what_is_made_in_it(folder):
     watched = Originals([folder])
     (folder / "data").chmod(0o755 if folder.stat().st_mode & 0o777 == 0o700 else 0o700)
     (folder / "runs" / "new").mkdir()
-    assert watched.look() == Changes({str(folder / "data"): "has another mode"})
+    assert watched.look() == Changes({str(folder / "data"): "got another mode"})
 
 
 def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_told(folder, tmp_path, monkeypatch):

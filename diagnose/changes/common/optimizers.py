@@ -94,8 +94,8 @@ def _in_a_graph(chosen: Implementation) -> Advice:
     """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
     return Advice(
         title="Use the fused implementation of Adam or AdamW, and capture the graph again",
-        before="optimizer = torch.optim.AdamW(..., capturable=True)",
-        after="optimizer = torch.optim.AdamW(..., capturable=True, fused=True)   # the other arguments stay",
+        before="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True)",
+        after="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True, fused=True)   # the other arguments stay",
         least=chosen.on_device[0],
         most=chosen.on_device[1],
         needs="a new capture: a graph holds the kernels that it was captured with",
@@ -143,7 +143,7 @@ def _shown(edit: SetArguments, name: str, facts: Mapping[str, object]) -> tuple[
     left = [word for word in edit.without if facts.get(word)]
     stays = f"   # where it is made; the other arguments stay{''.join(f', without {word}' for word in left)}"
     before, after = (
-        f"optimizer = torch.optim.{name}({', '.join(['...', *(f'{word}=True' for word in words)])})"
+        f"optimizer = torch.optim.{name}({', '.join(['params', 'lr=lr', *(f'{word}=True' for word in words)])})"
         for words in (left, edit.given)
     )
     return before, after + stays

@@ -258,3 +258,13 @@ def check_accumulation_clips_split_parameters():
         nn.utils.clip_grad_norm_(alone.parameters(), CLIP)
         reference.step()
     torch.testing.assert_close(model.head.weight, alone.head.weight, rtol=1e-5, atol=1e-6)
+
+
+def check_a_scaler_is_refused_before_anything_is_unscaled():
+    model = Deep()
+    split(model)
+    optimizer, precision = adam(model.parameters()), Precision("cpu", torch.float16)
+    (x, y), *_ = alike(1)
+    precision.backward(criterion(model(x), y))
+    with pytest.raises(ValueError, match="use bfloat16, which needs no scaler"):
+        precision.step(optimizer)

@@ -156,3 +156,23 @@ def test_gradients_that_were_calculated_beside_the_loss_serve_twice(device):
     for factor, got in zip((1.0, 3.0), mine, strict=True):
         want = torch.autograd.grad(plain * factor, (hidden, weight), retain_graph=True)
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_summed_over_many_chunks_are_as_exact_as_of_one(device, dtype):
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(2048, 32), torch.randn(50, 32) * 0.2, torch.randn(50)
+    given = [t.to(device, dtype).requires_grad_() for t in (hidden, weight, bias)]
+    exact = [t.detach().double().requires_grad_() for t in given]
+    target = torch.randint(50, (2048,), device=device)
+    precise = torch.autograd.grad(F.cross_entropy(F.linear(*exact), target), exact)
+
+    def errors(chunk, factor=1.0):
+        loss = ops.linear_cross_entropy(*given[:2], target, given[2], chunk=chunk) * factor
+        gradients = torch.autograd.grad(loss, given)
+        return [float((g.double() / factor - p).norm() / p.norm()) for g, p in zip(gradients, precise, strict=True)]
+
+    rounding = torch.finfo(dtype).eps / 2
+    for chunk in (2048, 8):
+        assert max(errors(chunk)) < 1.2 * rounding
+    assert max(errors(8, factor=1 / 3)) < 1.5 * rounding, "the factor itself is not rounded to 16 bits"

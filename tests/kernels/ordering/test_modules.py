@@ -1,43 +1,20 @@
 """In modules with streams nothing is read, written or given out again before those who use it are through."""
 
 import contextlib
-import gc
 
 import pytest
 import torch
-from torch import nn
 
-from diagnose.kernels import deferred_metrics, prefetch
+from diagnose.kernels import prefetch
 from diagnose.kernels._host_copies import SideCopies, stored_bytes
-from diagnose.kernels.deferred_metrics import DeferredMetrics
-from diagnose.kernels.offload import ActivationOffload, offload_optimizer_state
+from diagnose.kernels.offload import ActivationOffload
 from diagnose.kernels.prefetch import DevicePrefetcher
-from diagnose.kernels.step_graph import StepGraph, _CudaRecorder
+from tests.kernels.ordering.scenarios import CASES
 
 
-class Opaque:
-    """Moves itself, so that its tensor cannot be recorded with the allocator."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    def to(self, device, non_blocking=False):
-        return Opaque(self.tensor.to(device, non_blocking=non_blocking))
-
-
-def used(batch, weight):
-    return (getattr(batch, "tensor", batch) * weight).sum()
-
-
-@pytest.mark.parametrize("wrap", [lambda tensor: tensor, Opaque], ids=["tensors", "objects"])
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_prefetcher(device, monkeypatch, wrap, ahead):
-    monkeypatch.setattr(prefetch, "WITHOUT_STREAMS", frozenset())
-    monkeypatch.setattr(prefetch, "needs_pin", lambda batch: False)
-    weight = device.made(8)
-    for batch in DevicePrefetcher((wrap(device.pinned(8)) for _ in range(8)), "meta", ahead=ahead):
-        used(batch, weight)
-        del batch  # while kernels that read it are queued
+@pytest.mark.parametrize("run", [pytest.param(run, id=f"{module}-{name}") for module, name, run in CASES])
+def test_accesses_are_ordered(monkeypatch, run):
+    run(monkeypatch)
 
 
 class Kept(torch.Tensor):
@@ -57,95 +34,6 @@ def test_what_stays_on_the_host_is_handed_over_as_it_is(device, monkeypatch):
         assert batch[0].is_meta
         assert batch[1] is lengths
     assert recorded == [True, True]
-
-
-@pytest.fixture
-def everywhere(monkeypatch):
-    monkeypatch.setattr(SideCopies, "is_on_device", lambda self, tensor: tensor.is_meta)
-
-
-def network():
-    return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8, device="meta"), nn.GELU()) for _ in range(4)))
-
-
-@pytest.mark.parametrize("ahead", [0, 2])
-def test_offloaded_activations(device, everywhere, ahead):
-    model, offload = network(), ActivationOffload(min_bytes=0, ahead=ahead)
-    for _ in range(3):
-        x = device.made(4, 8)
-        with offload:
-            loss = model(x * 2).square().sum()
-        del x
-        device.made(4, 8)
-        loss.backward()
-        del loss
-        gc.collect()
-    assert offload.restored > 12
-
-
-@pytest.mark.parametrize("early", [False, True])
-def test_offloaded_optimizer_state(device, everywhere, early):
-    model = network()
-    optimizer = torch.optim.AdamW(model.parameters())
-    state = offload_optimizer_state(optimizer, min_bytes=0)
-    for _ in range(4):
-        model(device.made(4, 8)).sum().backward()
-        if early:
-            state.fetch()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert state.num_bytes > 0
-    state.undo()
-    model(device.made(4, 8)).sum().backward()
-    optimizer.step()
-
-
-def test_step_graph(device):
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-    def whole_step(x):
-        optimizer.zero_grad(set_to_none=True)
-        loss = model(x).square().sum()
-        loss.backward()
-        optimizer.step()
-        return {"loss": loss.detach()}
-
-    step = StepGraph(whole_step, "meta", recorder=_CudaRecorder(torch.device("meta")), warm_up=3)
-    for number in range(8):
-        x = device.made(4, 8)
-        loss = step(x)["loss"]
-        x.mul_(2)
-        loss.add_(1)
-        model[0][0].weight.sum()
-        del loss, x
-        assert step.replays == max(0, number - 2), step.reason
-
-
-def test_step_graph_warms_up_for_callers_on_several_streams(device):
-    weight = device.made(4)
-    step = StepGraph(lambda x: x * weight, "meta", recorder=_CudaRecorder(torch.device("meta")), warm_up=5)
-    for stream in [device.Stream(), device.Stream()] * 2:
-        stream.wait_stream(device.current_stream())
-        with device.stream(stream):
-            result = step(device.made(4))
-            result.add_(1)
-            del result
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_deferred_metrics(device, monkeypatch, finished):
-    monkeypatch.setattr(deferred_metrics, "WITH_EVENTS", frozenset({"meta"}))
-    metrics, seen = DeferredMetrics(max_pending=2), 0
-    for step in range(6):
-        loss = device.made(())
-        metrics.push(step, loss=loss, norm=loss * 2)
-        loss.mul_(2)
-        if finished:
-            device.finish()
-        seen += len(list(metrics.ready()))
-    assert seen == (5 if finished else 4)
-    assert len(list(metrics.drain())) == 6 - seen
 
 
 # Values, of tensors that the fake device does not know
