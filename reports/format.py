@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Where
+from diagnose.model.words import Count, Words
 from diagnose.reports.language import counted, tr
 from diagnose.text import numbers
 from diagnose.text.numbers import duration, growth, percent
@@ -24,7 +25,7 @@ __all__ = [
     "place",
     "plural",
     "ranks",
-    "recording_cost",
+    "said",
     "size",
     "summed",
 ]
@@ -79,22 +80,13 @@ def place(where: Where, limit: int = 40) -> str:
     return " · ".join(parts)
 
 
-def recording_cost(overhead: float | None, removed: float) -> str:
-    """Return by how much recorded steps were longer, and what of it is left in the times; "" where it is not known."""
-    if overhead is None:
-        return ""
-    if removed > 0:
-        longer = growth(removed + max(overhead, 0.0))
-        if overhead > 0:
-            return tr(
-                "recording made the steps {longer} longer; the report takes out all but {left}",
-                longer=longer,
-                left=growth(overhead),
-            )
-        return tr("recording made the steps {longer} longer, which the report takes out", longer=longer)
-    if overhead <= 0:
-        return tr("recording cost nothing measurable")
-    return tr("recording made the steps {longer} longer", longer=growth(overhead))
+def said(words: Words | Count | object) -> str:
+    """Return a sentence in the language that is shown; "" for None."""
+    if isinstance(words, Count):
+        return plural(words.num, words.noun)
+    if isinstance(words, Words):
+        return tr(words.template, **{name: said(value) for name, value in words.values.items()})
+    return "" if words is None else str(words)
 
 
 def confidence(level: str) -> str:

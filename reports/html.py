@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from diagnose.answer.rows import finding_rows
+from diagnose.answer.screen import answer, of_busy, shown_rank
+from diagnose.answer.tried import trial_of, verdict
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
-from diagnose.reports import answer as answers
 from diagnose.reports import code_tables, saving_words
 from diagnose.reports.aligned_chart import aligned_chart
-from diagnose.reports.answer import answer
 from diagnose.reports.charts import achieved, memory_chart, roofline_chart, steps_chart
 from diagnose.reports.colours import legible
 from diagnose.reports.factors import factor_range
 from diagnose.reports.flame_data import flame_data
 from diagnose.reports.format import confidence, line_of
 from diagnose.reports.glossary import glossary
-from diagnose.reports.headline import shown_rank
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.json import to_dict
 from diagnose.reports.language import tr
 from diagnose.reports.localized import localized
 from diagnose.reports.markdown import as_markdown
-from diagnose.reports.measured import certainty, measured_words, took_longer, trial_of, verdict
+from diagnose.reports.measured import certainty_words, measured_words
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, lateness_chart, rank_chart
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, shown_phases
@@ -45,7 +45,7 @@ OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the de
 def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     whole, d = d, localized(d)
-    first, each = answer(d), answers.predictions(d)
+    first = answer(d)
     timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
     flames = flame_data(d.picture.flames, d.legends) if charts and d.picture is not None else None
     return render_page(
@@ -55,12 +55,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         legends=d.legends,
         d=d,
         a=first,
-        each=each,
-        gain=lambda fix: saving_words.gain(fix, each),
+        gain=lambda fix: saving_words.gain(fix, first.each),
         behind=saving_words.behind,
-        on_top=saving_words.on_top,
         factor_range=factor_range,
-        keeps_numbers=answers.keeps_numbers,
         confidence=confidence,
         saving=saving_words.saving,
         unpredicted=saving_words.unpredicted,
@@ -74,6 +71,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
+        rows=finding_rows(d, first.each),
         fixes=_by_rule(d.prescriptions),
         also=_by_rule(d.also_possible),
         how_tried=HOW_TRIED,
@@ -97,9 +95,9 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_name=trial_name,
         trial_verdict=verdict,
         measured=measured_words,
-        certainty=certainty,
+        certainty=certainty_words,
         trial_of=lambda fix: trial_of(d, fix.id),
-        took_longer=took_longer(d),
+        took_longer=first.refuted,
         calls=calls,
         code_aside=code_tables.aside(d.code) if d.code is not None else "",
         code_columns=code_tables.columns,
@@ -163,7 +161,7 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
 
 def _of_busy(d: Diagnosis) -> tuple[str, str, float] | None:
     """Return what the finding that answers takes of the device's own work, as (rule, colour, share of the step)."""
-    found = answers.of_busy(d)
+    found = of_busy(d)
     return (found[0], legible(OF_BUSY), found[1]) if found is not None else None
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from diagnose import __version__
+from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import (
     Diagnosis,
     Example,
@@ -25,6 +26,7 @@ from diagnose.model.diagnosis import (
     Where,
 )
 from diagnose.model.limits import MAX_LOSSES
+from diagnose.model.words import english
 from diagnose.reports.json_code import code_to_dict
 from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text
@@ -63,7 +65,9 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "headline": text(d.headline),
         "summary": each(text, d.summary),
         "dominant": d.dominant,
+        "answer": _answer(d),
         "step_ms": ms(d.step_ns),
+        "recorded_step_ms": ms(d.recorded_step_ns or d.step_ns),
         "steps": d.steps,
         "step_times_ms": each(ms, d.step_times_ns),
         "queue": None if d.queue is None else _queue(d.queue),
@@ -88,11 +92,11 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "flops": None if d.flops is None else _flops(d.flops),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),
-        "recording_removed": share(d.recording_removed),
+        "recording_removed": share(max(d.profiler_overhead or 0.0, 0.0)),
         "plain_steps": None if d.plain_steps is None else _plain_steps(d.plain_steps),
         "passes_per_update": d.passes_per_update,
         "cpu_wait": share(d.cpu_wait),
-        "recording_ms": ms(d.recording_ns),
+        "recording_ms": ms(max(d.recorded_step_ns - d.step_ns, 0.0) if d.profiler_overhead is not None else 0.0),
         "recording_estimate": share(d.recording_estimate),
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
@@ -100,6 +104,20 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "cross_check": [_plain(asdict(row)) for row in d.cross_check],
         "trials": each(_trial, d.trials),
         "after": None if d.after is None else to_dict(d.after),
+    }
+
+
+def _answer(d: Diagnosis) -> dict[str, Json]:
+    """Return the first screen: its word for the verdict, the cards, the step after exactly these."""
+    a = answer(d)
+    after = a.after
+    return {
+        "verdict": text(english(a.pill)),
+        "record_again": a.record_again is not None,
+        "cards": [card.prescription.id for card in a.cards],
+        "num_changes": a.num_changes,
+        "possible_step_ms": None if after is None else each(ms, (after.after_ns, after.low_ns, after.high_ns)),
+        "is_measured": a.is_measured,
     }
 
 
@@ -168,6 +186,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "facts": _plain(f.facts),
         "path_share": share(f.path_share),
         "relief_ms": None if f.relief_ns is None else ms(f.relief_ns),
+        "worth_ms": ms(f.worth_ns),
     }
 
 
@@ -195,6 +214,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "rule": p.rule,
         "id": p.id,
         **texts,
+        "promise": p.promise,
         "saves_ms": each(ms, p.saves_ns),
         "basis": p.basis,
         "assumes": text(p.assumes),

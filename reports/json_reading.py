@@ -102,11 +102,10 @@ def _diagnosis(d: ReportRecord) -> Diagnosis:
         host_by_cause=_shares(d.host_by_cause or {}),
         record_again=d.record_again,
         profiler_overhead=d.profiler_overhead,
-        recording_removed=d.recording_removed,
+        recorded_step_ns=_ns(d.recorded_step_ms or d.step_ms),
         plain_steps=None if d.plain_steps is None else _plain_steps(d.plain_steps),
         passes_per_update=d.passes_per_update,
         cpu_wait=d.cpu_wait,
-        recording_ns=_ns(d.recording_ms or 0.0),
         recording_estimate=d.recording_estimate,
     )
 
@@ -166,6 +165,7 @@ def _finding(f: FindingRecord) -> Finding:
         facts=f.facts,
         path_share=None if f.path_share is None else _share(f.path_share),
         relief_ns=None if f.relief_ms is None else _ns(f.relief_ms),
+        worth_ns=_ns(f.lost_ms if f.relief_ms is None else f.relief_ms) if f.worth_ms is None else _ns(f.worth_ms),
     )
 
 
@@ -183,6 +183,7 @@ def _prescription(p: PrescriptionRecord) -> Prescription:
         saves_ns=(_ns(p.saves_ms[0]), _ns(p.saves_ms[1])),
         predicted_step_ns=None if p.predicted_step_ms is None else _ns(p.predicted_step_ms),
         safety=p.safety,
+        promise=p.promise,
         needs=p.needs,
         remedy=p.remedy,
         basis=p.basis,

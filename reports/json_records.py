@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from diagnose.model.diagnosis import Confidence, Verdict
+from diagnose.model.diagnosis import Confidence, Promise, Verdict
 from diagnose.model.trial_methods import TrialMethod
 
 __all__ = [
@@ -100,6 +100,7 @@ class FindingRecord(msgspec.Struct):
     facts: dict[str, object]
     path_share: Share | None = None
     relief_ms: Ms = None
+    worth_ms: Ms = None
 
 
 class PrescriptionRecord(msgspec.Struct):
@@ -115,6 +116,7 @@ class PrescriptionRecord(msgspec.Struct):
     safety: str
     needs: str
     remedy: str
+    promise: Promise = ""
     basis: Literal["replay", "bound"] = "bound"
     assumes: str = ""
     edits: list[WhereRecord] = []
@@ -184,11 +186,10 @@ class ReportRecord(msgspec.Struct):
     host_by_cause: dict[Rule, Share | None] | None = None
     record_again: str = ""
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
-    recording_removed: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    recorded_step_ms: Ms = None
     plain_steps: PlainStepsRecord | None = None
     passes_per_update: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     cpu_wait: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    recording_ms: Ms = None
     recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
     also_possible: list[PrescriptionRecord] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diagnose.answer.cards import Card
+from diagnose.answer.screen import Answer
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.answer import Action, Answer
 from diagnose.reports.factors import factor_words
-from diagnose.reports.format import duration, place
+from diagnose.reports.format import duration, place, said
 from diagnose.reports.language import tr
 from diagnose.reports.measured import measured_words
-from diagnose.reports.saving_words import behind, gain, saving
+from diagnose.reports.saving_words import behind, saving
 from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["as_markdown", "outcome"]
@@ -18,22 +19,27 @@ __all__ = ["as_markdown", "outcome"]
 
 def as_markdown(d: Diagnosis, a: Answer) -> str:
     """Return headline, steps and actions, and what it was recorded on."""
-    lines = [f"**{a.pill}: {one_line(a.headline)}**", ""]
+    lines = [f"**{said(a.pill)}: {one_line(said(a.headline))}**", ""]
     lines += [outcome(a), ""] if outcome(a) else []
-    if a.record_again:
-        lines += [tr("Record again first: {why}", why=one_line(a.record_again)), "", f"    {whole_line(a.command)}", ""]
-    lines += [a.view, ""] if a.view else []
-    for number, action in enumerate(a.actions, 1):
-        lines += [f"{number}. {_line(action, a.actions)}"]
-        code = action.prescription.diff or action.prescription.after
+    if a.record_again is not None:
+        lines += [
+            tr("Record again first: {why}", why=one_line(said(a.record_again))),
+            "",
+            f"    {whole_line(a.command)}",
+            "",
+        ]
+    lines += [said(a.view), ""] if a.view is not None else []
+    for number, card in enumerate(a.cards, 1):
+        lines += [f"{number}. {_line(card, a.cards)}"]
+        code = card.prescription.diff or card.prescription.after
         if code:
             fence = "```"
             while fence in code:
                 fence += "`"
             lines += ["", f"   {fence}", *(f"   {line}" for line in code.splitlines()), f"   {fence}", ""]
-    lines += [a.checked, ""] if a.checked else []
-    lines += [one_line(a.to_try[0]), "", f"    {whole_line(a.to_try[1])}", ""] if a.to_try[0] else []
-    lines += [f"- {one_line(caution)}" for caution in a.cautions]
+    lines += [said(a.checked), ""] if a.checked is not None else []
+    lines += [one_line(said(a.to_try)), "", f"    {whole_line(a.try_command)}", ""] if a.to_try is not None else []
+    lines += [f"- {one_line(said(caution))}" for caution in a.cautions]
     device = ", ".join(map(one_line, d.source.devices[:1])) or "CPU"
     lines.append(f"\n{_code_span(d.source.command or d.source.path)} · {device}")
     return "\n".join(lines)
@@ -50,21 +56,20 @@ def _code_span(text: str) -> str:
 
 def outcome(a: Answer) -> str:
     """Return "178 ms → 77.0 ms, 2.3 × (1.9 to 2.6 ×)", "" where nothing is predicted."""
-    if a.after is None:
+    if a.after is None or not a.after.is_promise:
         return ""
     times = f"{duration(a.now_ns)} → {duration(a.after.after_ns)}"
     return f"{times}, {factor_words(a.factor)}" if a.factor is not None else times
 
 
-def _line(action: Action, actions: Sequence[Action]) -> str:
-    p, found = action.prescription, action.prediction
-    at = " " + tr("on rank {num}", num=action.rank) if action.rank is not None else ""
-    at += " " + tr("at {place}", place=_code_span(place(action.where, 60))) if action.where is not None else ""
-    saves = f": {saving(found)}{behind(found, actions)}" if found is not None else ""
-    if found is None and gain(p, {}):
-        saves = f": {gain(p, {})}"
+def _line(card: Card, cards: Sequence[Card]) -> str:
+    p, found = card.prescription, card.prediction
+    at = " " + tr("on rank {num}", num=card.rank) if card.rank is not None else ""
+    at += " " + tr("at {place}", place=_code_span(place(card.where, 60))) if card.where is not None else ""
+    saves = f": {saving(found)}{behind(found, cards)}" if found is not None else ""
     measured = ""
-    if action.trial is not None:
-        measured = f"; {measured_words(action.trial, alone=bool(found and found.behind))}"
+    if card.trial is not None:
+        measured = f"; {measured_words(card.trial, alone=bool(found and found.behind))}"
         saves = saves and f": {tr('predicted: ')}{saves.removeprefix(': ')}"
-    return f"**{one_line(p.title)}**{at}{saves}{measured}. {one_line(p.safety).capitalize()}."
+    safety = one_line(p.safety)
+    return f"**{one_line(p.title)}**{at}{saves}{measured}. {safety[:1].upper()}{safety[1:]}."

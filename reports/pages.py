@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 
 from diagnose.model.rules import Legend
 from diagnose.reports import format as words
-from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.colours import legible
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
@@ -90,7 +89,7 @@ def environment() -> Environment:
         "line": words.line_of,
         "plural": words.plural,
         "ranks": words.ranks,
-        "recording_cost": recording_words,
+        "said": words.said,
         "shorten": lambda name: shorten(clean(name)),
         "breakable": _breakable,
         "bytes": words.size,

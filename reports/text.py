@@ -13,13 +13,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.answer.screen import answer
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, RankSummary
 from diagnose.reports import text_code, text_findings, text_forecast, text_kernels, text_picture, text_trials
-from diagnose.reports.answer import answer
-from diagnose.reports.beside_recording import recording_words
 from diagnose.reports.format import duration, flops, path_tail, percent, plural, ranks
-from diagnose.reports.headline import passes_words
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.language import tr, translated
 from diagnose.reports.localized import localized
@@ -178,11 +176,8 @@ def _title(title: str, aside: str = "") -> RenderableType:
 
 
 def _context(d: Diagnosis) -> Iterator[str]:
-    yield tr("verdict {verdict}", verdict=translated(d.verdict))
     mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
-    yield tr("step {time}", time=duration(d.step_ns)) + mean + passes_words(d)
-    if cost := recording_words(d):
-        yield cost
+    yield tr("step {time}", time=duration(d.step_ns)) + mean + _passes(d.passes_per_update or 1)
     if (d.replay_error or 0.0) >= MIN_REPLAY_ERROR:
         yield tr("the unchanged replay is {error} off", error=percent(d.replay_error))
     names = [one_line(name) for name in d.source.devices]
@@ -193,6 +188,11 @@ def _context(d: Diagnosis) -> Iterator[str]:
     if d.source.torch:
         yield f"torch {one_line(d.source.torch)}"
     yield one_line(path_tail(d.source.command or d.source.path, 60))
+
+
+def _passes(num: int) -> str:
+    """Return how many backward passes a step has, where an optimizer's call adds several up; "" elsewhere."""
+    return tr(", {num} backward passes before each optimizer call", num=num) if num > 1 else ""
 
 
 def _ranks(d: Diagnosis) -> Iterator[RenderableType]:

@@ -12,13 +12,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.answer.cards import Card
+from diagnose.answer.screen import Answer
 from diagnose.model.diagnosis import Where
-from diagnose.reports.answer import Action, Answer, keeps_numbers
 from diagnose.reports.factors import factor_words
-from diagnose.reports.format import duration, line_of, percent, plural
+from diagnose.reports.format import duration, line_of, percent, said
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words
-from diagnose.reports.saving_words import behind, gain, on_top, saving, unpredicted
+from diagnose.reports.saving_words import behind, saving, unpredicted
 from diagnose.reports.text_charts import bar
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line, whole_line
@@ -37,7 +38,7 @@ _UNBROKEN = lazy_pattern(
 
 def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield the headline, the bars, the actions or the command to record again, and what limits them."""
-    yield Text.assemble((a.pill, _TONES[a.tone]), "  ", (one_line(a.headline), "bold"))
+    yield Text.assemble((said(a.pill), _TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
     if a.record_again:
         yield Padding(
             Text(tr("No change is named: what it shows may not be what holds the step back."), "yellow"), (1, 0, 0, 2)
@@ -45,18 +46,17 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
         yield _command("  $ ", a.command)
     else:
         yield from _bars(a, width)
-        if a.view:
-            yield Text(f"  {a.view}", "dim")
-        for number, action in enumerate(a.actions, 1):
-            yield _action(number, action, a)
-    if a.checked:
-        yield Padding(Text(one_line(a.checked), "green"), (1, 0, 0, 2))
-    what, command = a.to_try
-    if what:
-        yield Padding(Text(one_line(what)), (0 if a.checked else 1, 0, 0, 2))
-        yield _command("  >>> " if command.startswith("diagnose.") else "  $ ", command)
+        if a.view is not None:
+            yield Text(f"  {said(a.view)}", "dim")
+        for number, card in enumerate(a.cards, 1):
+            yield _card(number, card, a)
+    if a.checked is not None:
+        yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
+    if a.to_try is not None:
+        yield Padding(Text(one_line(said(a.to_try))), (0 if a.checked is not None else 1, 0, 0, 2))
+        yield _command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
     for caution in a.cautions:
-        yield Padding(Text(f"! {one_line(caution)}", "yellow"), (0, 0, 0, 2))
+        yield Padding(Text(f"! {one_line(said(caution))}", "yellow"), (0, 0, 0, 2))
     yield Text("")
 
 
@@ -71,26 +71,27 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
         return
     room = max(width - _NUMBERS_WIDTH - _NOTE_WIDTH, 10)
     yield Text("")
-    if a.run_share is not None and a.run_steps:
-        note = "  " + tr("{share} lost", share=percent(a.run_share))
-        yield _bar(tr("run"), plural(a.run_steps, "step"), (bar(a.run_share, room), "red"), note)
-    name = tr("recorded step") if a.run_share is not None else tr("step now")
-    mean = "" if a.mean_ns is None else "  " + tr("run's mean {mean}", mean=duration(a.mean_ns))
-    yield _bar(name, duration(a.now_ns), (bar(1.0, room), "red"), mean)
+    yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
     yield from _consists(a, width)
     if a.after is None:
         return
+    if not a.after.is_promise:
+        words = tr("at least {time}: the range is too wide to state more", time=duration(a.after.low_ns))
+        yield Text.assemble(f"  {padded(tr('step possible'), 13)}  ", (words, "dim"))
+        return
     span = duration(a.after.low_ns), duration(a.after.high_ns)
     name = tr("step proven") if a.is_measured else tr("step possible")
-    picture = bar(a.after.after_ns / a.now_ns, room), "green"
+    picture = bar(a.after.after_ns / a.now_ns, room), "green" if a.factor else "dim"
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
-    if span[0] != span[1]:
+    words = "{low} to {high}, measured by running the script"
+    if not a.is_measured:
         words = "{low} to {high}, as a replay of the recorded steps predicts"
-        if not a.after.is_replayed:
-            words = "{low} to {high}, by what the causes take of the step: it was not replayed"
-        if a.is_measured:
-            words = "{low} to {high}, measured by running the script"
-        yield Padding(Text(tr(words, low=span[0], high=span[1]) + on_top(a), "dim"), (0, 0, 0, 17))
+    note = tr(words, low=span[0], high=span[1]) if span[0] != span[1] else ""
+    if a.num_changes > len(a.cards) and not a.is_measured:
+        more = tr("with the first {num} of {all} changes", num=len(a.cards), all=a.num_changes)
+        note = f"{note}, {more}" if note else more
+    if note:
+        yield Padding(Text(note, "dim"), (0, 0, 0, 17))
 
 
 def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Text:
@@ -110,36 +111,29 @@ def _consists(a: Answer, width: int) -> Iterator[RenderableType]:
         yield Text(indent + line, "dim")
 
 
-def _action(number: int, action: Action, a: Answer) -> RenderableType:
-    p, found = action.prescription, action.prediction
-    head = Text(one_line(p.title), "bold")
-    parts: list[RenderableType] = [head]
-    at = line_of(action.where) if action.where is not None else ""
-    saves = Text(f"{tr('rank {num}', num=action.rank)}  " if action.rank is not None else "")
-    if at and action.where is not None:
-        saves.append(one_line(at), Style.parse("cyan") + place_style(action.where))
+def _card(number: int, card: Card, a: Answer) -> RenderableType:
+    p, found = card.prescription, card.prediction
+    parts: list[RenderableType] = [Text(one_line(p.title), "bold")]
+    at = line_of(card.where) if card.where is not None else ""
+    saves = Text(f"{tr('rank {num}', num=card.rank)}  " if card.rank is not None else "")
+    if at and card.where is not None:
+        saves.append(one_line(at), Style.parse("cyan") + place_style(card.where))
         saves.append("  ")
     if found is not None and a.now_ns > 0:
-        saves.append(tr("predicted: ") if action.trial is not None else "", "dim")
+        saves.append(tr("predicted: ") if card.trial is not None else "", "dim")
         saves.append(f"{saving(found)} ", "green")
-        saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS), "green")
-        after = behind(found, a.actions).lstrip(",， ")
+        saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS) if found.is_promise else "", "green")
+        after = behind(found, a.cards).lstrip(",， ")
         saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
     else:
-        words = unpredicted(p)
-        if p.mean_step_ns is not None and p.saves_ns[1] > 0:
-            words = gain(p, {})
-        elif a.run_share is not None:
-            words = tr("up to {share} of the run", share=percent(a.run_share))
-            words += tr(": outside the recorded steps, so not predicted")
-        saves.append(words, "dim")
+        saves.append(unpredicted(p), "dim")
     parts.append(saves)
-    if action.trial is not None:
-        measured = one_line(measured_words(action.trial, alone=bool(found and found.behind)))
-        parts.append(Text(measured, "bold green" if action.trial.interval[0] > 1 else "bold"))
-    parts.append(Text(one_line(p.safety), "dim" if keeps_numbers(p) else "yellow"))
+    if card.trial is not None:
+        measured = one_line(measured_words(card.trial, alone=bool(found and found.behind)))
+        parts.append(Text(measured, "bold green" if card.trial.interval[0] > 1 else "bold"))
+    parts.append(Text(one_line(p.safety), "dim" if p.promise == "identical" else "yellow"))
     if p.apply_with:
-        parts.append(Text.assemble(("$ ", "dim"), (one_line(p.apply_with), "bold")))
+        parts.append(_command("$ ", p.apply_with))
     grid = Table.grid()
     grid.add_column(width=5)
     grid.add_column(overflow="fold")

@@ -12,13 +12,16 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.answer.cards import Prediction
+from diagnose.answer.rows import FindingRow, finding_rows
+from diagnose.answer.screen import answer
+from diagnose.answer.tried import trial_of
 from diagnose.model.charts import HostOperator
-from diagnose.model.diagnosis import Diagnosis, Example, Finding, Prescription, Where
+from diagnose.model.diagnosis import Diagnosis, Example, Prescription, Where
 from diagnose.model.frozen import NamedTuple
-from diagnose.reports.answer import Prediction, predictions
-from diagnose.reports.format import confidence, duration, percent, place, plural
+from diagnose.reports.format import confidence, duration, percent, place, plural, said
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import measured_words, took_longer, trial_of
+from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import gain
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
@@ -33,7 +36,6 @@ _MAX_SHORT_LINES = 4  # of an alternative
 _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
-_SAME_SHARE = 0.01  # of the step: what differs by less reads as the same
 _DIFF = lazy_pattern(r"[+-]")
 _COMMENTED = lazy_pattern(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
@@ -42,7 +44,7 @@ _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 def findings(
     d: Diagnosis, width: int, *, verbose: bool = False, written: Sequence[Path] | None = None
 ) -> Iterator[RenderableType]:
-    """Yield five findings at most and that of the first change; a line where there is none.
+    """Yield five findings at most; a line where there is none.
 
     With ``verbose`` all of them are yielded, and their evidence. ``written`` are the files that have whole diffs, None
     outside of a command.
@@ -52,23 +54,16 @@ def findings(
             yield Padding(Text(tr("What was checked"), "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
-    most = len(d.findings) if verbose else _MAX_FINDINGS
     yield Padding(Text(tr("Findings, the most valuable first"), "bold"), (1, 0, 0, 0))
     if d.dominant is None:
         yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
-    fixes: dict[str, Prescription] = {}
-    offered = _offered(d)
-    for prescription in offered:
-        fixes.setdefault(prescription.rule, prescription)
-    numbered = list(enumerate(d.findings, 1))
-    shown = numbered[:most]
-    first = offered[0].rule if offered else None
-    if first not in {f.rule for _, f in shown}:
-        shown += [(n, f) for n, f in numbered if f.rule == first][:1]
-    for number, finding in shown:
-        yield _finding(number, finding, fixes.get(finding.rule), d, _Layout(width, verbose, written))
-    if len(d.findings) > len(shown):
-        left = plural(len(d.findings) - len(shown), "smaller finding")
+    a = answer(d)
+    rows = finding_rows(d, a.each)
+    shown = rows if verbose else rows[:_MAX_FINDINGS]
+    for row in shown:
+        yield _finding(row, d, a.each, _Layout(width, verbose, written))
+    if len(rows) > len(shown):
+        left = plural(len(rows) - len(shown), "smaller finding")
         yield Text("  " + tr("and {left}, which --verbose, JSON and HTML show", left=left), style="dim")
     if d.dominant is None:
         yield from _checked(d)
@@ -92,35 +87,36 @@ class _Layout(NamedTuple):
     written: Sequence[Path] | None  # files that have whole diffs; None outside of a command
 
 
-def _finding(number: int, finding: Finding, fix: Prescription | None, d: Diagnosis, layout: _Layout) -> RenderableType:
-    width, verbose = layout.width, layout.verbose
-    parts: list[RenderableType] = [_first_line(finding, d), Text(one_line(finding.title))]
+def _finding(row: FindingRow, d: Diagnosis, each: Mapping[str, Prediction], layout: _Layout) -> RenderableType:
+    finding, width, verbose = row.finding, layout.width, layout.verbose
+    parts: list[RenderableType] = [_first_line(row, d), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     shown = finding.evidence if verbose else finding.evidence[:1] if not finding.where else ()
     parts.extend(Text(one_line(sentence), style="dim") for sentence in shown)
     if verbose:
         parts.extend(_example(example) for example in finding.examples)
-    if fix is not None:
-        parts.extend(_fix(fix, _gained(fix, d, predictions(d)), layout))
-        parts.extend(_alternative(fix, d, layout))
-    parts.extend(_refuted(finding.rule, d))
-    if others := [p.id for p in d.also_possible if p.rule == finding.rule and p.id not in took_longer(d)]:
-        shown_ids = ", ".join(others[:_MAX_ALSO])
-        if len(others) > _MAX_ALSO:
-            shown_ids = tr("{words} and {last}", words=shown_ids, last=plural(len(others) - _MAX_ALSO, "more change"))
+    if row.fix is not None:
+        parts.extend(_fix(row.fix, _gained(row.fix, d, each), layout))
+    if row.alternative is not None:
+        best = row.alternative
+        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
+        parts.append(Text(words, style="dim"))
+        parts.extend(_details(best, layout, _code(best, neighbours=0), _MAX_SHORT_LINES))
+    for p in row.refuted:
+        words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
+        parts.append(Text(tr("tried  {change}", change=words), style="dim"))
+    if row.also:
+        shown_ids = ", ".join(row.also[:_MAX_ALSO])
+        if len(row.also) > _MAX_ALSO:
+            more = plural(len(row.also) - _MAX_ALSO, "more change")
+            shown_ids = tr("{words} and {last}", words=shown_ids, last=more)
         parts.append(Text(tr("also possible: {changes}", changes=shown_ids), style="dim"))
     grid = Table.grid()
     grid.add_column(width=4)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(f"  {number}", style="bold"), Group(*parts))
+    grid.add_row(Text(f"  {row.number}", style="bold"), Group(*parts))
     return grid
-
-
-def _offered(d: Diagnosis) -> list[Prescription]:
-    """Return the prescriptions without those that made the step longer when they were tried."""
-    longer = took_longer(d)
-    return [p for p in d.prescriptions if p.id not in longer]
 
 
 def _gained(p: Prescription, d: Diagnosis, each: Mapping[str, Prediction]) -> str:
@@ -131,27 +127,6 @@ def _gained(p: Prescription, d: Diagnosis, each: Mapping[str, Prediction]) -> st
     return one_line(measured_words(trial, alone=p.id in each and bool(each[p.id].behind)))
 
 
-def _refuted(rule: str, d: Diagnosis) -> Iterator[Text]:
-    """Yield the changes for a rule that made the step longer, with what was measured."""
-    longer = took_longer(d)
-    for p in (*d.prescriptions, *d.also_possible):
-        if p.rule == rule and p.id in longer:
-            words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
-            yield Text(tr("tried  {change}", change=words), style="dim")
-
-
-def _alternative(fix: Prescription, d: Diagnosis, layout: _Layout) -> Iterator[RenderableType]:
-    """Yield the other way that saves most by itself, where a rule has several, with its edit in short."""
-    each = predictions(d)
-    same = [p for p in _offered(d) if p.rule == fix.rule and p.id != fix.id and p.id in each]
-    others = [p for p in same if not each[p.id].behind]
-    if others:
-        best = max(others, key=lambda p: each[p.id].saves_ns)
-        words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
-        yield Text(words, style="dim")
-        yield from _details(best, layout, _code(best, neighbours=0), _MAX_SHORT_LINES)
-
-
 def _example(example: Example) -> Text:
     at = place(example.where, limit=40) or one_line(example.host)
     begin, lost = duration(example.start_ns), duration(example.lost_ns)
@@ -159,8 +134,8 @@ def _example(example: Example) -> Text:
     return Text(f"{when}  {one_line(at)}", "dim")
 
 
-def _first_line(finding: Finding, d: Diagnosis) -> Text:
-    step_ns = d.step_ns
+def _first_line(row: FindingRow, d: Diagnosis) -> Text:
+    finding, step_ns = row.finding, d.step_ns
     share = percent(finding.share_of(step_ns)) if step_ns > 0 else ""
     if finding.share is not None:
         share = tr("{share} of the run", share=share)
@@ -171,28 +146,10 @@ def _first_line(finding: Finding, d: Diagnosis) -> Text:
     return Text.assemble(
         (finding.rule, "bold"),
         "  ",
-        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else [(_unfelt(finding, step_ns), "dim")]),
-        (_without(finding, step_ns), "dim"),
+        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else []),
+        (said(row.without), "dim"),
         (f", {confidence(finding.confidence)}" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
-
-
-def _unfelt(finding: Finding, step_ns: float) -> str:
-    """Return what a cause costs that leaves no idle time of its own behind."""
-    relief = finding.relief_ns or 0.0
-    if step_ns <= 0 or relief < _SAME_SHARE * step_ns:
-        return tr("costs no time by itself")
-    return tr("runs under the device's own work; without it the step is {time} shorter", time=duration(relief))
-
-
-def _without(finding: Finding, step_ns: float) -> str:
-    """Return what the step gains without the cause, where that differs from what it costs."""
-    relief = finding.relief_ns
-    if relief is None or not finding.lost_ns or abs(relief - finding.lost_ns) < _SAME_SHARE * step_ns:
-        return ""
-    if relief < _SAME_SHARE * step_ns:
-        return tr("; without it other work takes as long")
-    return tr("; without it the step is {time} shorter", time=duration(relief))
 
 
 def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
@@ -214,7 +171,7 @@ def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[Renderable
 
 def _details(fix: Prescription, layout: _Layout, lines: Sequence[str], most: int) -> Iterator[RenderableType]:
     """Yield what a change asks for and its first lines of code."""
-    if fix.safety and fix.safety not in ("same numbers", tr("same numbers")):
+    if fix.safety and (fix.promise != "identical" or fix.safety not in ("same numbers", tr("same numbers"))):
         yield Padding(Text(one_line(fix.safety), style="yellow"), (0, 0, 0, 4))
     if fix.needs:
         yield Padding(Text(tr("needs {what}", what=one_line(fix.needs)), style="dim"), (0, 0, 0, 4))

@@ -8,10 +8,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnose.answer.tried import verdict
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import certainty, verdict
+from diagnose.reports.measured import certainty_words
 from diagnose.text.plain_text import one_line
 
 __all__ = ["after", "trials"]
@@ -52,7 +53,7 @@ def _line(trial: Trial) -> Text:
         (f"{trial.speed_up:.2f} × ", style),
         (f"({tr('{low} to {high}', low=f'{low:.2f}', high=f'{high:.2f}')})  ", "dim"),
         _name(trial),
-        (f"  {words}" if (words := certainty(trial)) else "", style),
+        (f"  {words}" if (words := certainty_words(trial)) else "", style),
         ("".join(parts), "dim"),
     )
 

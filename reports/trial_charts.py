@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from diagnose.answer.tried import verdict
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.limits import MAX_LOSSES
 from diagnose.reports.colours import legible
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import certainty, verdict
+from diagnose.reports.measured import certainty_words
 from diagnose.reports.svg import Axis, Svg, log_ticks, ticks
 from diagnose.text.plain_text import middle, one_line
 
@@ -89,7 +90,7 @@ def tones(d: Diagnosis) -> list[tuple[str, str, str]]:
 def _words(trial: Trial) -> str:
     low, high = trial.interval
     span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
-    words = certainty(trial) or translated(TONES[verdict(trial)][0])
+    words = certainty_words(trial) or translated(TONES[verdict(trial)][0])
     return f"{trial_name(trial)} {trial.speed_up:.2f} × ({span}), {words}"
 
 

@@ -30,7 +30,6 @@ from typing import Any
 from range_runs import Pair, run_ranges, section_of
 
 from diagnose.changes import CHANGES, patch_of
-from diagnose.model.forecast import remaining_ratio
 from diagnose.model.statistics import speed_up
 from diagnose.trials.runs import Command, Runner
 
@@ -156,7 +155,7 @@ def _predicted(planted: dict[str, Any], prescription: dict[str, Any], baseline: 
     """Return the step after a change that only the author can make, ms, as `diagnose prove` predicts the others."""
     if baseline is None or prescription["predicted_step_ms"] is None:
         return None
-    ratio = remaining_ratio(prescription["predicted_step_ms"], planted["step_ms"], planted["recording_ms"])
+    ratio = prescription["predicted_step_ms"] / planted["step_ms"] if planted["step_ms"] else None
     return baseline * ratio if ratio is not None else None
 
 

@@ -94,7 +94,7 @@ def outcome(stated: tuple[float, float], measured: Saving) -> Outcome:
 
 def stated_range(diagnosis: Diagnosis, prescription: Prescription) -> tuple[float, float]:
     """Return the least and the most that a change is stated to save, as shares of a step without the profiler."""
-    whole_ns = prescription.mean_step_ns or diagnosis.step_ns - diagnosis.recording_ns
+    whole_ns = diagnosis.step_ns
     least, most = (min(ns / whole_ns, 1.0) for ns in prescription.saves_ns)
     return least, most
 

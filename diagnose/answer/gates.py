@@ -105,7 +105,9 @@ def _off_trial(d: Diagnosis) -> list[Words]:
 def _of_answer(d: Diagnosis) -> list[Words]:
     found, j = [], d.job
     if j is not None and d.dominant == LATE_RANKS and j.begins_late is not None and not j.late_ranks:
-        words = "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it recurs."
+        words = (
+            "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it recurs."
+        )
         steps = Words("recorded step") if len(j.steps) == 1 else Count(len(j.steps), "recorded step")
         found.append(Words(words, {"num": late_rank(d), "steps": steps}))
     low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)

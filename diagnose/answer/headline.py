@@ -18,7 +18,7 @@ __all__ = ["MAX_WORDS", "checked", "headline"]
 MAX_WORDS = 16  # what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
-SAME = 0.01  # of the step: a cost and a saving that differ by less are one number
+SAME = 0.05  # of the step: a cost and a saving that differ by less are one number
 
 
 def headline(d: Diagnosis, again: Words | None) -> Words:
@@ -91,12 +91,12 @@ def _share(d: Diagnosis, finding: Finding) -> Words | None:
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
     if abs(worth - cost) > SAME:
-        words = "without it {share} less time"
+        words = "removing it saves {share} of the step"
     return Words(" ({words})", {"words": Words(words, {"share": percent(worth)})})
 
 
 def _fitted(lead: Words, name: str, text: str, share: Words | None) -> Words:
-    """Return the lead with a text and a share, at most sixteen words: clauses at the text's end go first, then words."""
+    """Return the lead with a text and a share in at most sixteen words; clauses at the text's end go first."""
     end = english(share) if share is not None else ""
     most = MAX_WORDS - len(english(lead).replace(f"{{{name}}}", "").split()) - len(end.split())
     while len(text.split()) > most:

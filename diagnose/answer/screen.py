@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import Card, Prediction, cards, late_rank, possible_step, predictions
@@ -21,6 +21,7 @@ __all__ = ["Answer", "Tone", "answer", "of_busy", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -56,18 +57,19 @@ class Answer:
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
     refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
-    each: Mapping[str, Prediction] = {}  # by id: what each change is predicted to do
+    each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
 
     @property
     def factor(self) -> tuple[float, float, float] | None:
-        """Return how many times faster the step becomes: least, predicted, most (infinity if all can go).
+        """Return how many times faster the step becomes: least, predicted, most (infinity if nothing known limits it).
 
         None for less than a tenth, which is no gain worth a number.
         """
         a = self.after
         if a is None or a.after_ns <= 0 or self.now_ns < MIN_FACTOR * a.after_ns:
             return None
-        return self.now_ns / a.high_ns, self.now_ns / a.after_ns, self.now_ns / a.low_ns if a.low_ns > 0 else math.inf
+        middle, high = self.now_ns / a.after_ns, self.now_ns / a.low_ns if a.low_ns > 0 else math.inf
+        return self.now_ns / a.high_ns, middle, high if high <= MAX_HIGH * middle else math.inf
 
 
 def answer(d: Diagnosis) -> Answer:

@@ -153,7 +153,7 @@ def _write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, for
 
 
 def _markdown(diagnosis: Diagnosis) -> str:
-    from diagnose.reports.answer import answer
+    from diagnose.answer.screen import answer
     from diagnose.reports.markdown import as_markdown
 
     return as_markdown(diagnosis, answer(diagnosis)).rstrip("\n") + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diagnose.model.frozen import NamedTuple
 
-__all__ = ["CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns", "remaining_ratio"]
+__all__ = ["CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns"]
 
 
 class PathSegment(NamedTuple):
@@ -48,12 +48,3 @@ class Waterfall(NamedTuple):
 def middle_ns(low_ns: float, high_ns: float) -> float:
     """Return the prediction of a range, which is its middle: a card, a bar and a trial name the same number."""
     return (low_ns + high_ns) / 2
-
-
-def remaining_ratio(predicted_ns: float, step_ns: float, recording_ns: float) -> float | None:
-    """Return the predicted step over the measured one, both without what recording cost; None for no step at all.
-
-    What recording cost is part of the prediction, for no change takes it away, and of no step that is not recorded.
-    """
-    bare_ns = step_ns - recording_ns
-    return min(max((predicted_ns - recording_ns) / bare_ns, 0.0), 1.0) if bare_ns > 0 else None

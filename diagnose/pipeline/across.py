@@ -9,11 +9,12 @@ from itertools import takewhile
 import numpy as np
 
 from diagnose.analyzers import META, RANK_RULES
+from diagnose.answer.ranking import worth_ns
+from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
-from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.noting import noting
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, job_of
@@ -64,6 +65,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
             found += _costly(rule.find_in_all(c), c, examined)
     own = examined[shown(c)]
     found = [_with_lines(f, own) for f in found]
+    found = [replace(f, worth_ns=worth_ns(f, META[f.rule])) for f in found]
     answer = _with(own, found, notes, program)
     job = None
     with noting("ranks", notes):
@@ -71,12 +73,14 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         index = {p.rank: i for i, p in enumerate(c.ranks)}
         parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
         job = replace(job, aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
-    return replace(
-        answer,
-        ranks=tuple(_row(p, examined.get(p.rank), c.waits_ns.get(p.rank)) for p in c.ranks),
-        job=job,
-        checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
-        trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
+    return with_words(
+        replace(
+            answer,
+            ranks=tuple(_row(p, examined.get(p.rank), c.waits_ns.get(p.rank)) for p in c.ranks),
+            job=job,
+            checked=(*answer.checked, *(rule.META.id for rule in RANK_RULES)),
+            trust=(*answer.trust, *(note for note in notes if note not in answer.trust)),
+        )
     )
 
 
@@ -157,7 +161,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     first = cause if is_cause and cause else most
     if not is_late and own and META[own.rule].cause != "collective" and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns:
         first = own
-    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, f is not most, -f.gain_ns))
+    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, f is not most, -f.worth_ns))
     prescribed: list[Prescription] = []
     also = list(answer.also_possible)
     for rule in RANK_RULES if not is_cause else ():
@@ -168,14 +172,8 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     in_order = (*again, *sorted(others, key=lambda p: (not (is_cause and p.rule == first.rule), -sum(p.saves_ns))))
-    inputs = HeadlineInputs(
-        answer.verdict, answer.queue, answer.step_ns, answer.partition, answer.idle_by_cause, ordered, in_order
-    )
-    inputs = inputs._replace(host_by_cause=answer.host_by_cause, record_again=answer.record_again)
     return replace(
         answer,
-        headline=headline(inputs, most if is_late else first),
-        summary=summary(inputs, first),
         findings=tuple(ordered),
         dominant=first.rule,
         prescriptions=in_order,

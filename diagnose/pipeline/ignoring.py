@@ -12,7 +12,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.answer.ranking import answering, in_order
+from diagnose.answer.ranking import answering
+from diagnose.answer.screen import with_words
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.events import Note
@@ -79,29 +80,9 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
 
 
 def _with_new_answer(d: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the largest of the findings that are left as its answer."""
-    from diagnose.pipeline.headline import (  # they import all rules, an answer kept needs none
-        HeadlineInputs,
-        headline,
-        summary,
-    )
-
-    ordered = in_order(d.findings)
-    largest = answering(ordered, d.step_ns, has_device=d.queue is not None)
-    answer = HeadlineInputs(d.verdict, d.queue, d.step_ns, d.partition, d.idle_by_cause, ordered, d.prescriptions)
-    answer = answer._replace(
-        is_incomplete=bool(d.prescriptions) and d.prescriptions[0].records_again,
-        has_steps=d.source.found_steps_by != "none",
-        host_by_cause=d.host_by_cause,
-        record_again=d.record_again,
-    )
-    return replace(
-        d,
-        dominant=largest.rule if largest else None,
-        findings=tuple(ordered),
-        headline=headline(answer, largest).replace("and nothing stands", "and nothing else stands"),
-        summary=summary(answer, largest),
-    )
+    """Return the diagnosis with the most valuable of the findings that are left as its answer."""
+    largest = answering(d.findings, d.step_ns, has_device=d.queue is not None)
+    return with_words(replace(d, dominant=largest.rule if largest is not None else None))
 
 
 def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, None]) -> Iterator[IgnoredFinding]:

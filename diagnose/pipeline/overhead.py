@@ -202,7 +202,5 @@ def _num_frames(t: Tables) -> float:
 def _inside(t: Tables, rule: str, began: Ints, weight: Floats) -> float:
     rows = t.causes.of(rule)
     so_far = np.append(0.0, np.cumsum(weight))
-    inside = (
-        so_far[np.searchsorted(began, t.causes.end[rows])] - so_far[np.searchsorted(began, t.causes.start[rows])]
-    )
+    inside = so_far[np.searchsorted(began, t.causes.end[rows])] - so_far[np.searchsorted(began, t.causes.start[rows])]
     return float(inside.sum())

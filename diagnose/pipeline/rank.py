@@ -10,22 +10,22 @@ from diagnose import analyzers
 from diagnose.analyzers.common.extent import of_recording
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns
+from diagnose.answer.screen import with_words
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
+from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Verdict
 from diagnose.model.events import Note, Trace
 from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline import overhead
 from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank
-from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
-from diagnose.pipeline.savings import Replayed, path_of, replay_savings, waterfall
+from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
 from diagnose.pipeline.trust import is_incomplete, missing_records, why_unusable
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["analyze_rank", "examine_rank", "profile_rank"]
 
 _Part = TypeVar("_Part")
+WITHHELD = "graphs ran whose work is not in the file"
 
 
 def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> Diagnosis:
@@ -77,25 +78,24 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
     operators = part("operators", host_operators) or ()  # before a replay's graphs lie beside what it needs
     shares = _shares(t)
     valued = _valued(rank, draw=draw, alone=alone)
-    inputs, largest, steps_after = _answer(rank, valued, shares)
+    judged = _judged(rank, valued, shares)
     missing = missing_records(t)
 
-    return Diagnosis(
-        verdict=inputs.verdict,
-        headline=headline(inputs, largest),
-        summary=summary(inputs, largest),
-        dominant=largest.rule if largest else None,
-        step_ns=inputs.step_ns,
+    diagnosis = Diagnosis(
+        verdict=judged.verdict,
+        headline="",
+        dominant=judged.dominant,
+        step_ns=rank.step_ns,
         step_times_ns=tuple(int(n) for n in (t.steps.end - t.steps.start)),
-        queue=inputs.queue,
-        partition=inputs.partition,
-        idle_by_cause=inputs.idle_by_cause,
-        findings=tuple(_shown(t, f) for f in inputs.findings),
-        prescriptions=separated(inputs.prescriptions),
-        also_possible=part("prescriptions", lambda t: _further(t, inputs, valued.instead)) or (),
-        to_try=part("changes-to-try", lambda t: to_try(t, shares, operators, inputs.prescriptions)) or (),
+        queue=judged.queue,
+        partition=judged.partition,
+        idle_by_cause=shares if judged.queue is not None else {},
+        findings=tuple(_shown(t, f) for f in valued.findings),
+        prescriptions=separated(judged.prescriptions),
+        also_possible=part("prescriptions", lambda _t: _further(rank, judged, valued)) or (),
+        to_try=part("changes-to-try", lambda t: to_try(t, shares, operators, judged.prescriptions)) or (),
         replay_error=valued.replayed.error,
-        waterfall=steps_after,
+        waterfall=judged.waterfall,
         critical_path=valued.path,
         source=source_of(t),
         operators=operators,
@@ -115,11 +115,12 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         recording_estimate=part(overhead.PROFILER, overhead.estimated_share) or 0.0,
         phases=part("phases", lambda t: phase_shares(t.capture)) or {},
         watched_steps=rank.capture.run.num if rank.capture.run is not None else 0,
-        host_by_cause=inputs.host_by_cause,
-        record_again=inputs.record_again,
+        host_by_cause=shares if t.device_id < 0 else {},
+        record_again=judged.record_again,
         legends=analyzers.LEGENDS if t.device_id >= 0 else analyzers.HOST_LEGENDS,
         trust=tuple(notes),  # last: the parts above add to it
     )
+    return with_words(diagnosis)
 
 
 class _Valued(NamedTuple):
@@ -158,57 +159,58 @@ def _valued(rank: RankFindings, *, draw: bool, alone: bool) -> _Valued:
     return _Valued(found, *one_compilation(of_named, steps_after), replayed, steps_after, path)
 
 
-def _answer(
-    rank: RankFindings, valued: _Valued, shares: Mapping[str, float]
-) -> tuple[HeadlineInputs, Finding | None, Waterfall | None]:
-    """Return what the sentences are made of, the dominant finding, and the step after each change."""
-    t, notes, step_ns, steps_after = rank.tables, rank.notes, rank.step_ns, valued.waterfall
+class _Judged(NamedTuple):
+    """The verdict, the finding that answers, and the changes that are offered."""
+
+    verdict: Verdict
+    queue: Queue | None
+    partition: Partition | None
+    dominant: str | None
+    prescriptions: tuple[Prescription, ...]
+    waterfall: Waterfall | None
+    record_again: str  # why the file cannot carry an answer, "" if it can
+    is_incomplete: bool
+
+
+def _judged(rank: RankFindings, valued: _Valued, shares: Mapping[str, float]) -> _Judged:
+    t, notes, found, steps_after = rank.tables, rank.notes, valued.findings, valued.waterfall
     withheld = t.device_id >= 0 and graphs_left_no_task(t)
-    idle = shares if t.device_id >= 0 and not withheld else {}
     queue = t.queue if t.device_id >= 0 and not withheld else None
-    partition = t.partition if queue else None
-    answer = verdict(queue, partition, idle)
-    found = valued.findings
-    largest = None if withheld else answering(found, step_ns, has_device=t.device_id >= 0)
-    again, why = False, ""
+    largest = None if withheld else answering(found, rank.step_ns, has_device=t.device_id >= 0)
+    again, why = False, WITHHELD if withheld else ""
     with noting("trust", notes):
-        why = why_unusable(t)
+        why = why_unusable(t) or why
         again = bool(why) or is_incomplete(t)
-    prescriptions = worth_showing(found, valued.prescribed, steps_after, step_ns)
+    place = {f.rule: i for i, f in enumerate(found)}
+    prescriptions = worth_showing(found, valued.prescribed, steps_after, rank.step_ns)
+    prescriptions = tuple(sorted(prescriptions, key=lambda p: (place.get(p.rule, len(place)), by_value(p))))
     with noting("trust", notes):
-        prescriptions = recording_first(prescriptions, found, step_ns, program_of(t), is_incomplete=again)
+        prescriptions = recording_first(prescriptions, found, rank.step_ns, program_of(t), is_incomplete=again)
         if again or (prescriptions and prescriptions[0].records_again):
             # Of a cold recording as of an incomplete one: what a steady step would save is not in it.
             prescriptions, steps_after = without_savings(prescriptions), None
-    prescriptions = tuple(map(with_break_even, prescriptions))
-    inputs = HeadlineInputs(
-        answer,
+    return _Judged(
+        verdict(queue, t.partition if queue else None, shares if queue else {}),
         queue,
-        step_ns,
-        partition,
-        idle,
-        found,
-        prescriptions,
-        is_incomplete=again,
-        is_withheld=withheld,
-        has_steps=t.steps.marked,
-        host_by_cause=shares if t.device_id < 0 else {},
-        record_again=why,
+        t.partition if queue else None,
+        largest.rule if largest is not None else None,
+        tuple(map(with_break_even, prescriptions)),
+        steps_after,
+        why,
+        again,
     )
-    return inputs, largest, steps_after
 
 
-def _further(t: Tables, inputs: HeadlineInputs, instead: tuple[Prescription, ...]) -> tuple[Prescription, ...]:
-    if inputs.is_incomplete:
+def _further(rank: RankFindings, judged: _Judged, valued: _Valued) -> tuple[Prescription, ...]:
+    if judged.is_incomplete:
         return ()
-    shown = {p.id for p in inputs.prescriptions}
-    instead = tuple(p for p in instead if p.id in shown)
-    return *instead, *further(inputs.findings, inputs.prescriptions, inputs.step_ns, program_of(t))
+    shown = {p.id for p in judged.prescriptions}
+    instead = tuple(p for p in valued.instead if p.id in shown)
+    program = program_of(rank.tables)
+    return *instead, *further(valued.findings, judged.prescriptions, rank.step_ns, program)
 
 
-def _relief(
-    t: Tables, finding: Finding, replayed: Replayed, recording_ns: float, *, alone: bool
-) -> float | None:
+def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float, *, alone: bool) -> float | None:
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden

@@ -185,9 +185,7 @@ def _bound_by(t: Tables, category: str) -> str:
     return _BOUND_BY.get(category, category)
 
 
-def _combinations(
-    t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare_ns: float
-) -> tuple[Forecast, ...]:
+def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare_ns: float) -> tuple[Forecast, ...]:
     """Return the step with every subset of the waterfall's changes, made in its order; () where there are too many.
 
     Bit i of an index stands for change i, so that the entries of the waterfall itself are among them.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
-from diagnose.model.forecast import middle_ns, remaining_ratio
 
 __all__ = ["Candidate", "candidates", "check_ids", "not_run", "together"]
 
@@ -80,10 +79,8 @@ def _needs_gpu(name: str) -> bool:
 
 def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosis) -> Candidate:
     ratio = None
-    if prescription and prescription.mean_step_ns:
-        ratio = 1 - middle_ns(*prescription.saves_ns) / prescription.mean_step_ns
-    if prescription and prescription.predicted_step_ns is not None:
-        ratio = remaining_ratio(prescription.predicted_step_ns, diagnosis.step_ns, diagnosis.recording_ns)
+    if prescription and prescription.predicted_step_ns is not None and diagnosis.step_ns > 0:
+        ratio = min(max(prescription.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)
     by_hand = prescription.arguments.get("by_hand") if prescription else None
     skip_reason = f"It is made by hand: {by_hand}." if by_hand else ""
     return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, skip_reason)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from diagnose.reports.answer import predictions
+
 from diagnose.reports.saving_words import gain
 
 

@@ -33,7 +33,12 @@ def test_a_finding_is_worth_what_a_step_without_it_saves(finding, worth):
 
 
 def test_the_largest_worth_comes_first_and_of_equal_ones_the_one_that_costs_more():
-    given = [found("host-sync", 20.0, 10.0), found("gc-pause", 5.0), found("data-stall", 30.0, 10.0), found("recompute", 11.0)]
+    given = [
+        found("host-sync", 20.0, 10.0),
+        found("gc-pause", 5.0),
+        found("data-stall", 30.0, 10.0),
+        found("recompute", 11.0),
+    ]
     assert [f.rule for f in in_order(given)] == ["recompute", "data-stall", "host-sync", "gc-pause"]
 
 

@@ -6,11 +6,11 @@ import gzip
 import json
 
 import pytest
+from diagnose.reports.answer import answer
 
 from diagnose.api import analyze_trace
 from diagnose.pipeline.ignoring import RuleChoice, leave_out
 from diagnose.reports import text
-from diagnose.reports.answer import answer
 from diagnose.reports.json_reading import from_json
 
 NUM_STEPS = 40

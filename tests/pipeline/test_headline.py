@@ -1,9 +1,9 @@
 """The answer in a sentence and in three lines: every clause follows from the number that it states."""
 
 import pytest
+from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 
 from diagnose.model.diagnosis import Finding, Partition, Prescription, Queue, Where
-from diagnose.pipeline.headline import HeadlineInputs, headline, summary
 
 SYNC = Finding("host-sync", "The host waits", 400_000.0, where=(Where("src/train.py", 12),))
 STEP = 1_000_000.0

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from diagnose.reports.answer import answer
 
 from diagnose.api import analyze_trace
 from diagnose.errors import UsageError
 from diagnose.model.locations import Where
 from diagnose.pipeline.ignoring import RuleChoice, leave_out
-from diagnose.reports.answer import answer
 from diagnose.reports.json import to_dict
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
+from diagnose.reports.answer import answer, predictions
+from diagnose.reports.headline import MAX_WORDS
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES
-from diagnose.reports.answer import answer, predictions
-from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.saving_words import saving
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from diagnose.reports.answer import Prediction, answer, predictions
+from diagnose.reports.headline import MAX_WORDS
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.pipeline.run import analyze_paths
-from diagnose.reports.answer import Prediction, answer, predictions
 from diagnose.reports.colours import contrast, legible
 from diagnose.reports.format import duration
-from diagnose.reports.headline import MAX_WORDS
 from diagnose.reports.html import render as page
 from diagnose.reports.language import language
 from diagnose.reports.markdown import as_markdown, outcome

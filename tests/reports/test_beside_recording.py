@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from diagnose.reports.answer import answer
 
 from diagnose.model.plain_steps import PlainSteps
-from diagnose.reports.answer import answer
 from diagnose.reports.factors import factor_range, factor_words
 from diagnose.reports.language import language
 from diagnose.reports.text import render

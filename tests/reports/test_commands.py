@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-
 from diagnose.reports.answer import answer
+
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.text import render

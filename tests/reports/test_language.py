@@ -8,6 +8,8 @@ from importlib import import_module, resources
 from pathlib import Path
 
 import pytest
+from diagnose.reports.answer import _PILLS as VERDICTS
+from diagnose.reports.answer import answer
 from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 from rich.cells import cell_len
@@ -18,8 +20,6 @@ from diagnose.compare.html import _GATES, _PILLS
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
-from diagnose.reports.answer import _PILLS as VERDICTS
-from diagnose.reports.answer import answer
 from diagnose.reports.flame_data import NOTES
 from diagnose.reports.glossary import TERMS
 from diagnose.reports.language import language, read_catalogue, tr, translated

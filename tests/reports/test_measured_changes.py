@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from diagnose.reports.answer import answer
 
 from diagnose.model.diagnosis import Trial
 from diagnose.model.forecast import Forecast
-from diagnose.reports.answer import answer
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.measured import certainty

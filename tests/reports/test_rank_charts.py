@@ -3,11 +3,12 @@
 import re
 from dataclasses import replace
 
+from diagnose.reports.answer import answer
+from diagnose.reports.headline import shown_rank
+
 from diagnose.model.diagnosis import RankSummary
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep, Job, RankRow
 from diagnose.reports.aligned_chart import aligned_chart
-from diagnose.reports.answer import answer
-from diagnose.reports.headline import shown_rank
 from diagnose.reports.html import render
 from diagnose.reports.job_words import job_sentences, worst_first
 from diagnose.reports.json import to_dict

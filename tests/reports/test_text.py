@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from diagnose.reports.answer import answer
 from rich.cells import cell_len
 
 from diagnose.analyzers import LEGENDS, OUTSIDE
@@ -13,7 +14,6 @@ from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Advice
 from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Prescription, Where
-from diagnose.reports.answer import answer
 from diagnose.reports.format import duration, place
 from diagnose.reports.html import render as page
 from diagnose.reports.text import render

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
-
-from diagnose.reports import html
 from diagnose.reports.answer import answer
 from diagnose.reports.beside_recording import recording_words
+
+from diagnose.reports import html
 from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
 

@@ -91,9 +91,7 @@ def _prescribed(change: Change, finding: Finding, step_ns: float, program: Progr
         before="\n".join(edit.shown_before for edit in edits) or advice.before,
         after=("\n".join(edit.shown_after for edit in edits) or advice.after) + advice.beside,
         saves_ns=(least_ns, most_ns),
-        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns)
-        if advice.most > 0
-        else None,
+        predicted_step_ns=middle_ns(step_ns - most_ns, step_ns - least_ns) if advice.most > 0 else None,
         safety=_safety(advice.numerics or change.numerics, program),
         promise=(advice.numerics or change.numerics).promise or "other",
         needs="; ".join([*filter(None, [advice.needs]), *_settings(change, advice, edits)]),
