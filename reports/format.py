@@ -125,10 +125,14 @@ def flops(f: FlopUtilisation) -> str:
     known = (
         "" if f.known_share > 0.995 else tr("; counted for {share} of its compute time", share=percent(f.known_share))
     )
+    own = ""
+    if f.own_share > 1.005 * f.share:
+        own = tr("; {share} of the peaks of the precisions used", share=percent(f.own_share))
     return tr(
-        "MFU {share}: {rate} TFLOP/s over the step, of the {device}'s peak{known}",
+        "MFU {share}: {rate} TFLOP/s over the step, of the {device}'s 16-bit dense peak{own}{known}",
         share=percent(f.share),
         rate=f"{f.tflops:.3g}",
         device=f.device,
+        own=own,
         known=known,
     )

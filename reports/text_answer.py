@@ -75,7 +75,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     yield from _consists(a, width)
     if a.after is None:
         return
-    if not a.after.is_promise:
+    if not a.after.is_narrow:
         words = tr("at least {time}: the range is too wide to state more", time=duration(a.after.low_ns))
         yield Text.assemble(f"  {padded(tr('step possible'), 13)}  ", (words, "dim"))
         return

@@ -15,7 +15,7 @@ from diagnose.model.limits import MIN_GAIN_SHARE
 __all__ = ["Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
-MAX_RANGE = 4.0  # of the most that is saved over the least: a wider range is no promise, only an upper bound
+MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise, only a bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,11 @@ class Prediction:
         """Return whether the range is narrow enough to state what is saved, and not only at most how much."""
         least, most = self.range_ns
         return self.is_replayed and most <= MAX_RANGE * least
+
+    @property
+    def is_narrow(self) -> bool:
+        """Return whether the step afterwards can be stated, and not only what it takes at least."""
+        return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,10 @@ def _little(d: Diagnosis) -> Words:
         whole = Words("the {step} recording", {"step": step})
     if d.verdict == "kernel-bound":
         values = {"start": start, "share": percent(d.queue.busy_share), "whole": whole}
+        if d.flops is not None:
+            return Words(
+                "{start}: the GPU is busy {share} of {whole}, MFU {mfu}", {**values, "mfu": percent(d.flops.share, 0)}
+            )
         return Words("{start}: the GPU is busy {share} of {whole}", values)
     words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
     if d.ignored:
@@ -91,7 +95,7 @@ def _share(d: Diagnosis, finding: Finding) -> Words | None:
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
     if abs(worth - cost) > SAME:
-        words = "removing it saves {share} of the step"
+        words = "saves {share} of the step"
     return Words(" ({words})", {"words": Words(words, {"share": percent(worth)})})
 
 

@@ -21,6 +21,7 @@ __all__ = ["Answer", "Tone", "answer", "of_busy", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families of kernels
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 
@@ -165,10 +166,14 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
 def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     """Return what the step consists of, as far as it has a name: the device's work, then the causes of idle time.
 
-    Of a step that is long now and then, all but that is the usual step.
+    Of a step that is long now and then, all but that is the usual step. Where little is to be gained, the device's work
+    is that of its kernels, by family.
     """
     p, busy, rare = d.partition, of_busy(d), _run_share(d) or 0.0
     work = {} if p is None else {"compute": p.compute, "communication alone": p.exposed_communication}
+    if p is not None and d.dominant is None and (families := _families(d)):
+        del work["compute"]
+        work = {**{name: share * p.compute for name, share in families.items()}, **work}
     work |= {} if p is None else {"copies alone": p.exposed_copy}
     causes = d.idle_by_cause if p is not None else d.host_by_cause
     usual = [*work.items(), *sorted(causes.items(), key=lambda item: -item[1])]
@@ -176,6 +181,16 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     found += [(d.dominant or "", rare)] if rare else []
     found += [(name, share * (1 - rare)) for name, share in usual]
     return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+
+
+def _families(d: Diagnosis) -> dict[str, float]:
+    """Return the shares of computing time by family of kernels, the largest first."""
+    found: dict[str, float] = {}
+    for row in d.kernels:
+        if row.family not in NO_COMPUTE:
+            found[row.family or "other kernels"] = found.get(row.family or "other kernels", 0.0) + row.share
+    whole = sum(found.values())
+    return {name: share / whole for name, share in sorted(found.items(), key=lambda item: -item[1])} if whole else {}
 
 
 def _run_share(d: Diagnosis) -> float | None:
@@ -187,10 +202,16 @@ def _run_share(d: Diagnosis) -> float | None:
 def _to_try(d: Diagnosis) -> tuple[Words, str] | None:
     """Return which changes only a trial shows the effect of, and its command; None if there are none, or all ran."""
     ids = [name for name in d.to_try if not any(name in trial.ids for trial in d.trials)]
-    if not ids:
+    if not ids or (d.queue is not None and d.dominant is not None):
         return None
     words = "Operators compute {share} of the step. Only a trial shows what {changes} would save:"
-    said = Words(words, {"share": percent(d.host_by_cause.get(WORK, 0.0), 0), "changes": ", ".join(ids)})
+    share = d.host_by_cause.get(WORK, 0.0)
+    if d.queue is not None:
+        words, share = (
+            "The GPU is busy {share} of the step. Only a trial shows what {changes} would save:",
+            d.queue.busy_share,
+        )
+    said = Words(words, {"share": percent(share, 0), "changes": ", ".join(ids)})
     asked = ",".join(ids)
     if not d.source.command:  # a step function was diagnosed, which a function makes for each run
         return said, f'diagnose.prove(make_step, apply="{asked}")'

@@ -253,14 +253,16 @@ class FlopUtilisation:
     """The operations of a step against what the device could have computed in that time (MFU).
 
     Counted are matrix products, convolutions and attention whose shapes were recorded and that took long enough to be
-    judged, a forward pass that checkpointing runs again included. Each is set against the peak of its own precision.
+    judged, a forward pass that checkpointing runs again included. As the field defines it, the peak is that of dense
+    16-bit products, whatever precision the operations have.
     """
 
-    share: float  # of the peak; a lower bound where ``known_share`` is below 1
+    share: float  # of the 16-bit peak; a lower bound where ``known_share`` is below 1
     flop_per_step: float
     tflops: float  # per second of the step
     known_share: float  # of the device's compute time: kernels whose operator's work is known
     device: str
+    own_share: float = 0.0  # of what could be computed at the peak of each operation's own precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescrip
         if p.id in replayed.effects or (META[p.rule].kind == "run" and p.predicted_step_ns is not None):
             chosen.setdefault(p.rule, p)
     first: dict[str, Prescription] = {}
-    for p in (chosen[f.rule] for f in found if f.rule in chosen):
+    for p in (chosen[f.rule] for f in found if f.rule in chosen and f.worth_ns > 0):
         group = group_of(p.id) if META[p.rule].cause != "compilation" else ""
         first.setdefault(group or p.id, p)
     return list(first.values())

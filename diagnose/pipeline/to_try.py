@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.analyzers import WORK
+from diagnose.analyzers import META, WORK
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
 from diagnose.model.charts import HostOperator
@@ -32,7 +32,8 @@ def to_try(
     a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled; a small model of depthwise
     convolutions took a third longer under autocast, a small convolutional one two thirds longer compiled.
 
-    Of several ranks nothing is named: the command does not start them.
+    On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command does
+    not start them.
 
     Args:
         t: the recorded steps.
@@ -41,6 +42,8 @@ def to_try(
         prescribed: changes that a finding has brought up already.
     """
     info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
+    if t.device_id >= 0 and t.trace.world_size <= 1:
+        return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
     if t.device_id >= 0 or info is None or info.world_size > 1 or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
         return ()
     products, convolutions = (

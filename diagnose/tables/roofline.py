@@ -202,7 +202,8 @@ def flop_utilisation(t: Tables) -> FlopUtilisation | None:
     work = ~(t.tasks.is_collective | t.tasks.is_copy)
     computing = float((t.tasks.end - t.tasks.start)[work].sum())
     return FlopUtilisation(
-        share=at_peak_ns / (end - start),
+        share=flop / max(peak.rate("f16"), peak.rate("fp32")) * 1e9 / (end - start),
+        own_share=at_peak_ns / (end - start),
         flop_per_step=flop / t.steps.num,
         tflops=flop / (end - start) / 1e3,
         known_share=min(1.0, sum(g.time_ns for g in found) / computing),
