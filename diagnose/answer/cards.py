@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -9,8 +10,8 @@ from diagnose.answer.tried import offered_chain, took_longer, trial_of
 from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
-from diagnose.model.job import LATE_RANKS
 from diagnose.model.limits import MIN_GAIN_SHARE
+from diagnose.model.rules import LATE_RANKS
 
 __all__ = ["Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
 
@@ -85,7 +86,7 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
             *ends, before.ids, enabled, is_replayed=True, before_range_ns=span, has_steps=has_steps
         )
     for name, p in alone.items():
-        if name not in found and p.predicted_step_ns is not None:
+        if name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
             middle = min(max(p.predicted_step_ns, low), high)
             replayed = p.basis == "replay"

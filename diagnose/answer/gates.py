@@ -6,8 +6,8 @@ import statistics
 
 from diagnose.answer.cards import late_rank
 from diagnose.model.diagnosis import Diagnosis, IgnoredFinding
-from diagnose.model.job import LATE_RANKS
 from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.rules import LATE_RANKS
 from diagnose.model.words import Count, Words
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line

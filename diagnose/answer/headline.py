@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from diagnose.model.diagnosis import Diagnosis, Finding
-from diagnose.model.job import LATE_RANKS, Job
-from diagnose.model.rules import OUTSIDE, WORK
+from diagnose.model.rules import LATE_RANKS, OUTSIDE, WORK
 from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import lower_first
+
+if TYPE_CHECKING:
+    from diagnose.model.job import Job
 
 __all__ = ["MAX_WORDS", "checked", "headline"]
 

@@ -7,7 +7,6 @@ from typing import Final
 from diagnose.model.frozen import dataclass
 
 __all__ = [
-    "LATE_RANKS",
     "AlignedCollective",
     "AlignedRank",
     "AlignedStep",
@@ -16,8 +15,6 @@ __all__ = [
     "RankRow",
     "SlowGroup",
 ]
-
-LATE_RANKS: Final = "straggler"  # as the rule is called that finds them, in a diagnosis and on the command line
 
 PURPOSES: Final = (
     "ddp-bucket",

@@ -9,6 +9,7 @@ from diagnose.model.frozen import dataclass
 __all__ = [
     "FREES_HOST",
     "HOST_WORK",
+    "LATE_RANKS",
     "OUTSIDE",
     "TAKES_LEAD",
     "WORK",
@@ -62,6 +63,9 @@ WORK: Final = "operators"
 
 OUTSIDE: Final = "outside-operators"
 """What is left there beyond operators and calls of the runtime."""
+
+LATE_RANKS: Final = "straggler"
+"""The rule that finds ranks which the others wait for, as a diagnosis and the command line name it."""
 
 HOST_WORK: frozenset[Cause] = frozenset(
     {"loading", "allocation", "collection", "compilation", "between-operators", "host-work"}

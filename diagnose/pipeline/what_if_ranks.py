@@ -14,7 +14,7 @@ from diagnose.changes.common.buckets import MAX_UNEXPLAINED
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
 from diagnose.model.forecast import Forecast
-from diagnose.model.job import LATE_RANKS
+from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
 from diagnose.pipeline.what_if_request import AskedOfJob
 from diagnose.ranks.comparison import Comparison, excess_of

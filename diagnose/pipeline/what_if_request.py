@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diagnose.errors import UsageError
 from diagnose.model.frozen import dataclass
-from diagnose.model.job import LATE_RANKS
+from diagnose.model.rules import LATE_RANKS
 
 __all__ = ["AskedOfJob", "WhatIfRequest", "parse_place", "parse_scale"]
 
