@@ -19,7 +19,7 @@ from diagnose.reports.charts import achieved, memory_chart, roofline_chart, step
 from diagnose.reports.colours import legible
 from diagnose.reports.factors import factor_range
 from diagnose.reports.flame_data import flame_data
-from diagnose.reports.format import confidence, line_of
+from diagnose.reports.format import confidence, line_of, said
 from diagnose.reports.glossary import glossary
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.json import to_dict
@@ -91,6 +91,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         ranks_left_out=left_out(d, ranks),
         trial_chart=trial_chart(d),
         loss_chart=loss_chart(d),
+        after_headline=said(answer(d.after).headline) if d.after is not None else "",
         tones=tones(d),
         trial_name=trial_name,
         trial_verdict=verdict,

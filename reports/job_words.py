@@ -9,9 +9,7 @@ from diagnose.model.job import Job
 from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr
 
-__all__ = ["job_sentences", "left_out", "names_late", "worst_first"]
-
-MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
+__all__ = ["job_sentences", "left_out", "worst_first"]
 
 
 def worst_first(d: Diagnosis, limit: int) -> list[RankSummary]:
@@ -37,17 +35,6 @@ def left_out(d: Diagnosis, shown: Sequence[RankSummary]) -> str:
         return listed
     more = "Lateness in each step it has of the {num} worst of {ranks}, the worst first."
     return f"{listed} {tr(more, num=len(d.job.rows), ranks=plural(d.job.num_rows, 'rank'))}"
-
-
-def names_late(j: Job) -> str:
-    """Return "Rank 3 is late: " of the ranks that are late in most steps, as a headline begins."""
-    num = len(j.late_ranks)
-    if num > MAX_NAMED:
-        return tr("{ranks} are late: {what}", ranks=plural(num, "rank"), what="")
-    *others, last = map(str, j.late_ranks)
-    if not others:
-        return tr("Rank {num} is late: {what}", num=last, what="")
-    return tr("Ranks {others} and {num} are late: {what}", others=", ".join(others), num=last, what="")
 
 
 def job_sentences(j: Job) -> Iterator[str]:

@@ -8,9 +8,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from diagnose.answer.screen import answer
 from diagnose.answer.tried import verdict
 from diagnose.model.diagnosis import Diagnosis, Trial
-from diagnose.reports.format import duration, percent
+from diagnose.reports.format import duration, percent, said
 from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import certainty_words
 from diagnose.text.plain_text import one_line
@@ -29,7 +30,7 @@ def trials(d: Diagnosis) -> Iterator[RenderableType]:
 def after(d: Diagnosis) -> Iterator[RenderableType]:
     """Yield the diagnosis after the best combination, in a sentence."""
     if d.after is not None:
-        yield Padding(Text(one_line(d.after.headline)), (0, 0, 0, 2))
+        yield Padding(Text(one_line(said(answer(d.after).headline))), (0, 0, 0, 2))
 
 
 def _name(trial: Trial) -> str:

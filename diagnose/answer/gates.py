@@ -82,9 +82,15 @@ def _unstable(p: PlainSteps | None) -> list[Words]:
     """State that steps without the profiler differ before and after the recorded ones."""
     if p is None or p.agree:
         return []
+    words = (
+        "Unstable timing: {before} before, {during} during, {after} after the recording. Run again on an idle machine."
+    )
+    if p.before_ns is None:
+        words = "Unstable timing: {during} during, {after} after the recording. Run again on an idle machine."
+    elif p.after_ns is None:
+        words = "Unstable timing: {before} before, {during} during the recording. Run again on an idle machine."
     each = {"before": p.before_ns, "during": p.recorded_ns, "after": p.after_ns}
-    known = ", ".join(f"{duration(ns)} {when}" for when, ns in each.items() if ns is not None)
-    return [Words("Unstable timing: {steps} the recording. Run again on an idle machine.", {"steps": known})]
+    return [Words(words, {name: duration(ns) for name, ns in each.items()})]
 
 
 def _off_trial(d: Diagnosis) -> list[Words]:

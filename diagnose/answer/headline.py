@@ -59,18 +59,9 @@ def _little(d: Diagnosis) -> Words:
         start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
     elif not d.findings:
         start = Words("Nothing to fix")
-    step = duration(d.step_ns)
     if d.queue is None:
-        words, share = "{start}: no rule found avoidable time in the {step} step", 0.0
-        if d.ignored:
-            words = "{start}: no other rule found avoidable time in the {step} step"
-        elif (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY:  # whether results are needed no trace shows
-            words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
-            start = Words("Little found") if d.findings else Words("Nothing found")
-        elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY:
-            words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
-            start = Words("Little found") if d.findings else Words("Nothing found")
-        return Words(words, {"start": start, "step": step, "share": percent(share, 0)})
+        return _little_of_host(d, start)
+    step = duration(d.step_ns)
     whole = Words("each {step} step", {"step": step})
     if d.source.found_steps_by == "none":
         whole = Words("the {step} recording", {"step": step})
@@ -85,6 +76,20 @@ def _little(d: Diagnosis) -> Words:
     if d.ignored:
         words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
     return Words(words, {"start": start, "share": percent(d.queue.idle_share), "whole": whole})
+
+
+def _little_of_host(d: Diagnosis, start: Words) -> Words:
+    """Return the same without a device: whether results are needed no trace shows."""
+    words, share = "{start}: no rule found avoidable time in the {step} step", 0.0
+    if d.ignored:
+        words = "{start}: no other rule found avoidable time in the {step} step"
+    elif (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY:
+        words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
+        start = Words("Little found") if d.findings else Words("Nothing found")
+    elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY:
+        words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
+        start = Words("Little found") if d.findings else Words("Nothing found")
+    return Words(words, {"start": start, "step": duration(d.step_ns), "share": percent(share, 0)})
 
 
 def _share(d: Diagnosis, finding: Finding) -> Words | None:
@@ -112,7 +117,7 @@ def _fitted(lead: Words, name: str, text: str, share: Words | None) -> Words:
             text = " ".join(text.split()[:most]) + "…"
             break
         text = shorter
-    values = {**lead.values, name: one_line(text), **({"end": share} if share is not None else {})}
+    values = {**lead.values, name: Words(one_line(text)), **({"end": share} if share is not None else {})}
     return Words(lead.template + ("{end}" if share is not None else ""), values)
 
 
@@ -123,7 +128,7 @@ def checked(d: Diagnosis) -> Words | None:
     missing = Words("; {rules} lacked data", {"rules": Count(len(d.not_checked), "rule")}) if d.not_checked else ""
     found = Words("none matched 1 % of the step or more")
     if d.findings and d.step_ns > 0:
-        most = d.findings[0]
+        most = max(d.findings, key=lambda f: f.lost_ns)
         values = {"share": percent(most.share_of(d.step_ns)), "rule": most.rule}
         found = Words("the largest finding takes {share}: {rule}", values)
     values = {"rules": Count(len(d.checked), "rule"), "found": found, "missing": missing}

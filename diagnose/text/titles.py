@@ -1,10 +1,9 @@
-"""Titles within sentences, and what a headline calls the finding."""
+"""Titles within sentences."""
 
 from __future__ import annotations
 
-__all__ = ["LARGEST_AVOIDABLE", "lower_first"]
+__all__ = ["lower_first"]
 
-LARGEST_AVOIDABLE = "the largest avoidable cost"  # more of the step is work that no finding is about
 NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
 
 
