@@ -1,7 +1,8 @@
 """The profiler's own work holds the host back.
 
 What it looks for
-    Idle that the profiler's own records (category `overhead`: buffer flushes, instrumentation) cover by more than 30 %.
+    Idle that the profiler's own records (category `overhead`: buffer requests and flushes, instrumentation) cover by
+    more than 30 %. Lazy loading of functions and modules has the same category, and is CUDA's first use (warm-up).
 
 Why it costs
     It does not: this time is not there without the profiler. It is named so that nobody chases it.
@@ -18,10 +19,10 @@ from __future__ import annotations
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered, intersect
+from diagnose.model.intervals import Intervals, among, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.names import rows_of
+from diagnose.tables.names import LOADS_CODE, matching, rows_of
 
 META = RuleMeta(
     id="profiler-overhead",
@@ -35,7 +36,8 @@ MIN_GAP_SHARE = 0.3  # below this the gap has another cause that the record mere
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim what the profiler's records cover of gaps that they explain."""
-    records = t.covering(rows_of(t.trace, Kind.OVERHEAD))
+    rows = rows_of(t.trace, Kind.OVERHEAD)
+    records = t.covering(rows[~among(rows, matching(t.trace, (Kind.OVERHEAD,), LOADS_CODE))])
     gaps = t.gaps
     share = covered(records, gaps.start, gaps.end) / (gaps.end - gaps.start)
     mine = share > MIN_GAP_SHARE

@@ -2,9 +2,10 @@
 
 What it looks for
     Idle inside calls that a program makes once: device code being loaded (a launch of over 1 ms, `cuModuleLoad*`,
-    stream and event creation), the first allocations, compilation, the capture of a graph, and an operator that is
-    silent for a millisecond or more before a kernel runs for the first time in the file. What recurs in the later steps
-    is none of it.
+    stream and event creation, lazy loading of functions and modules), the first allocations, compilation, the capture
+    of a graph, an operator that is silent for a millisecond or more before a kernel runs for the first time in the
+    file, and a gap of a millisecond before the first run of a kernel that is three times as long as those before its
+    later runs. What recurs in the later steps is none of it.
 
 Why it costs
     Once. A claim about the steady state cannot be made from such time.
@@ -22,12 +23,13 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
 from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
-from diagnose.tables.host_compute import first_use, graph_captures
-from diagnose.tables.names import GRAPH_CAPTURE
+from diagnose.tables.host_compute import first_use, gaps_of_first_use, graph_captures
+from diagnose.tables.names import GRAPH_CAPTURE, LOADS_CODE, matching
 from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
@@ -53,8 +55,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         if t.steps.num > 1 or cold >= COLD_BESIDE * (events.end[blocks] - events.start[blocks]).sum():
             once.append(blocks)
     calls = t.covering(np.concatenate(once)) if once else EMPTY
+    loaded = matching(t.trace, (Kind.OVERHEAD,), LOADS_CODE)  # the profiler's category, CUDA's work
     captures = EMPTY if recurs(t, t.calls(GRAPH_CAPTURE)) else graph_captures(t)
-    return intersect(intersect(left, t.gaps.host_part()), union(calls, captures, first_use(t)))
+    first = union(first_use(t), t.gaps.host_part(gaps_of_first_use(t)))
+    return intersect(intersect(left, t.gaps.host_part()), union(calls, t.covering(loaded), captures, first))
 
 
 def find(t: Tables) -> list[Finding]:

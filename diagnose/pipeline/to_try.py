@@ -32,8 +32,8 @@ def to_try(
     a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled; a small model of depthwise
     convolutions took a third longer under autocast, a small convolutional one two thirds longer compiled.
 
-    On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command does
-    not start them.
+    On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command
+    does not start them.
 
     Args:
         t: the recorded steps.

@@ -27,12 +27,14 @@ from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import host_gaps, operator_share, without_calls
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH
+from diagnose.tables.steps import COLD_CALL_NS
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "NEVER_COMPUTES",
     "filled_by_operators",
     "first_use",
+    "gaps_of_first_use",
     "graph_captures",
     "host_compute",
     "interruptions",
@@ -46,6 +48,7 @@ MIN_SILENCE_NS = 1_000_000
 # Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
 MIN_SILENT_SHARE = 0.5
 MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
+MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones
 MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
 # Allocations and views: they touch no element, whatever their size.
 NEVER_COMPUTES = lazy_pattern(
@@ -153,6 +156,28 @@ def first_use(t: Tables) -> Intervals:
         found.append((intervals, is_new & np.array(prepares, bool), names))
     kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
     return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
+
+
+def gaps_of_first_use(t: Tables) -> Mask:
+    """Return which gaps end in the first launch of a kernel and are many times longer than those before its later ones.
+
+    It needs no operator: what loads a kernel may run between operators, and in files without them.
+    """
+    gaps, tasks = t.gaps, t.tasks
+    waited = np.zeros(len(tasks.row) + 1)
+    waited[gaps.after] = np.maximum(gaps.queued_at - gaps.start, 0)  # the last place takes the -1 of no task
+    waited = waited[:-1]
+    name = grouped(t.trace.events.name[tasks.row]).of
+    new = _ends_in_first_launch(t) & (gaps.after >= 0)
+    first = gaps.after[new]
+    later = np.ones(len(tasks.row), bool)
+    later[first] = False
+    longest = np.full(int(name.max(initial=-1)) + 1, -1.0)
+    np.maximum.at(longest, name[later], waited[later])
+    found = np.zeros(len(gaps.start), bool)
+    others = longest[name[first]]  # -1: it is launched once
+    found[new] = (waited[first] >= COLD_CALL_NS) & (others >= 0) & (waited[first] >= MIN_FIRST_RATIO * others)
+    return found
 
 
 def graph_captures(t: Tables) -> Intervals:

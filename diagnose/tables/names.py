@@ -36,6 +36,7 @@ __all__ = [
     "KERNEL_LAUNCH",
     "LAUNCH",
     "LOADER_NEXT",
+    "LOADS_CODE",
     "MODULE",
     "MODULE_LOAD",
     "NAME_PART",
@@ -136,6 +137,7 @@ ALLOCATION = lazy_pattern(
 # Of these, those that give memory back at once, and return only when the device has done all that was queued.
 FREEING = lazy_pattern(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 # Calls by which device code is loaded or the runtime sets itself up.
+LOADS_CODE = AnyCase(r"(function|module) loading")  # records of the category `overhead` that are CUDA's first use
 MODULE_LOAD = lazy_pattern(
     r"^(cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetKernel|LinkAddData|LinkComplete|Init$|CtxCreate|DevicePrimaryCtxRetain)"
     r"|^(cuda|hip)(FuncGetAttributes|FuncSetAttribute|StreamCreate|EventCreate|GetDeviceProperties|GraphInstantiate"
