@@ -110,7 +110,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     with noting(overhead.PROFILER, notes):
         t = without_recording(t, notes)
     true = true_step(t)
-    if true.is_measured and (text := overhead.recording_note(recorded_ns, true.usual_ns)):
+    if true.is_measured and (text := overhead.recording_note(recorded_ns, t.steps.step_ns)):
         notes.append(Note(text, overhead.PROFILER))
     with noting("trust", notes):
         notes += trust_notes(t)

@@ -6,6 +6,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Source
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
+from diagnose.tables.plain_steps import unprofiled_steps
 from diagnose.text.commands import command_line
 
 __all__ = ["source_of"]
@@ -23,7 +24,7 @@ def source_of(t: Tables) -> Source:
         devices=names,
         world_size=trace.world_size,
         found_steps_by=found_by,
-        unprofiled_step_ns=tuple(int(ms * 1e6) for ms in info.unprofiled_ms) if info else (),
+        unprofiled_step_ns=tuple(unprofiled_steps(t).round().astype(int).tolist()),
         settled_after=info.settled_after if info else None,
         samples=as_facts(info.nvml) if info else {},
         setup=_setup(info) if info else {},

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.model.arrays import Floats, Ints
 from diagnose.model.capture import Capture
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
@@ -49,18 +50,21 @@ def true_step(t: Tables) -> TrueStep:
     """Return the step that the user has; the recorded one if no step was timed without the profiler."""
     recorded_ns = t.steps.step_ns
     rare_ns = sum(stall.lost_ns for stall in stalls(t))
-    in_window_ns = min(_rare_in_window(t) * recorded_ns, rare_ns)
+    in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
-    mean_ns = float(times.mean()) if len(times) else recorded_ns - in_window_ns + rare_ns
+    mean_ns = float(times.mean()) if len(times) else recorded_ns
+    if not len(times):
+        mean_ns += rare_ns - in_window_ns
+    elif t.device_id >= 0:  # those few right before the recording are hardly ever long ones
+        mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
 
 
-def _rare_in_window(t: Tables) -> float:
-    """Return the share of the window that steps take beyond the usual one, of those that are long now and then."""
-    length = t.steps.end - t.steps.start
+def _rare_ns(length: Floats | Ints) -> float:
+    """Return what steps take beyond the usual one, those that are long now and then, as a mean over all, ns."""
     usual = float(np.median(length))
     longer = length[length >= MIN_RATIO * usual] - usual
-    return float(longer.sum() / max(t.steps.window_end - t.steps.window_start, 1))
+    return float(longer.sum() / len(length))
 
 
 def scaled(t: Tables, factor: float) -> Capture:
