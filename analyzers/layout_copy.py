@@ -4,8 +4,9 @@ What it looks for
     Conversions between channels-first and channels-last that the libraries put around their kernels, and copies of a
     tensor into one of the same type whose elements lie in another order (`.contiguous()`, `reshape` or `clone` of a
     transposed view): together at least 5 % of the busy time, without conversions 10 %. Or, where that takes longer,
-    casts between floating-point types of what the kernel right before them writes, of one pair of kernels three times a step and more; or copies
-    within the device that stand back to back with the launch of a CUDA graph, eight and more before or behind one.
+    casts between floating-point types of what the kernel right before them writes, of one pair of kernels three times
+    a step and more; or copies within the device that stand back to back with the launch of a CUDA graph, eight and more
+    before or behind one.
 
 Why it costs
     Each reads and writes the whole tensor and computes nothing. A strided read also moves several times the bytes that

@@ -25,6 +25,7 @@ __all__ = ["Steps", "find_steps"]
 
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
 COLD_RATIO = 1.5
+MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
 ALIKE = 0.01  # of the median length: steps that differ by less count as equal
 QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
@@ -127,6 +128,8 @@ def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
     length = end - start
     if length[0] < COLD_RATIO * np.median(length[1:]):
         return False
+    if length[0] >= MANY_TIMES * length[1:].max():
+        return True
     calls = distinct(
         matching(trace, (Kind.RUNTIME,), LAUNCH),
         matching(trace, (Kind.RUNTIME,), MODULE_LOAD),
