@@ -28,7 +28,7 @@ def headline(d: Diagnosis, again: Words | None) -> Words:
     """Return the answer; ``again`` states why the recording cannot be relied on, None if it can."""
     if again is not None:
         why = lower_first(re.split("[:：]", english(again).rstrip(".。"), maxsplit=1)[0])
-        return _fitted(Words("Record again first: {why}"), "why", why, None)
+        return _fitted(Words("Record again first: {why}"), "why", why)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
         return _little(d)
@@ -92,25 +92,33 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
     return Words(words, {"start": start, "step": duration(d.step_ns), "share": percent(share, 0)})
 
 
-def _share(d: Diagnosis, finding: Finding) -> Words | None:
-    """Return what the finding is worth, in brackets: its share of the step, or what a step without it saves."""
+def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
+    """Return what the finding is worth, in brackets: its share of the step, or what a step without it saves.
+
+    It is followed by the same in fewer words; nothing is returned of a finding without worth.
+    """
     if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
-        return None
+        return ()
     worth, cost = min(finding.worth_ns / d.step_ns, 1.0), finding.lost_ns / d.step_ns
-    words = "{share} of the step"
+    words, short = "{share} of the step", "{share}"
     if finding.share is not None:
         words = "{share} of the run"
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
     if abs(worth - cost) > SAME:
-        words = "saves {share} of the step"
-    return Words(" ({words})", {"words": Words(words, {"share": percent(worth)})})
+        words, short = "saves {share} of the step", "saves {share}"
+    value = {"share": percent(worth)}
+    return Words(" ({words})", {"words": Words(words, value)}), Words(" ({words})", {"words": Words(short, value)})
 
 
-def _fitted(lead: Words, name: str, text: str, share: Words | None) -> Words:
-    """Return the lead with a text and a share in at most sixteen words; clauses at the text's end go first."""
-    end = english(share) if share is not None else ""
-    most = MAX_WORDS - len(english(lead).replace(f"{{{name}}}", "").split()) - len(end.split())
+def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -> Words:
+    """Return the lead with a text and a share in at most sixteen words.
+
+    Where they are more, the share is the one of fewer words, and clauses at the text's end go, then words.
+    """
+    room = MAX_WORDS - len(english(lead).replace(f"{{{name}}}", "").split())
+    share = next((s for s in shares if len((text + english(s)).split()) <= room), shares[-1] if shares else None)
+    most = room - len(english(share).split()) if share is not None else room
     while len(text.split()) > most:
         shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
         if len(shorter.split()) < 3:

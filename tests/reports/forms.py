@@ -63,6 +63,7 @@ def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
         examples=(example, replace(example, step=4, start_ns=5 * MS)),
         where=(where, LOADER),
         facts={"num_workers": 0, "batch_size": 64},
+        worth_ns=lost_ms * MS,
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def prescription(rule: str, least_ms: float, most_ms: float) -> Prescription:
         "    persistent_workers=True,\n    pin_memory=True,\n)",
         (least_ms * MS, most_ms * MS), (20 - most_ms) * MS,
         "may change the numbers: augmentation draws from one generator a worker; compare the loss of two epochs",
-        "four free cores", "diagnose.kernels.workers",
+        "other", "four free cores", "diagnose.kernels.workers",
     )  # fmt: skip
 
 
@@ -285,7 +286,7 @@ def hostile() -> Diagnosis:
         "host-sync", HOSTILE, 2.0 * MS, 3, 6 * MS, 2 * MS, (HOSTILE,),
         (Example(3, 0, 2 * MS, HOSTILE, HOSTILE, HOSTILE, where),), (where,), "low", {HOSTILE: HOSTILE},
     )  # fmt: skip
-    fix = Prescription("host-sync", HOSTILE, HOSTILE, HOSTILE, HOSTILE, (0, MS), None, HOSTILE, HOSTILE, HOSTILE)
+    fix = Prescription("host-sync", HOSTILE, HOSTILE, HOSTILE, HOSTILE, (0, MS), None, HOSTILE, "", HOSTILE, HOSTILE)
     shown = Picture(
         3, 20 * MS, (Span(HOSTILE, 0, MS, HOSTILE, HOSTILE),), (Gap(MS, 3 * MS, "host-sync", HOSTILE),), ((0, 1),),
         flames=(Flame(HOSTILE, MS, (Frame(HOSTILE, HOSTILE, 0, MS), Frame(HOSTILE, "own", 1, MS))),),
