@@ -1,0 +1,103 @@
+"""What holds of every answer: one true step, one ranking, and a possible step that is the forecast of the cards."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diagnose.answer.cards import predictions
+from diagnose.answer.ranking import FLOOR, HOST_FLOOR
+from diagnose.answer.screen import answer
+from diagnose.model.rules import LATE_RANKS
+from diagnose.pipeline.run import analyze_paths
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+FOLDERS = [p for name in ("traces", "captures") for p in sorted((FIXTURES / name).iterdir()) if p.is_dir()]
+NEAR = 1 + 1e-6  # JSON and tables hold whole nanoseconds
+MAX_OFF = 0.05  # of the mean of the unprofiled steps
+
+
+def true_step(d):
+    """Check that the step is the one without the profiler, and that nothing is longer than it."""
+    if d.source.unprofiled_step_ns and len(d.ranks) < 2:
+        assert d.step_ns == pytest.approx(np.mean(d.source.unprofiled_step_ns), rel=MAX_OFF)
+    most = d.step_ns * NEAR
+    for finding in d.findings:
+        assert 0 <= finding.worth_ns <= most, finding.rule
+        assert 0 <= finding.lost_ns <= most, finding.rule
+        assert 0 <= (finding.relief_ns or 0) <= most, finding.rule
+    for p in (*d.prescriptions, *d.also_possible):
+        assert 0 <= p.saves_ns[0] <= p.saves_ns[1] <= most, p.id
+        assert 0 <= (p.predicted_step_ns or 0) <= most, p.id
+    chain = (*d.waterfall.forecasts, *d.waterfall.combinations) if d.waterfall else ()
+    for f in chain:
+        assert 0 <= f.low_ns <= f.step_ns <= f.high_ns <= most, f.ids
+    for name, p in predictions(d).items():
+        assert 0 <= p.range_ns[0] <= p.range_ns[1] <= most, name
+        assert 0 <= p.saves_ns <= most, name
+
+
+def ranking(d):
+    """Check that worth decides the order, the answer and the cards."""
+    worths = [f.worth_ns for f in d.findings]
+    if not any(f.rule == LATE_RANKS for f in d.findings):
+        assert worths == sorted(worths, reverse=True)
+    floor_ns = (FLOOR if d.queue is not None else HOST_FLOOR) * d.step_ns
+    if len(d.ranks) < 2 and not d.record_again:
+        first = d.findings[0].rule if worths and worths[0] >= floor_ns else None
+        assert d.dominant == first
+    shown = answer(d).cards
+    numbers = [card.finding for card in shown]
+    assert numbers == sorted(set(numbers)), "one for each finding, in their order"
+    if d.dominant is None:
+        assert not shown
+    chain = d.waterfall.forecasts[-1].ids if d.waterfall else ()
+    place = {f.rule: i for i, f in enumerate(d.findings)}
+    rules = {p.id: p.rule for p in d.prescriptions}
+    order = [place[rules[name]] for name in chain if name in rules]
+    assert order == sorted(order)
+
+
+def possible_step(d):
+    """Check that the step after the cards is the forecast of exactly these, and the headline the first finding."""
+    screen = answer(d)
+    ids = tuple(card.prescription.id for card in screen.cards if card.prediction is not None)
+    if screen.after is not None and not screen.is_measured:
+        known = {f.ids: f for f in (*d.waterfall.combinations, *d.waterfall.forecasts)}
+        found = known[ids]
+        assert (screen.after.after_ns, screen.after.low_ns, screen.after.high_ns) == (
+            found.step_ns,
+            found.low_ns,
+            found.high_ns,
+        )
+    elif ids and screen.record_again is None and d.waterfall is not None:
+        assert (d.profiler_overhead or 0) >= 1, "predicted cards have a step"
+    if d.waterfall is not None:
+        assert d.waterfall.forecasts[0].step_ns == pytest.approx(d.step_ns)
+        assert all(after.step_ns < before.step_ns for before, after in pairwise(d.waterfall.forecasts))
+
+
+CHECKS = (true_step, ranking, possible_step)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_of_fixtures(folder):
+    d = analyze_paths([folder])
+    for check in CHECKS:
+        check(d)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_of_recorded_traces(recorded, extent, check):
+    assert {name: why for name in recorded.of(extent, second=True) if (why := failure(check, recorded, name))} == {}
+
+
+def failure(check, recorded, name):
+    """Return why a check fails for a trace, "" where it holds."""
+    d = recorded.diagnoses[name]
+    try:
+        check(d)
+    except AssertionError as error:
+        return str(error)[:400]
+    return ""
