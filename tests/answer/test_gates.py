@@ -1,0 +1,173 @@
+"""Why to record again, and what limits the numbers of the first screen."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.answer.screen import answer
+from diagnose.model.diagnosis import IgnoredFinding, Prescription, Where
+from diagnose.model.job import Job
+from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.words import english
+from diagnose.reports.format import said
+from diagnose.reports.language import language
+
+MS = 1_000_000
+
+
+def cautions(d):
+    return [english(caution) for caution in answer(d).cautions]
+
+
+def test_a_diagnosis_without_limits_has_no_caution(forms):
+    assert cautions(forms["gaps"]) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        (23.9, ""),
+        (24.1, "Unprofiled step: 20.0 ms. The profiler added 4.10 ms, which is taken out of all numbers."),
+        (39.9, "Unprofiled step: 20.0 ms. The profiler added 19.9 ms, which is taken out of all numbers."),
+        (40, "Unprofiled step: 20.0 ms. The profiler added 20.0 ms, more than the step itself: what is left after "
+             "taking it out is uncertain, and no possible step is shown."),
+    ],
+)  # fmt: skip
+def test_what_recording_cost_is_stated_if_it_was_much(forms, recorded, words):
+    d = replace(forms["gaps"], recorded_step_ns=recorded * MS, profiler_overhead=recorded / 20 - 1)
+    assert cautions(d) == ([words] if words else [])
+    a = answer(d)
+    assert a.now_ns == 20 * MS
+    assert (a.after is None) == (recorded >= 40)
+    assert len(a.cards) == 2
+    assert a.record_again is None
+
+
+def test_a_step_proven_by_a_trial_is_shown_however_much_recording_cost(forms):
+    d = replace(forms["trials"], recorded_step_ns=60 * MS, profiler_overhead=2.0)
+    assert answer(d).after.after_ns == pytest.approx(20 * MS / 1.42)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "share", "found_by", "words"),
+    [
+        ("gaps", 0.2, "marks", "up to 20 % of the step: what the host takes is less without it."),
+        ("gaps", 0.2, "none", "up to 20 % of its time: what the host takes is less without it."),
+        ("gaps", 0.19, "marks", ""),
+        ("kernel-bound", 0.2, "marks", ""),
+    ],
+)
+def test_what_recording_may_take_of_the_host_stands_beside_an_answer_about_the_host(
+    forms, verdict, share, found_by, words
+):
+    d = replace(forms["gaps"], verdict=verdict, recording_estimate=share, profiler_overhead=None)
+    d = replace(d, source=replace(d.source, found_steps_by=found_by))
+    assert cautions(d) == ([f"Recording takes the host {words}"] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (45.7, 37.4, "45.7 ms before, 42.1 ms during, 37.4 ms after"),
+        (45.7, None, "45.7 ms before, 42.1 ms during"),
+        (None, 37.4, "42.1 ms during, 37.4 ms after"),
+    ],
+)
+def test_steps_that_differ_before_and_after_the_recording_are_stated(forms, before, after, words):
+    times = [None if ms is None else ms * MS for ms in (before, 42.1, after)]
+    d = replace(forms["gaps"], plain_steps=PlainSteps(*times, None, 30, agree=False))
+    assert cautions(d) == [f"Unstable timing: {words} the recording. Run again on an idle machine."]
+    assert cautions(replace(d, plain_steps=d.plain_steps._replace(agree=True))) == []
+
+
+@pytest.mark.parametrize(("step", "is_stated"), [(20, False), (27, False), (40, True), (8, True)])
+def test_trials_whose_steps_are_no_longer_than_half_or_twice_the_recorded_one_are_stated_beside_it(
+    forms, step, is_stated
+):
+    """They take 20 ms without a change, one of them 20.1 ms."""
+    d = replace(forms["trials"], step_ns=step * MS)
+    assert {t.steps_ms[0] for t in d.trials if t.steps_ms and t.kind != "without"} == {20.0, 20.1}
+    found = [text for text in cautions(d) if text.startswith("Trials without a change took 20.")]
+    assert len(found) == is_stated
+    with language("zh"):
+        assert any("未作改动的试运行" in said(text) for text in answer(d).cautions) == is_stated
+
+
+@pytest.mark.parametrize(("share", "is_stated"), [(0.2, True), (0.19, False)])
+def test_waiting_for_a_core_is_stated(forms, share, is_stated):
+    found = cautions(replace(forms["gaps"], cpu_wait=share))
+    assert [text.startswith("The training thread waited for a core 20 % of the time") for text in found] == (
+        [True] if is_stated else []
+    )
+
+
+def test_one_rank_of_several_is_stated(forms):
+    d = replace(forms["gaps"], source=replace(forms["gaps"].source, world_size=8))
+    assert cautions(d) == ["One rank of 8: what its collectives wait for is not in this recording."]
+
+
+@pytest.mark.parametrize(("steps", "words"), [((7,), "recorded step"), ((7, 8), "2 recorded steps")])
+def test_why_a_rank_begins_late_is_not_in_the_recording(forms, steps, words):
+    job = Job(4, 12, 0.0, steps, begins_late=1, begins_late_ns=4.5 * MS)
+    d = replace(forms["ranks"], dominant="straggler", job=job)
+    assert cautions(d) == [
+        f"Why rank 1 begins late lies before the {words}: record more of every rank to see whether it recurs."
+    ]
+    assert cautions(replace(d, job=replace(job, late_ranks=(1,)))) == []
+
+
+def test_an_answer_of_low_confidence_is_called_so(forms):
+    first, *others = forms["gaps"].findings
+    d = replace(forms["gaps"], findings=(replace(first, confidence="low"), *others))
+    assert cautions(d) == ["Low confidence: the recording shows the cost, but hardly its cause."]
+    assert cautions(replace(d, dominant="host-sync")) == []
+
+
+def test_what_was_left_out_as_asked_is_stated(forms):
+    first, second, *_ = forms["gaps"].findings
+    line = replace(first, where=(Where("/home/ada/project/train.py", 31),))
+    d = replace(forms["gaps"], ignored=(IgnoredFinding(line, "comment"), IgnoredFinding(second, "option")))
+    assert cautions(d) == [
+        "Left out as asked: 2 findings: data-stall (6.00 ms per step, by the comment at train.py:31), "
+        "host-sync (2.40 ms per step, by an option or setting)."
+    ]
+
+
+def test_a_file_that_carries_no_answer_has_no_cards_and_a_command(forms):
+    a = answer(replace(forms["gaps"], record_again="The file is cut off: copy or record it again."))
+    assert english(a.record_again) == "The file is cut off: copy or record it again."
+    assert a.command == "diagnose trace --quick train.py --epochs 1"
+    assert (a.cards, a.after, a.each, a.parts, a.checked, a.to_try) == ((), None, {}, (), None, None)
+
+
+def test_of_a_cold_start_the_finding_gives_the_reason_and_the_change_the_command(forms):
+    a = answer(forms["low_trust"])
+    assert english(a.record_again) == "The recording is of a cold start"
+    assert english(a.headline) == "Record again first: the recording is of a cold start"
+    assert a.command == "diagnose trace train.py --epochs 1"
+    assert a.cards == ()
+
+
+def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding(late):
+    late.op("aten::mm", 0, 10)
+    d = late.diagnosis()
+    assert (d.findings[0].rule, d.prescriptions[0].records_more) == ("python-stall", True)
+    assert english(answer(d).headline) == "Record again first: too little of the device's work is in this recording"
+
+
+def test_a_change_that_records_again_is_only_asked_for_if_it_comes_first(forms):
+    again = Prescription("warm-up", "x", "Again", "", "diagnose trace x.py", (0, 0), None, "", records_again=True)
+    d = forms["gaps"]
+    assert answer(replace(d, prescriptions=(*d.prescriptions, again))).record_again is None
+    assert answer(replace(d, prescriptions=(again, *d.prescriptions))).command == "diagnose trace x.py"
+
+
+@pytest.mark.parametrize("why", ["The file is cut off: copy or record it again.", ""])
+def test_the_reason_to_record_again_is_in_the_language_that_is_shown(forms, why):
+    d = replace(forms["gaps"], record_again=why)
+    again = Prescription("other", "x", "Again", "", "diagnose trace x.py", (0, 0), None, "", records_again=True)
+    a = answer(d if why else replace(d, prescriptions=(again,)))
+    with language("zh"):
+        shown = "文件不完整（被截断）" if why else "本次录制中的设备任务过少"
+        assert said(a.headline) == f"请先重新录制：{shown}"
+        assert said(a.record_again).startswith(shown)

@@ -1,0 +1,133 @@
+"""The first screen: the verdict in two words, what the step consists of, whose it is, and what only a trial shows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diagnose.answer.screen import answer, of_busy, shown_rank
+from diagnose.model.charts import KernelTime
+from diagnose.model.diagnosis import Trial
+from diagnose.model.job import Job
+from diagnose.model.words import english
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("communication", "idle", "pill"),
+    [(0.5, 0.1, "Communication-bound"), (0.24, 0.1, "GPU stalls"), (0.3, 0.3, "GPU stalls")],
+)
+def test_collectives_that_dominate_make_it_communication_bound(forms, communication, idle, pill):
+    d = forms["gaps"]
+    p = replace(d.partition, exposed_communication=communication, idle=idle)
+    assert english(answer(replace(d, partition=p)).pill) == pill
+
+
+@pytest.mark.parametrize(
+    ("form", "pill", "tone"),
+    [
+        ("gaps", "GPU stalls", "bad"),
+        ("healthy", "GPU-bound", "good"),
+        ("cpu_bound", "CPU-bound", "bad"),
+        ("no_gpu", "CPU only", "info"),
+        ("low_trust", "GPU stalls", "warn"),
+    ],
+)
+def test_a_verdict_has_one_word(forms, form, pill, tone):
+    a = answer(forms[form])
+    assert (english(a.pill), a.tone) == (pill, tone)
+
+
+def test_what_the_step_consists_of_leaves_out_less_than_a_fiftieth(forms):
+    """0.38 + 0.05 + 0.03 of the device's work, 0.54 idle: 0.30 + 0.12 + 0.06 + 0.03 + 0.02, and 0.01 not named."""
+    assert answer(forms["gaps"]).parts == (
+        ("compute", 0.38), ("communication alone", 0.05), ("copies alone", 0.03),
+        ("data-stall", 0.30), ("host-sync", 0.12), ("launch-bound", 0.06), ("exposed-copy", 0.03),
+        ("python-stall", 0.02),
+    )  # fmt: skip
+
+
+def test_what_is_long_now_and_then_is_its_share_of_the_run_and_the_usual_step_the_rest(forms):
+    d = forms["gaps"]
+    rare = replace(d.findings[0], rule="periodic-stall", share=0.5)
+    a = answer(replace(d, dominant="periodic-stall", findings=(rare, *d.findings)))
+    assert (english(a.pill), a.run_share) == ("Run stalls", 0.5)
+    assert a.parts[:4] == (
+        ("periodic-stall", 0.5), ("compute", 0.19), ("communication alone", 0.025), ("data-stall", 0.15),
+    )  # fmt: skip
+
+
+def test_what_the_answer_takes_of_the_devices_own_work_comes_first(forms):
+    d = forms["gaps"]
+    slow = replace(d.findings[0], rule="full-precision-matmul", lost_ns=5 * MS, tasks=np.arange(3))
+    d = replace(d, dominant="full-precision-matmul", findings=(slow, *d.findings))
+    assert of_busy(d) == ("full-precision-matmul", 0.25)
+    assert answer(d).parts[:2] == (("full-precision-matmul", 0.25), ("compute", 0.38))
+    assert of_busy(forms["gaps"]) is None
+
+
+def test_where_little_is_to_be_gained_the_devices_work_is_named_by_families_of_kernels(forms):
+    """0.968 of the step computes: 3 of 4 parts of it are products."""
+    rows = (("gemm", 0.6), ("elementwise", 0.1), ("", 0.1), ("collective", 0.2))
+    kernels = tuple(KernelTime(f"k{i}", family, 1.0, MS, share) for i, (family, share) in enumerate(rows))
+    d = replace(forms["healthy"], kernels=kernels)
+    assert answer(d).parts == (
+        ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("other kernels", pytest.approx(0.121)),
+        ("communication alone", 0.02),
+    )  # fmt: skip
+    assert answer(replace(forms["gaps"], kernels=kernels)).parts[0] == ("compute", 0.38)
+
+
+def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
+    d, row = forms["ranks"], forms["ranks"].ranks[3]
+    d = replace(d, step_ns=row.step_ns, partition=row.partition, job=Job(4, 12, 0.0, (7,), late_ranks=(3,)))
+    assert shown_rank(d) == 3
+    assert english(answer(d).view) == "Step and changes are those of rank 3, which the other 3 wait for."
+    two = replace(d, ranks=d.ranks[-2:])
+    assert english(answer(two).view) == "Step and changes are those of rank 3, which the other one waits for."
+    slowest = replace(d, job=replace(d.job, late_ranks=()))
+    assert english(answer(slowest).view) == "Step and changes are those of rank 3, the slowest of 4."
+    unknown = replace(d, step_ns=1.0)
+    words = "Step and changes are those of one of 4 ranks, the one waited for or else the slowest."
+    assert english(answer(unknown).view) == words
+    assert answer(forms["gaps"]).view is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "found_by", "is_stated"),
+    [
+        ({"phase": "rollout", "regular": True, "period": 4}, "optimizer", True),
+        ({"phase": "rollout", "regular": False, "period": 4}, "optimizer", False),
+        ({"phase": "checkpoint", "regular": True, "period": 4}, "optimizer", False),
+        ({"phase": "rollout", "regular": True, "period": 4}, "marker", False),
+    ],
+)
+def test_what_a_step_is_is_stated_where_several_follow_each_rollout(forms, facts, found_by, is_stated):
+    d = forms["gaps"]
+    found = replace(d.findings[0], facts=facts)
+    d = replace(d, findings=(found, *d.findings[1:]), source=replace(d.source, found_steps_by=found_by))
+    words = "A step is one optimizer.step(); 4 of them follow each rollout."
+    assert (answer(d).view is not None and english(answer(d).view)) == (words if is_stated else False)
+
+
+def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges(forms):
+    d = replace(forms["no_gpu"], to_try=("autocast", "compile-model"), host_by_cause={"operators": 0.6})
+    a = answer(d)
+    assert english(a.to_try) == (
+        "Operators compute 60 % of the step. Only a trial shows what autocast, compile-model would save:"
+    )
+    assert a.try_command == "diagnose prove --apply autocast,compile-model train.py --epochs 1"
+    function = answer(replace(d, source=replace(d.source, command="")))
+    assert function.try_command == 'diagnose.prove(make_step, apply="autocast,compile-model")'
+    ran = Trial("autocast", (1.0,), (1.0,), 1.0, (0.9, 1.1), "identical", ids=("autocast",))
+    assert answer(replace(d, trials=(ran,))).try_command.startswith("diagnose prove --apply compile-model ")
+    assert answer(replace(d, to_try=())).to_try is None
+
+
+def test_on_a_device_trials_are_only_named_where_little_is_to_be_gained(forms):
+    d = replace(forms["healthy"], to_try=("compile-model",))
+    assert english(answer(d).to_try) == (
+        "The GPU is busy 99 % of the step. Only a trial shows what compile-model would save:"
+    )
+    assert answer(replace(forms["gaps"], to_try=("compile-model",))).to_try is None
