@@ -102,7 +102,7 @@ def _consists(a: Answer, width: int) -> Iterator[RenderableType]:
     """Yield the largest parts of the step on one line, as many as fit."""
     indent, line = " " * 17, ""
     for name, share in a.parts:
-        whole = " " + tr("in all") if name == "compute" and line else ""
+        whole = " " + tr("in all") if name == "compute" and line and a.run_share is None else ""
         longer = f"{line}{', ' if line else ''}{translated(one_line(name))} {percent(share)}{whole}"
         if len(indent) + cell_len(longer) > width:
             break

@@ -44,7 +44,7 @@ _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 def findings(
     d: Diagnosis, width: int, *, verbose: bool = False, written: Sequence[Path] | None = None
 ) -> Iterator[RenderableType]:
-    """Yield five findings at most; a line where there is none.
+    """Yield the first five findings, and those of the cards; a line where there is none.
 
     With ``verbose`` all of them are yielded, and their evidence. ``written`` are the files that have whole diffs, None
     outside of a command.
@@ -59,7 +59,8 @@ def findings(
         yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
     a = answer(d)
     rows = finding_rows(d, a.each)
-    shown = rows if verbose else rows[:_MAX_FINDINGS]
+    of_cards = {card.finding for card in a.cards}  # their code is printed here
+    shown = [row for row in rows if verbose or row.number <= _MAX_FINDINGS or row.number in of_cards]
     for row in shown:
         yield _finding(row, d, a.each, _Layout(width, verbose, written))
     if len(rows) > len(shown):

@@ -125,8 +125,8 @@ def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -
             text = " ".join(text.split()[:most]) + "…"
             break
         text = shorter
-    values = {**lead.values, name: Words(one_line(text)), **({"end": share} if share is not None else {})}
-    return Words(lead.template + ("{end}" if share is not None else ""), values)
+    said = Words(lead.template, {**lead.values, name: Words(one_line(text))})
+    return said if share is None else Words("{said}{end}", {"said": said, "end": share})
 
 
 def checked(d: Diagnosis) -> Words | None:

@@ -4,13 +4,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from diagnose.reports.answer import answer
 
+from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Trial
-from diagnose.model.forecast import Forecast
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
-from diagnose.reports.measured import certainty
+from diagnose.reports.measured import certainty_words
 from diagnose.reports.text import render
 from tests.reports.test_html import Page
 
@@ -79,14 +78,6 @@ def test_the_page_names_a_prediction_as_one_beside_what_was_measured(forms):
     assert "predicted: saves 5.00 ms a step" in Page(page(d).partition('<section class="fix">')[2]).text
 
 
-def test_the_first_screen_leaves_out_what_made_the_step_longer_and_counts_the_rest_without_it(slower):
-    chain = slower.waterfall.forecasts
-    alone = Forecast(("host-sync-fix",), "", 18 * MS, 18 * MS, 18 * MS)
-    a = answer(replace(slower, waterfall=slower.waterfall._replace(combinations=(chain[0], chain[1], alone, chain[2]))))
-    assert [(action.prescription.id, action.prediction.behind) for action in a.actions] == [("host-sync-fix", ())]
-    assert (a.after.after_ns, a.num_changes) == (18 * MS, 1)
-
-
 def test_where_only_slower_changes_are_left_the_page_does_not_call_them_unpredicted(slower):
     first = replace(slower, prescriptions=slower.prescriptions[:1], findings=slower.findings[:1], waterfall=None)
     shown = Page(page(first)).text
@@ -94,12 +85,6 @@ def test_where_only_slower_changes_are_left_the_page_does_not_call_them_unpredic
     assert "A change that was tried made the step longer; no other is predicted to save 1 % of the step" in shown
     even = replace(first, trials=())
     assert "made the step longer" not in Page(page(even)).text
-
-
-def test_without_a_replay_of_the_rest_the_changes_before_it_are_promised(forms):
-    a = answer(tried(forms["gaps"], trial("host-sync-fix", 0.9, (0.85, 0.95))))
-    assert [action.prescription.id for action in a.actions] == ["data-stall-fix"]
-    assert (a.after.after_ns, a.num_changes) == (15 * MS, 1)
 
 
 def test_a_change_measured_alone_is_not_compared_with_its_saving_after_others(forms):
@@ -139,5 +124,5 @@ def test_a_trial_states_when_no_difference_is_certain_and_where_the_middle_lies(
 
 def test_a_narrow_interval_shows_no_difference_unless_nothing_is_certain():
     one = replace(trial("sham", 1.01, (1.0, 1.02)), note="Applied: nothing. One run only, so nothing is certain.")
-    assert certainty(one) == "no certain difference"
-    assert certainty(replace(one, note="Applied: nothing.")) == "no difference"
+    assert certainty_words(one) == "no certain difference"
+    assert certainty_words(replace(one, note="Applied: nothing.")) == "no difference"

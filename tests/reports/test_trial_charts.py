@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.answer.tried import verdict
 from diagnose.model.diagnosis import Trial
 from diagnose.reports.json import to_dict
-from diagnose.reports.measured import verdict
 from diagnose.reports.trial_charts import loss_chart, trial_chart, trial_name
 
 FAST = Trial(

@@ -42,7 +42,7 @@ def test_its_page_begins_as_the_report_does(name):
 
 @every_change
 def test_prove_runs_what_its_page_says_it_makes(name):
-    diagnosis = SimpleNamespace(prescriptions=(prescribed(name),), step_ns=20.0 * MS, recording_ns=0.0, queue=object())
+    diagnosis = SimpleNamespace(prescriptions=(prescribed(name),), step_ns=20.0 * MS, queue=object())
     is_run = bool(candidates(diagnosis, (), edits=True))
     assert is_run == (trial_method(name) != "by hand")
     if is_run:

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
-from diagnose.reports.format import duration, line_of, path_tail, percent, place, recording_cost, summed
+from diagnose.reports.format import duration, line_of, path_tail, percent, place, summed
 from diagnose.reports.kernel_names import shorten
 from diagnose.reports.monitor_page import reading
 from diagnose.reports.rule_labels import PHASES
@@ -27,20 +27,6 @@ def test_durations_have_three_digits_and_a_fitting_unit(ns, text):
 )
 def test_percentages_never_round_to_nothing_or_to_all(share, text):
     assert percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("left", "removed", "text"),
-    [
-        (None, 0.0, ""),
-        (-0.02, 0.0, "recording cost nothing measurable"),
-        (0.038, 0.0, "recording made the steps 3.8 % longer"),
-        (0.038, 0.2, "recording made the steps 23.8 % longer; the report takes out all but 3.8 %"),
-        (-0.01, 0.2, "recording made the steps 20.0 % longer, which the report takes out"),
-    ],
-)
-def test_what_recording_cost_is_one_sentence(left, removed, text):
-    assert recording_cost(left, removed) == text
 
 
 def test_places_say_what_is_known():
