@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from diagnose.reports.answer import answer
 
+from diagnose.answer.screen import answer
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
 from diagnose.reports.text import render
@@ -80,7 +80,7 @@ def test_a_command_survives_a_paste(diagnoses, run_in_bash, shown):
     found = run_in_bash([shown(d) for d in diagnoses])
     options = ["prove", "--apply", "autocast,compile-model"]
     assert found == [[*options, *SCRIPT, *end] for end in ENDS]
-    again = [replace(d, profiler_overhead=9.0) for d in diagnoses]
+    again = [replace(d, record_again="The file is cut off.") for d in diagnoses]
     assert run_in_bash([shown(d) for d in again]) == [["trace", "--quick", *SCRIPT, *end] for end in ENDS]
 
 

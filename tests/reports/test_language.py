@@ -8,19 +8,20 @@ from importlib import import_module, resources
 from pathlib import Path
 
 import pytest
-from diagnose.reports.answer import _PILLS as VERDICTS
-from diagnose.reports.answer import answer
 from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 from rich.cells import cell_len
 
 from diagnose.analyzers import LEGENDS, OUTSIDE, WORK
+from diagnose.answer.screen import _PILLS as VERDICTS
+from diagnose.answer.screen import answer
 from diagnose.changes import CHANGES
 from diagnose.compare.html import _GATES, _PILLS
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 from diagnose.reports.flame_data import NOTES
+from diagnose.reports.format import said
 from diagnose.reports.glossary import TERMS
 from diagnose.reports.language import language, read_catalogue, tr, translated
 from diagnose.reports.pages import texts_of_script
@@ -48,21 +49,39 @@ def translations(monkeypatch):
     return import_module("translations")
 
 
-def calls(folder: str) -> list[ast.Call]:
-    """Return the calls in the Python files of a folder."""
-    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in sorted((ROOT / folder).glob("*.py")))
-    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
 def texts_of_python(folder: str) -> set[str]:
-    """Return what ``tr`` and ``plural`` are given there."""
+    """Return the texts that ``tr``, ``plural``, ``Words`` and ``Count`` are given there, also by variables."""
     found = set()
-    for call in calls(folder):
-        name = getattr(call.func, "id", "")
-        at = {"tr": 0, "plural": 1}.get(name, -1)
-        if 0 <= at < len(call.args) and isinstance(given := call.args[at], ast.Constant):
-            found.add(f"{{num}} {given.value}" if name == "plural" else given.value)
-    return found
+    for file in sorted((ROOT / folder).glob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            names: set[str] = set()
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                name = getattr(call.func, "id", "")
+                at = {"tr": 0, "Words": 0, "plural": 1, "Count": 1}.get(name, -1)
+                if 0 <= at < len(call.args):
+                    names |= {node.id for node in one_of(call.args[at]) if isinstance(node, ast.Name)}
+                    found |= {f"{{num}} {text}" if at else text for text in constants(call.args[at])}
+            for given in (node for node in ast.walk(function) if isinstance(node, ast.Assign)):
+                found |= {t for name, value in assigned(given) if name in names for t in constants(value)}
+    return {text for text in found if PLACEHOLDER.sub("", text)}
+
+
+def one_of(node: ast.expr) -> list[ast.expr]:
+    """Return the expressions that a condition chooses from."""
+    return [*one_of(node.body), *one_of(node.orelse)] if isinstance(node, ast.IfExp) else [node]
+
+
+def constants(node: ast.expr) -> set[str]:
+    return {n.value for n in one_of(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def assigned(node: ast.Assign) -> list[tuple[str, ast.expr]]:
+    """Return names and values, those of tuples one by one."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return [(getattr(t, "id", ""), v) for t, v in zip(target.elts, value.elts, strict=True)]
+    return [(getattr(target, "id", ""), value)]
 
 
 def texts_of_templates() -> set[str]:
@@ -77,7 +96,9 @@ def texts_of_templates() -> set[str]:
 
 def test_every_text_of_pages_reports_and_scripts_is_translated():
     scripts = {t for file in TEMPLATES.glob("*.js") for t in texts_of_script(file.read_text(encoding="utf-8"))}
-    shown = texts_of_templates() | texts_of_python("reports") | texts_of_python("diagnose/compare") | scripts
+    shown = texts_of_templates() | scripts
+    for folder in ("diagnose/answer", "reports", "diagnose/compare"):
+        shown |= texts_of_python(folder)
     assert len(shown) > 450
     assert sorted(shown - CATALOGUE.keys()) == []
 
@@ -181,8 +202,10 @@ def replace_nothing():
 def test_a_page_and_a_text_have_the_same_answer_in_chinese(chinese, any_form):
     page = html.render(any_form)
     assert '<html lang="zh-Hans">' in page
-    assert answer(any_form).pill in page
-    assert answer(any_form).pill in text.render(any_form)
+    pill = said(answer(any_form).pill)
+    assert not pill.isascii()
+    assert pill in page
+    assert pill in text.render(any_form)
 
 
 @pytest.mark.parametrize("width", [80, 100])
