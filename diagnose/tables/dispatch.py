@@ -128,6 +128,8 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
     step_ns = 1e6 * float(np.median(info.unprofiled_ms))
     loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))
     other_ns = total(union(operator_work(t), loading, intersect(_own_gaps(t), outside_operators(t)))) / t.steps.num
+    if t.capture.recorded_step_ns and t.steps.step_ns > 0:  # the trace was scaled, and work with it
+        other_ns *= t.capture.recorded_step_ns / t.steps.step_ns
     calls = sum(len(t.in_window(found.rows[0].astype(np.intp))) for found in _nested(t) if found.rows) / t.steps.num
     return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0))
 

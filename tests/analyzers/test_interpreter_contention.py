@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import interpreter_contention
+from diagnose.answer.screen import with_words
 from diagnose.model.capture import OtherThread, SeenAt
 from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.rank import analyze_rank
@@ -62,7 +63,9 @@ def test_threads_that_cost_the_step_nothing(recording, change):
 
 def test_its_heading_names_what_it_is_and_its_cost_is_of_the_step(recording):
     d = analyze_rank(captured(recording))
-    assert d.dominant == "interpreter-contention"
+    (mine,) = (f for f in d.findings if f.rule == "interpreter-contention")
+    assert (mine.lost_ns, mine.worth_ns) == (400_000, 400_000)
+    d = with_words(replace(d, findings=(mine,), dominant=mine.rule))
     text = " ".join(render(d).split())
     assert text.startswith("Interpreter contention The thread prefetch computes in Python")
     assert "400 µs (40.0 %) of each step" in text

@@ -18,13 +18,18 @@ def lost(recorded, name):
 @pytest.mark.parametrize(
     ("name", "dominant"),
     [
-        ("tlut_add_mi300", "slow-kernel"),
-        ("tlut_sdpa_long_mi300", "slow-kernel"),
+        ("tlut_add_mi300", None),
+        ("tlut_sdpa_long_mi300", None),
         ("tl_qwen05b_h100", "unfused-elementwise"),
     ],
 )
 def test_full_devices(recorded, name, dominant):
-    assert recorded.diagnoses[name].dominant == dominant
+    d = recorded.diagnoses[name]
+    assert d.dominant == dominant
+    if dominant is None:  # of slow kernels only a trial shows whether others are faster: they are listed and tried
+        assert [(f.rule, f.worth_ns) for f in d.findings] == [("slow-kernel", 0.0)]
+        assert d.headline.startswith("Little to gain: the GPU is busy ")
+        assert d.to_try
 
 
 WRITTEN_OUT = [pytest.param("tl_owlv2_h100", marks=pytest.mark.full), "tl_timesformer_h100"]
@@ -53,8 +58,8 @@ def finding(recorded, name, rule):
     return next(f for f in recorded.diagnoses[name].findings if f.rule == rule)
 
 
-def test_copies_of_a_language_model(recorded):
-    assert finding(recorded, "tl_qwen05b_h100", "layout-copy").where[0].op == "aten::contiguous"
+def test_copies_of_less_than_a_tenth_of_the_busy_time_are_what_operators_need(recorded):
+    assert "layout-copy" not in lost(recorded, "tl_qwen05b_h100")
 
 
 def test_conversions_of_an_image_model(recorded):

@@ -35,7 +35,8 @@ def test_a_product_at_a_fifth_of_the_peak(recording):
     assert "62 TFLOP/s of 312 TFLOP/s, 500 µs a step in gemm_bf16" in finding.evidence[1]
     assert "NVIDIA A100 data sheet" in finding.evidence[0]
     assert finding.where[0].op == "aten::mm"
-    assert r.diagnosis().dominant == "slow-kernel"
+    d = r.diagnosis()
+    assert [(f.rule, f.worth_ns) for f in d.findings] == [("slow-kernel", 0.0)]  # only a trial shows what helps
 
 
 @pytest.mark.parametrize(("took", "fires"), [(249, False), (251, True)])
@@ -111,7 +112,7 @@ def test_the_operations_of_a_step_against_the_peak(recording):
         "mfu": pytest.approx(0.1), "tflop_per_step": pytest.approx(0.0312), "tflop_per_s": pytest.approx(31.2),
         "known_share": pytest.approx(0.5), "device": "A100 40GB",
     }  # fmt: skip
-    line = "MFU 10.0 %: 31.2 TFLOP/s over the step, of the A100 40GB's peak; counted for 50.0 % of its compute time"
+    line = "MFU 10.0 %: 31.2 TFLOP/s over the step, of the A100 40GB's 16-bit dense peak; counted for 50.0 % of its compute time"
     assert line in render(diagnosis, width=120)
     assert line.replace("'", "&#39;") in diagnosis.to_html() or "roofline" not in diagnosis.to_html()
 

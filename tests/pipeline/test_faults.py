@@ -58,11 +58,11 @@ def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, 
 
 @pytest.mark.usefixtures("noted")
 def test_so_does_a_part_of_the_answer(late, monkeypatch):
-    for name in ("memory_of", "host_operators", "roofline", "overhead.overhead_share"):
+    for name in ("memory_of", "host_operators", "roofline", "overhead.estimated_share"):
         monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
     monkeypatch.setattr("diagnose.pipeline.find.trust_notes", broken)
     answer = late.diagnosis()
-    assert (answer.memory, answer.operators, answer.roofline, answer.profiler_overhead) == (None, (), None, None)
+    assert (answer.memory, answer.operators, answer.roofline, answer.recording_estimate) == (None, (), None, 0.0)
     failed = [note.rule for note in answer.trust if note.rule]
     assert failed == ["trust", "operators", "roofline", "memory", "profiler-overhead"]
 

@@ -68,7 +68,7 @@ def test_some_are_a_note_and_the_answer_stands(recording):
 def test_many_leave_no_answer(recording):
     answer = thirty_fold(recording, 30)
     assert answer.record_again == f"{CANNOT}: tasks of one stream overlap."
-    assert answer.headline == "Record again first: the times of this file cannot be true: tasks of one stream overlap."
+    assert answer.headline == "Record again first: the times of this file cannot be true"
     assert answer.waterfall is None
     assert {p.saves_ns for p in answer.prescriptions} <= {(0.0, 0.0)}
     assert len(notes(answer, OVERLAP)) == 1
