@@ -113,8 +113,9 @@ def with_words(d: Diagnosis) -> Diagnosis:
     a = answer(d)
     lines = [f"{english(a.pill)}: {english(a.meaning)}", english(a.headline)]
     if a.cards:
-        first = a.cards[0]
-        saves = f" (saves {duration(first.prediction.saves_ns)})" if first.prediction is not None else ""
+        first, saves = a.cards[0], ""
+        if (p := first.prediction) is not None:  # in the words of its card
+            saves = f" (saves {duration(p.saves_ns) if p.is_promise else f'up to {duration(p.range_ns[1])}'})"
         lines.append(f"First change: {first.prescription.title}{saves}")
     return replace(d, headline=english(a.headline), summary=tuple(lines))
 

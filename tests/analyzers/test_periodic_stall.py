@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from diagnose.reports.answer import predictions
 
+from diagnose.answer.cards import predictions
+from diagnose.answer.screen import answer
 from diagnose.reports.saving_words import gain
 
 
@@ -40,7 +41,8 @@ def test_its_period_and_what_it_costs_a_step(ran):
 def test_it_is_the_answer_where_it_costs_most(ran):
     d = ran(one_in_16()).diagnosis()
     assert d.dominant == "periodic-stall"
-    assert d.headline.endswith("1 step in 16 takes 40 times as long (71.2 % of the run).")
+    assert d.headline == "1 step in 16 takes 40 times as long (71.2 % of the run)"
+    assert answer(d).run_share == pytest.approx(0.712, abs=1e-3)
 
 
 def test_its_line_is_named(ran):
@@ -53,15 +55,21 @@ def test_its_line_is_named(ran):
     assert where[1].line == 15
 
 
-def test_what_is_saved_is_a_part_of_the_run_s_mean_step(ran):
+def test_what_is_saved_is_a_part_of_the_step_which_is_the_run_s_mean(ran):
     """Steps of 10 ms, of which every 16th saves for 390 ms: half of that is more than the steps beside it take."""
     took = one_in_16()
     d = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160).diagnosis()
     fix = d.prescriptions[0]
-    assert (fix.id, fix.mean_step_ns) == ("save-in-background", pytest.approx(34.684e6, rel=1e-4))
-    assert gain(fix, predictions(d)) == "saves 3.36 ms to 24.1 ms of the run's mean step of 34.7 ms"
-    assert d.summary[-1].endswith("(saves 3.36 ms to 24.1 ms of the run's mean step of 34.7 ms)")
-    assert d.summary[1].endswith(", avoidable")
+    assert (d.step_ns, d.recorded_step_ns) == (pytest.approx(34.684e6, rel=1e-4), 10e6)
+    assert (fix.id, fix.mean_step_ns) == ("save-in-background", d.step_ns)
+    assert fix.saves_ns == pytest.approx((3.357e6, 24.098e6), rel=1e-3)
+    assert fix.predicted_step_ns == pytest.approx(d.step_ns - sum(fix.saves_ns) / 2)
+    after = answer(d).after
+    assert (after.after_ns, after.low_ns, after.high_ns) == (
+        fix.predicted_step_ns, d.step_ns - fix.saves_ns[1], d.step_ns - fix.saves_ns[0],
+    )  # fmt: skip
+    assert gain(fix, predictions(d)) == "saves up to 24.1 ms a step"  # seven times as much as at least
+    assert d.summary[-1].endswith("(saves up to 24.1 ms)")
 
 
 def test_what_came_once_may_not_come_again(ran):

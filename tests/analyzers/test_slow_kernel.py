@@ -112,7 +112,8 @@ def test_the_operations_of_a_step_against_the_peak(recording):
         "mfu": pytest.approx(0.1), "tflop_per_step": pytest.approx(0.0312), "tflop_per_s": pytest.approx(31.2),
         "known_share": pytest.approx(0.5), "device": "A100 40GB",
     }  # fmt: skip
-    line = "MFU 10.0 %: 31.2 TFLOP/s over the step, of the A100 40GB's 16-bit dense peak; counted for 50.0 % of its compute time"
+    line = "MFU 10.0 %: 31.2 TFLOP/s over the step, of the A100 40GB's 16-bit dense peak; counted for 50.0 % of its"
+    line += " compute time"
     assert line in render(diagnosis, width=120)
     assert line.replace("'", "&#39;") in diagnosis.to_html() or "roofline" not in diagnosis.to_html()
 
