@@ -110,6 +110,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     with noting(overhead.PROFILER, notes):
         t = without_recording(t, notes)
     true = true_step(t)
+    step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
     if true.is_measured and (text := overhead.recording_note(recorded_ns, t.steps.step_ns)):
         notes.append(Note(text, overhead.PROFILER))
     with noting("trust", notes):
@@ -128,16 +129,16 @@ def find_in_rank(capture: Capture) -> RankFindings:
     found = [
         f
         for f in found
-        if f.share_of(true.mean_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
+        if f.share_of(step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
     ]
     if is_scanty(t):
         found = [replace(f, confidence="low") for f in found]
-    found = [f if f.share is None else _of_mean(f, f.share, true.mean_ns) for f in found]
+    found = [f if f.share is None else _of_mean(f, f.share, step_ns) for f in found]
     found.sort(key=lambda f: -f.lost_ns)
     program = UNKNOWN
     with noting("program", notes):
         program = program_of(t)
-    prescribed = prescriptions_of(found, true.mean_ns, program, notes)
+    prescribed = prescriptions_of(found, step_ns, program, notes)
     return RankFindings(
         capture,
         t,

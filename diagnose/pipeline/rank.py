@@ -138,7 +138,7 @@ def _valued(rank: RankFindings, *, draw: bool, alone: bool) -> _Valued:
     t, notes = rank.tables, rank.notes
     replayed, steps_after, path = Replayed(rank.prescribed), None, None
     with noting("replay", notes):
-        replayed = replay_savings(t, rank.findings, rank.prescribed)
+        replayed = replay_savings(t, rank.findings, rank.prescribed, rank.rare_ns)
         notes += [Note(replayed.why_not)] if replayed.why_not else []
         path = path_of(t, replayed, draw=draw)
     found = [

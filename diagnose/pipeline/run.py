@@ -17,7 +17,7 @@ from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
 
-__all__ = ["analyze_captures", "analyze_paths", "compare_captures", "shown_rank"]
+__all__ = ["analyze_captures", "analyze_paths", "compare_captures", "scaled_together", "shown_rank"]
 
 
 def analyze_paths(paths: Sequence[str | os.PathLike[str]]) -> Diagnosis:
@@ -54,16 +54,19 @@ def shown_rank(captures: Sequence[Capture]) -> int:
     """Return the index of the capture whose rank the answer of `analyze_captures` is about."""
     if len(captures) == 1:
         return 0
-    of_job = _scaled_together(captures)
+    of_job = scaled_together(captures)
     comparison, captures_of = _compared(of_job)
     capture = captures_of[across.shown(comparison)]
     return next(i for i, other in enumerate(of_job) if other is capture)
 
 
-def _scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
-    """Return the captures with all traces scaled alike, to steps without the profiler if the ranks timed some."""
+def scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
+    """Return the captures with all traces scaled alike, to steps without the profiler if the ranks timed some.
+
+    One capture is scaled when its rank is examined, and captures that are scaled stay as they are.
+    """
     measured = [capture for capture in captures if capture.info is not None and capture.info.unprofiled_ms]
-    if not measured:
+    if not measured or len(captures) == 1 or any(capture.recorded_step_ns for capture in captures):
         return captures
     factor = median(true_step(build_tables(capture, capture.trace)).factor for capture in measured)
     return [scaled(build_tables(capture, capture.trace), factor) for capture in captures]
@@ -71,7 +74,7 @@ def _scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
 
 def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:
     """Return the comparison, and the captures of the ranks in it."""
-    return _compared(_scaled_together(captures))
+    return _compared(scaled_together(captures))
 
 
 def _compared(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:

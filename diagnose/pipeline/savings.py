@@ -29,7 +29,16 @@ from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host_work import is_paced_by_workers
 
-__all__ = ["Replayed", "after_prescription", "by_value", "effect_in", "path_of", "replay_savings", "waterfall"]
+__all__ = [
+    "Replayed",
+    "after_prescription",
+    "by_value",
+    "effect_in",
+    "path_of",
+    "replay_savings",
+    "waterfall",
+    "with_rare",
+]
 
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
@@ -91,13 +100,18 @@ def after_prescription(
     return predict(t, before, effect)
 
 
-def _whole(replayed: Predicted, rare_ns: float) -> Predicted:
+def with_rare(replayed: Predicted, rare_ns: float) -> Predicted:
     """Return a replayed step with the part that the replayed steps do not hold."""
     return replace(replayed, low_ns=replayed.low_ns + rare_ns, high_ns=replayed.high_ns + rare_ns)
 
 
-def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Prescription]) -> Replayed:
-    """Return the prescriptions with (least, most) from replays in which the stated part of the cause is taken away."""
+def replay_savings(
+    t: Tables, found: Sequence[Finding], prescribed: Sequence[Prescription], rare_ns: float = 0.0
+) -> Replayed:
+    """Return the prescriptions with (least, most) from replays in which the stated part of the cause is taken away.
+
+    ``rare_ns`` is the part of the step that the replayed steps do not hold.
+    """
     prescribed = tuple(prescribed)
     if not found:
         return Replayed(prescribed)
@@ -111,7 +125,7 @@ def replay_savings(t: Tables, found: Sequence[Finding], prescribed: Sequence[Pre
         return Replayed(prescribed, why_not=base.why_not)  # nor is its path the step's, nor its error one
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
-    replayed = [_with_savings(t, p, effects[p.id]) if p.id in effects else p for p in prescribed]
+    replayed = [_with_savings(t, p, effects[p.id], rare_ns) if p.id in effects else p for p in prescribed]
     replayed.sort(key=by_value)
     return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
 
@@ -163,7 +177,7 @@ def waterfall(
     The findings come in their order. ``rare_ns`` is the part of the step that the replayed steps do not hold.
     ``combine`` replays every subset of them as well, which a page offers.
     """
-    step_ns, state = t.steps.step_ns + rare_ns, _whole(unchanged(t), rare_ns)
+    step_ns, state = t.steps.step_ns + rare_ns, with_rare(unchanged(t), rare_ns)
     chain = [Forecast((), "now", step_ns, step_ns, step_ns)]
     for p in _one_for_each(found, replayed):
         after = after_prescription(t, state, p, replayed.effects.get(p.id), step_ns)
@@ -194,7 +208,7 @@ def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare
     listed = [known[name] for name in chain[-1].ids if name in known]
     if not 1 < len(listed) <= MAX_COMBINED or len(listed) != len(chain) - 1:
         return ()
-    states = [_whole(unchanged(t), rare_ns)]
+    states = [with_rare(unchanged(t), rare_ns)]
     step_ns = states[0].step_ns
     for index in range(1, 1 << len(listed)):
         last = index.bit_length() - 1
@@ -218,13 +232,14 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     return path_report(base.t, base.graph, base.times, (int(t.steps.start[i]), end), replayed.path)
 
 
-def _with_savings(t: Tables, p: Prescription, effect: Effect) -> Prescription:
-    after, step_ns = after_prescription(t, unchanged(t), p, effect), t.steps.step_ns
+def _with_savings(t: Tables, p: Prescription, effect: Effect, rare_ns: float) -> Prescription:
+    now = with_rare(unchanged(t), rare_ns)
+    after = after_prescription(t, now, p, effect)
     if is_paced_by_workers(t, p.rule):
-        after, effect = unchanged(t), effect._replace(assumption=PACED)
+        after, effect = now, effect._replace(assumption=PACED)
     return replace(
         p,
-        saves_ns=(step_ns - after.high_ns, step_ns - after.low_ns),
+        saves_ns=(now.step_ns - after.high_ns, now.step_ns - after.low_ns),
         predicted_step_ns=after.step_ns,
         basis="replay",
         assumes=effect.assumption,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.host_operators import host_operators
-from diagnose.pipeline.run import shown_rank
-from diagnose.pipeline.savings import after_prescription, effect_in
-from diagnose.pipeline.what_if_asked import Asked, asked_prescriptions, listed, mean_of_run, without_syncs_at
+from diagnose.pipeline.run import scaled_together, shown_rank
+from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
+from diagnose.pipeline.true_step import true_step
+from diagnose.pipeline.what_if_asked import Asked, are_rare, asked_prescriptions, listed, without_syncs_at
 from diagnose.pipeline.what_if_ranks import of_all_ranks
 from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale
 from diagnose.pipeline.what_if_workers import with_workers
@@ -120,17 +120,15 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         InputError: the trace cannot be read.
         UsageError: a name is unknown, or what it names takes no time here or cannot be replayed.
     """
-    captures = open_captures([path])
+    captures = scaled_together(open_captures([path]))
     capture = captures[shown_rank(captures)]
     t = _tables(capture, request)
     asked = asked_prescriptions(t, captures, capture, request.apply)
-    mean_ns = mean_of_run(asked, alone=request == WhatIfRequest(apply=request.apply))
-    state, now = unchanged(t), _now(capture, len(captures))
-    if mean_ns is not None:
-        state, now = replace(state, low_ns=mean_ns, high_ns=mean_ns), f"{now}, mean of the run"
+    is_rare = are_rare(asked) and request == WhatIfRequest(apply=request.apply)
+    state, now = _baseline(t), _now(capture, len(captures))
     forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
     of_job, request = request.of_job(len(captures))
-    for step in _steps(t, capture, asked, request):
+    for step in _steps(t, capture, asked, request, state.step_ns):
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
@@ -141,7 +139,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
             *([host_sync.META.id] if request.no_sync else []),
         )
         forecasts += of_all_ranks(captures, of_job, tuple(forecasts), gone, request.apply)
-    if mean_ns is not None:
+    if is_rare:
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
     return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then), tuple(assumptions))
@@ -154,12 +152,19 @@ def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
     return tables_without_recording(capture)
 
 
+def _baseline(t: Tables) -> Predicted:
+    """Return the step without the profiler: the replayed one, and what steps take that are long now and then."""
+    return with_rare(unchanged(t), true_step(t).rare_ns if t.trace is t.capture.trace else 0.0)
+
+
 def _now(capture: Capture, num_ranks: int) -> str:
     return "now" if num_ranks == 1 else f"now, rank {capture.trace.rank} of {num_ranks}"
 
 
-def _steps(t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfRequest) -> Iterator[_Step]:
-    yield from _applied(t, asked)
+def _steps(
+    t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfRequest, step_ns: float
+) -> Iterator[_Step]:
+    yield from _applied(t, asked, step_ns)
     for rule in request.without:
         yield _whole(t, f"no {rule}", _without(t, rule))
     for file, line in request.no_sync:
@@ -173,12 +178,12 @@ def _steps(t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfR
         yield _whole(t, f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
 
 
-def _applied(t: Tables, asked: Sequence[Asked]) -> Iterator[_Step]:
+def _applied(t: Tables, asked: Sequence[Asked], step_ns: float) -> Iterator[_Step]:
     """Yield the change of each prescription, as the report's card has it."""
     for p, finding in asked:
         effect = effect_in(t, finding, p)
         title = p.id if effect is not None else f"{p.id} (bounded by what its cause takes: no replay shows it)"
-        yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect))
+        yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect, step_ns=step_ns))
 
 
 def _whole(t: Tables, title: str, change: Transform) -> _Step:

@@ -25,7 +25,7 @@ from diagnose.tables import Tables
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import blocking_calls
 
-__all__ = ["Asked", "asked_prescriptions", "listed", "mean_of_run", "without_syncs_at"]
+__all__ = ["Asked", "are_rare", "asked_prescriptions", "listed", "without_syncs_at"]
 
 
 class Asked(NamedTuple):
@@ -49,8 +49,8 @@ def asked_prescriptions(
     has_lines = t.trace is capture.attribution
     found = find_in_rank(replace(capture, trace=t.trace, attribution=None) if has_lines else capture)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    step_ns, program = t.steps.step_ns, program_of(found.tables)
-    others = [p for finding in found.findings for p in also_possible(finding, step_ns, program)]
+    program = program_of(found.tables)
+    others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
     return tuple(Asked(_known(name, known), findings.get(known[name].rule)) for name in ids)
@@ -75,23 +75,9 @@ def _why_unpredicted(p: Prescription) -> str:
     return ""
 
 
-def mean_of_run(asked: Sequence[Asked], *, alone: bool) -> float | None:
-    """Return the run's mean step where that is what the prescriptions shorten, None where it is the recorded step.
-
-    ``alone`` is whether nothing else is asked for.
-
-    Raises:
-        UsageError: some shorten the one and some the other.
-    """
-    of_run = [a.prescription for a in asked if a.prescription.mean_step_ns is not None]
-    if not of_run:
-        return None
-    if len(of_run) < len(asked) or not alone:
-        raise UsageError(
-            f"{listed(p.id for p in of_run)} shortens the run's mean step, other changes the recorded one: ask for "
-            f"--apply {','.join(p.id for p in of_run)} without the others, and for the others without it."
-        )
-    return of_run[0].mean_step_ns
+def are_rare(asked: Sequence[Asked]) -> bool:
+    """Return whether all that is asked about shortens steps that are long now and then, which no replay holds."""
+    return bool(asked) and all(a.prescription.mean_step_ns is not None for a in asked)
 
 
 def listed(names: Iterable[str]) -> str:

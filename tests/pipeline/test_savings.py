@@ -12,7 +12,7 @@ from diagnose.pipeline.savings import by_value, path_of, replay_savings, waterfa
 
 
 def finding(rule, lost_us, tasks=()):
-    return Finding(rule, rule, lost_us * 1000, tasks=np.array(tasks, np.intp))
+    return Finding(rule, rule, lost_us * 1000, tasks=np.array(tasks, np.intp), worth_ns=lost_us * 1000)
 
 
 def prescription(rule, least_us, most_us, name=""):
@@ -152,14 +152,42 @@ def test_the_drawn_path_is_a_chain_over_the_step(stalled):
     assert path.pieces[-1].name == "b"
 
 
-@pytest.mark.parametrize(
-    ("saves_ns", "ids"),
-    [((24e6, 56e6), ["load-in-workers", "compile-graphs"]), ((40e6, 70e6), ["compile-graphs", "load-in-workers"])],
-)
-def test_of_changes_that_save_about_as_much_what_recording_inflates_comes_second(recorded, saves_ns, ids):
-    loading, dispatch = recorded.diagnoses["kineto_rn50_profapi_nw0"].prescriptions[:2]
-    given = [replace(dispatch, saves_ns=saves_ns), replace(loading, saves_ns=(37e6, 40e6))]
-    assert [p.id for p in sorted(given, key=by_value(given))] == ids
+def test_what_saves_most_comes_first_and_what_trains_differently_last():
+    given = [
+        replace(prescription("launch-bound", 60, 90, "larger-batch"), promise="other"),
+        replace(prescription("data-stall", 30, 50, "load-in-workers"), promise="identical"),
+        replace(prescription("launch-bound", 20, 70, "compile-graphs"), promise="rounding"),
+    ]
+    assert [p.id for p in sorted(given, key=by_value)] == ["compile-graphs", "load-in-workers", "larger-batch"]
+
+
+def test_the_waterfall_takes_the_findings_in_their_order_and_leaves_out_what_is_worth_nothing(stalled):
+    found = [finding("slow-kernel", 85, [0, 1]), finding("python-stall", 290)]
+    prescribed = [prescription("python-stall", 290, 290), prescription("slow-kernel", 85, 85)]
+    replayed = replay_savings(stalled, found, prescribed)
+    steps = waterfall(stalled, found, replayed)
+    assert [f.title for f in steps.forecasts] == ["now", "Mend slow-kernel", "Mend python-stall"]
+    # 500; b takes 45 less of what ends the step; without Python a ends at 60 and b takes 45.
+    assert [f.step_ns for f in steps.forecasts] == pytest.approx([500_000, 455_000, 105_000])
+    only = [replace(found[0], worth_ns=0.0), found[1]]
+    assert [f.title for f in waterfall(stalled, only, replayed).forecasts] == ["now", "Mend python-stall"]
+
+
+def test_steps_that_are_long_now_and_then_are_a_part_of_every_step_of_the_waterfall(stalled):
+    """Of a step of 800 the recorded ones hold 500; a change for the other 300 takes 100 to 200 of them.
+
+    Without Python 474.5 to 505.5 are left. What a bound saves may be the same time: at most both are saved.
+    """
+    found = [finding("python-stall", 290), finding("periodic-stall", 300)]
+    rare = replace(prescription("periodic-stall", 100, 200), predicted_step_ns=650_000)
+    replayed = replay_savings(stalled, found, [prescription("python-stall", 290, 290), rare], 300_000)
+    steps = waterfall(stalled, found, replayed, 300_000, combine=True)
+    assert [f.step_ns for f in steps.forecasts] == pytest.approx([800_000, 490_000, 390_000])
+    assert (steps.forecasts[-1].low_ns, steps.forecasts[-1].high_ns) == pytest.approx((274_500, 505_500))
+    assert [f.step_ns for f in steps.combinations] == pytest.approx([800_000, 490_000, 650_000, 390_000])
+    alone = next(p for p in replayed.prescriptions if p.rule == "python-stall")
+    assert alone.predicted_step_ns == pytest.approx(490_000)
+    assert alone.saves_ns == pytest.approx((294_500, 325_500))
 
 
 def test_a_cold_recording_states_no_savings_of_steady_steps(recording):
