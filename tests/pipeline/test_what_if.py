@@ -95,7 +95,7 @@ def test_with_a_change_of_the_recorded_steps_both_are_predicted(now_and_then):
 
 
 def test_refusals_of_prescriptions_name_what_is_predicted(now_and_then):
-    with pytest.raises(UsageError, match="no prescription none-such; there are: .*save-in-background"):
+    with pytest.raises(UsageError, match=r"no prescription none-such; there are: .*save-in-background"):
         run_what_if("trace.json", WhatIfRequest(apply=("none-such",)))
 
 
