@@ -12,9 +12,9 @@ from diagnose.model.intervals import Intervals, among, distinct, union
 from diagnose.tables.device import Tasks
 from diagnose.tables.launch_latency import LATENCY_SPREAD, MIN_LATENCY_NS, latency_bound
 
-__all__ = ["Gaps", "find_gaps", "launches_unlinked", "one_gap"]
+__all__ = ["MIN_LINKED", "Gaps", "find_gaps", "launches_unlinked", "one_gap"]
 
-MIN_LINKED = 0.5
+MIN_LINKED = 0.5  # of the tasks, with a launch: with fewer the file links none
 
 
 def launches_unlinked(tasks: Tasks) -> bool:

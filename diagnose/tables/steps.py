@@ -17,13 +17,15 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, distinct, grouped, union
+from diagnose.tables.gaps import MIN_LINKED
 from diagnose.tables.graph_capture import captured
-from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
 __all__ = ["Steps", "find_steps"]
 
 # A first step this much longer than the median of the others, with device code being loaded in it, is a cold one.
+# What blocking copies take, as a checkpoint's do, is no loading and does not count.
 COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
 ALIKE = 0.01  # of the median length: steps that differ by less count as equal
@@ -87,9 +89,9 @@ def find_steps(trace: Trace) -> Steps:
     start, end = _last_run(trace.events.start[marks], trace.events.end[marks], number)
     number = number[-len(start) :]
     notes: tuple[Note, ...] = ()
-    if _is_cold(trace, start, end):
+    if why := _why_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
-        notes = (Note("The first step was left out: device code was still being loaded in it.", "warm-up"),)
+        notes = (Note(f"The first step was left out: {why}.", "warm-up"),)
     if (whole := _num_whole(trace, start, end)) < len(start):
         left = "last step was" if len(start) - whole == 1 else f"last {len(start) - whole} steps were"
         start, end, number = start[:whole], end[:whole], number[:whole]
@@ -117,32 +119,38 @@ def _last_run(start: Ints, end: Ints, number: Ints) -> tuple[Ints, Ints]:
     return start, end
 
 
-def _is_cold(trace: Trace, start: Ints, end: Ints) -> bool:
-    """Return whether the first step takes longer than the others because code is loaded in it.
+def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
+    """Return why the first step is cold, "" if it is not: it takes longer than the others because code is loaded in it.
 
     A call that takes very long shows that, or that the calls of this step together take longer than those of the
     others, by at least half of what the step does.
     """
     if len(start) < 3:
-        return False
-    length = end - start
+        return ""
+    length = end - start - _copying(trace, start, end)
     if length[0] < COLD_RATIO * np.median(length[1:]):
-        return False
-    if length[0] >= MANY_TIMES * length[1:].max():
-        return True
-    calls = distinct(
-        matching(trace, (Kind.RUNTIME,), LAUNCH),
-        matching(trace, (Kind.RUNTIME,), MODULE_LOAD),
-    )
+        return ""
+    launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
+    calls = distinct(launches, matching(trace, (Kind.RUNTIME,), MODULE_LOAD))
     events = trace.events
     slow = calls[(events.end[calls] - events.start[calls]) > COLD_CALL_NS]
-    if ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any():
-        return True
-    calls = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
-    calls = calls[(events.start[calls] >= start[0]) & (events.start[calls] < end[-1])]
+    calls = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
-    return bool(in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:])))
+    is_loading = ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any()
+    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:]))
+    if is_loading:
+        return "device code was still being loaded in it"
+    return "it took at least twice as long as each of the others" if length[0] >= MANY_TIMES * length[1:].max() else ""
+
+
+def _copying(trace: Trace, start: Ints, end: Ints) -> Ints:
+    """Return for each step how long calls waited for copies that had begun."""
+    events = trace.events
+    copies = rows_of(trace, Kind.MEMCPY)
+    calls = events.cause[copies]
+    waited = (calls >= 0) & (events.end[calls] >= events.end[copies])
+    return covered(union((events.start[copies[waited]], events.end[calls[waited]])), start, end)
 
 
 def _num_whole(trace: Trace, start: Ints, end: Ints) -> int:
@@ -195,8 +203,23 @@ def _window(trace: Trace, start: int, end: int, *, led_in: bool = False) -> tupl
     stop = max(end, int(events.end[mine].max()))
     begin = _after_cropped_work(trace, tasks[events.end[tasks] > start], (start, end))
     if begin is None:
-        begin = _after_earlier_work(trace, tasks, mine, start, stop - end if led_in else 0)
+        begin = max(
+            _after_earlier_work(trace, tasks, mine, start, stop - end if led_in else 0),
+            _of_records(trace, tasks, start),
+        )
     return (begin if begin < stop else start), stop
+
+
+def _of_records(trace: Trace, tasks: Rows, start: int) -> int:
+    """Return when the first task of the file began if it was queued by ``start``, else that.
+
+    Until then the device did what the file does not hold. Without a record of its launch it was queued before the
+    recording, if the launches of most tasks are recorded.
+    """
+    events = trace.events
+    first, launch = int(tasks[0]), int(events.cause[tasks[0]])
+    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MIN_LINKED
+    return max(start, int(events.start[first])) if is_queued else start
 
 
 def _after_earlier_work(trace: Trace, tasks: Rows, mine: Rows, start: int, drain: int) -> int:
@@ -289,7 +312,7 @@ def _recorded(trace: Trace) -> tuple[int, int]:
     launch = int(events.cause[first])
     if launch >= 0:
         start = min(start, max(int(events.start[launch]), int(events.end[launch]) - _usual_call_ns(trace, tasks)))
-    begin = _after_cropped_work(trace, tasks, (start, end))
+    begin = _after_cropped_work(trace, tasks, (start if launch < 0 else int(events.start[launch]), end))
     start = start if begin is None else begin
     return start, max(end, start + 1)
 

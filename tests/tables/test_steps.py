@@ -95,6 +95,18 @@ def test_where_the_first_task_waited_long_the_device_was_at_unrecorded_work(reco
     assert steps(r).window == (start * 1000, 1_000_000)
 
 
+@pytest.mark.parametrize("launched", [(-40, -30), None], ids=["launched before", "launch not recorded"])
+def test_before_the_first_recorded_task_nothing_is_idle_if_it_was_queued(recording, launched):
+    """For 300 µs the device did what is not in the file; the 100 µs between the tasks are idle."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("zero", 300, 310, launched=launched)
+    r.kernel("gemm", 410, 700, launched=(390, 405))
+    r.kernel("gemm", 700, 1000, launched=(420, 425))
+    assert steps(r).window == (300_000, 1_000_000)
+    assert sum(r.booked().values()) == 100_000
+
+
 def test_recorded_work_before_it_shows_why_the_first_task_waited(recording):
     r = recording()
     r.step(1, 0, 1000)
@@ -153,6 +165,30 @@ def test_a_first_step_that_stays(recording, change):
     found = steps(cold(recording, **change))
     assert found.number[0] == 0
     assert found.notes == ()
+
+
+def test_a_first_step_that_copies_for_long_is_not_cold(recording):
+    """3000 µs: a checkpoint is copied for 2000 of them, in a call that waits for it."""
+    r = recording()
+    r.step(0, 0, 3000)
+    r.copy("Memcpy DtoH (Device -> Pageable)", 900, 2900, launched=(900, 2900))
+    for i in range(3):
+        r.step(i + 1, 3000 + 1000 * i, 4000 + 1000 * i)
+    found = steps(r)
+    assert found.number.tolist() == [0, 1, 2, 3]
+    assert found.notes == ()
+
+
+def test_what_nothing_shows_to_be_loading_is_not_called_that(recording):
+    r = recording()
+    r.step(0, 0, 2000)
+    for i in range(3):
+        r.step(i + 1, 2000 + 1000 * i, 3000 + 1000 * i)
+    found = steps(r)
+    assert found.number.tolist() == [1, 2, 3]
+    assert [note.text for note in found.notes] == [
+        "The first step was left out: it took at least twice as long as each of the others."
+    ]
 
 
 def test_a_first_step_whose_launches_together_take_half_of_the_excess_is_left_out(recording):
