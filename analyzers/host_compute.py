@@ -4,8 +4,8 @@ What it looks for
     Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
     no other operator, no launch, no call of the runtime. That is no dispatch, which takes microseconds; the operator
     itself was at work. So were many short operators that fill more than half of an interval without a call. Allocations
-    and views compute nothing; an operator that launches, or wraps others, computes where it is silent in half of its
-    calls or more. Other silence is an interruption of the thread (`unexplained-host`).
+    and views compute nothing, however many there are; an operator that launches, or wraps others, computes where it is
+    silent in half of its calls or more. Other silence is an interruption of the thread (`unexplained-host`).
 
 Why it costs
     The device has nothing to do until the operator returns.
@@ -29,12 +29,17 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Facts, Finding
-from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host import host_rows, layers
-from diagnose.tables.host_compute import NEVER_COMPUTES, filled_by_operators, host_compute, silent_operators
+from diagnose.tables.host import layers
+from diagnose.tables.host_compute import (
+    NEVER_COMPUTES,
+    computing_operators,
+    filled_by_operators,
+    host_compute,
+    silent_operators,
+)
 from diagnose.text.numbers import duration
 from diagnose.text.patterns import lazy_pattern
 
@@ -93,13 +98,17 @@ def _operators(t: Tables, o: IdleGaps) -> list[str]:
 
 
 def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:
-    """Yield the operators that filled the pieces, each with its ns: silent ones, and the outermost of many others."""
+    """Yield the operators that filled the pieces, each with its ns: silent ones, and of many others the outermost.
+
+    Of these only those count that can compute.
+    """
     for intervals, operators in silent_operators(t):
         claimed = covered(o.pieces, intervals.start, intervals.end)
         yield from ((row, ns) for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True) if ns)
     many = intersect(o.pieces, filled_by_operators(t))
+    can_compute, threads = computing_operators(t), t.trace.events.thread
     for thread in t.threads:
-        own = layers(t.trace, host_rows(t.trace, thread, Kind.OP))
+        own = layers(t.trace, can_compute[threads[can_compute] == thread])
         if not own.rows:
             continue
         rows = own.rows[0]

@@ -32,6 +32,7 @@ from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "NEVER_COMPUTES",
+    "computing_operators",
     "filled_by_operators",
     "first_use",
     "gaps_of_first_use",
@@ -50,12 +51,14 @@ MIN_SILENT_SHARE = 0.5
 MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
 MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones
 MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
-# Allocations and views: they touch no element, whatever their size.
+# Allocations and views: they touch no element, whatever their size. Where one copies, another operator does it.
 NEVER_COMPUTES = lazy_pattern(
-    r"^aten::(new_)?empty(_\w+)?$|^aten::(_reshape_alias|_unsafe_view|alias|as_strided_?|chunk|detach_?|diagonal|expand"
-    r"|expand_as|flatten|lift_fresh|movedim|narrow|permute|real|imag|resize_|resolve_conj|resolve_neg|select|set_|slice"
-    r"|split|split_with_sizes|squeeze_?|swapaxes|t|transpose_?|unbind|unfold|unflatten|unsqueeze_?|view|view_as"
-    r"|view_as_real|view_as_complex)$"
+    r"^aten::(new_)?empty(_\w+)?$|^aten::(_conj|_neg_view|_reshape_alias|_unsafe_view|adjoint|alias|as_strided_?"
+    r"|atleast_[123]d|broadcast_to|chunk|conj|contiguous|detach_?|diagonal|dsplit|expand|expand_as|flatten|hsplit|imag"
+    r"|lift_fresh|linalg_diagonal|matrix_H|mH|moveaxis|movedim|mT|narrow|numpy_T|permute|positive|ravel|real|reshape"
+    r"|reshape_as|resize_|resolve_conj|resolve_neg|select|set_|slice|split|split_with_sizes|squeeze_?|swapaxes|swapdims"
+    r"|t|tensor_split|to|transpose_?|unbind|unflatten|unfold|unsafe_chunk|unsafe_split|unsqueeze_?|view|view_as"
+    r"|view_as_complex|view_as_real|vsplit)$"
 )
 _WRAPS = lazy_pattern(r"^(autograd|torch|c10d)::|Backward\d*$")
 
@@ -72,13 +75,25 @@ def host_compute(t: Tables) -> Intervals:
 
 @shared_table
 def filled_by_operators(t: Tables) -> Intervals:
-    """Return the intervals without any call that operators which make none fill for more than a half.
+    """Return the intervals without any call that operators which make none, and can compute, fill for more than a half.
 
     Silent ones are left out: each of them is judged by itself.
     """
     others = union(host_gaps(t), *(_silent(t, thread)[0] for thread in t.threads))
     intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(intervals, operator_share(t, intervals) > MIN_FILLED_SHARE)
+    return _chosen(intervals, operator_share(t, intervals, computing_operators(t)) > MIN_FILLED_SHARE)
+
+
+@shared_table
+def computing_operators(t: Tables) -> Rows:
+    """Return the operators of the threads that launch, but for allocations, views, and what only wraps others."""
+    rows = t.host_rows(Kind.OP)
+    names = t.trace.events.name[rows]
+    idle = [
+        i for i in distinct(names).tolist() if NEVER_COMPUTES.search(text := t.trace.names[i]) or _WRAPS.search(text)
+    ]
+    found: Rows = rows[~among(names, np.array(idle, names.dtype))]
+    return found
 
 
 def interruptions(t: Tables) -> Intervals:

@@ -75,7 +75,7 @@ def host_gaps(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
     intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
-    python = operator_share(t, intervals) < MAX_OPERATOR_SHARE
+    python = operator_share(t, intervals, ops) < MAX_OPERATOR_SHARE
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
@@ -92,9 +92,9 @@ def without_calls(t: Tables) -> Intervals:
     return subtract(span(*t.steps.window), union(*busy))
 
 
-def operator_share(t: Tables, intervals: Intervals) -> Floats:
-    """Return the share of each interval that operators cover."""
-    within = covered(t.covering(t.host_rows(Kind.OP)), intervals.start, intervals.end)
+def operator_share(t: Tables, intervals: Intervals, operators: Rows) -> Floats:
+    """Return the share of each interval that these operators cover."""
+    within = covered(t.covering(operators), intervals.start, intervals.end)
     share: Floats = within / np.maximum(intervals.end - intervals.start, 1)
     return share
 

@@ -43,6 +43,19 @@ def test_many_operators_that_launch_nothing_compute(recording):
     assert finding.facts["operator"] == "aten::unique"
 
 
+def test_many_views_compute_nothing(recording):
+    """Views fill 4000 µs of 6000 without a launch, and one cat takes 300: nothing was computed on the host."""
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    for at in range(1000, 7000, 150):
+        r.op("aten::transpose", at, at + 100)
+    r.op("aten::cat", 7000, 7300)
+    r.op("aten::mm", 7300, 7320)
+    r.kernel("gemm", 7320, 10_000, launched=(7305, 7310))
+    assert "host-compute" not in r.booked()
+
+
 def stalled(recording, name, *, calls, silent):
     """Return a step in which the first ones of an operator's calls are silent for 2 ms before their launch."""
     r = recording()
