@@ -61,7 +61,8 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
 
 def _of_recording(d: Diagnosis) -> list[Words]:
     """State what recording cost, if it was much: the numbers are without it as far as it is known."""
-    if d.profiler_overhead is not None and d.profiler_overhead >= MIN_OVERHEAD:
+    is_stable = d.plain_steps is None or d.plain_steps.agree  # else the difference may be the machine's
+    if d.profiler_overhead is not None and d.profiler_overhead >= (MIN_OVERHEAD if is_stable else MAX_OVERHEAD):
         words = "Unprofiled step: {step}. The profiler added {added}, which is taken out of all numbers."
         if d.profiler_overhead >= MAX_OVERHEAD:
             words = (

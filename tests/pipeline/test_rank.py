@@ -24,7 +24,7 @@ def several(late):
     return late
 
 
-def test_findings_come_with_the_largest_first(late):
+def test_findings_come_with_the_most_valuable_first(late):
     answer = several(late).diagnosis()
     assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
     assert [f.lost_ns for f in answer.findings] == [290_000, 100_000, 10_000]
@@ -60,25 +60,26 @@ def test_a_healthy_recording_yields_nothing(recording):
     assert answer.findings == ()
     assert answer.prescriptions == ()
     assert answer.dominant is None
-    assert "nothing stands out as waste" in answer.headline
+    assert answer.headline.endswith("the GPU is busy 99.0 % of each 834 µs step")
 
 
-def test_a_full_device_takes_its_cause_from_the_busy_rules(recording):
+def test_on_a_full_device_what_saves_most_answers_too(recording):
+    """150 of 1000 µs idle behind a launch; half of 200 µs for products in float32, which the launch hides."""
     r = recording()
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 1000)
     r.kernel("ampere_sgemm_128x64", 0, 200, launched=(-20, -15))
     r.kernel("gemm", 350, 1000, launched=(340, 345))
-    answer = r.diagnosis()  # 150 µs idle, and half of 200 µs for products in float32
+    answer = r.diagnosis()
     assert answer.verdict == "kernel-bound"
-    assert [(f.rule, f.lost_ns) for f in answer.findings] == [
-        ("full-precision-matmul", 100_000),
-        ("launch-bound", 150_000),
+    assert [(f.rule, f.lost_ns, f.worth_ns) for f in answer.findings] == [
+        ("launch-bound", 150_000, pytest.approx(147_000)),
+        ("full-precision-matmul", 100_000, 0),
     ]
-    assert answer.dominant == "full-precision-matmul"
+    assert answer.dominant == "launch-bound"
 
 
-def test_a_device_with_gaps_takes_it_from_the_idle_rules(recording):
+def test_with_gaps_and_wasteful_kernels_the_one_that_saves_more_answers(recording):
     r = recording()
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 1000)
@@ -94,25 +95,18 @@ def test_a_device_with_gaps_takes_it_from_the_idle_rules(recording):
     assert answer.dominant == "launch-bound"
 
 
-def test_where_nothing_lies_in_the_verdicts_scope_nothing_dominates(recording):
+@pytest.mark.parametrize(("idle", "answers"), [(15, False), (23, True), (100, True)])
+def test_on_a_full_device_waiting_of_a_fiftieth_of_the_step_answers(recording, idle, answers):
+    """Of what a launch takes 3 µs are its own."""
     r = recording()
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 1000)
     r.kernel("gemm", 0, 500, launched=(-20, -15))
-    r.kernel("gemm", 550, 1000, launched=(540, 545))
+    r.kernel("gemm", 500 + idle, 1000, launched=(490 + idle, 495 + idle))
     answer = r.diagnosis()
-    assert (answer.verdict, answer.dominant) == ("kernel-bound", None)
+    assert answer.verdict == "kernel-bound"
     assert ids(answer.findings) == ["launch-bound"]
-
-
-def test_waiting_of_a_tenth_of_the_step_answers_where_no_kernel_is_a_waste(recording):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.op("aten::mm", 0, 1000)
-    r.kernel("gemm", 0, 500, launched=(-20, -15))
-    r.kernel("gemm", 600, 1000, launched=(590, 595))
-    answer = r.diagnosis()
-    assert (answer.verdict, answer.dominant) == ("kernel-bound", "launch-bound")
+    assert answer.dominant == ("launch-bound" if answers else None)
 
 
 def test_a_copy_that_computation_would_hide_gives_way_to_the_stall_that_holds_the_host(recording):
@@ -130,8 +124,8 @@ def test_a_copy_that_computation_would_hide_gives_way_to_the_stall_that_holds_th
     assert answer.dominant == "python-stall"
 
 
-@pytest.mark.parametrize(("took", "answers"), [(1_999, False), (2_000, True)])
-def test_less_than_a_fiftieth_of_the_step_is_listed_but_no_answer(recording, took, answers):
+@pytest.mark.parametrize(("took", "answers"), [(9_990, False), (10_010, True)])
+def test_without_a_device_less_than_a_tenth_of_the_step_is_listed_but_no_answer(recording, took, answers):
     r = recording(devices=())
     r.step(1, 0, 100_000)
     r.op("aten::mm", 0, 100_000 - took)
@@ -139,7 +133,8 @@ def test_less_than_a_fiftieth_of_the_step_is_listed_but_no_answer(recording, too
     answer = r.diagnosis()
     assert ids(answer.findings) == ["host-collective"]
     assert answer.dominant == ("host-collective" if answers else None)
-    assert ("nothing stands out" in answer.headline) is not answers
+    said = "The training thread waits for other ranks on the host (10.0 % of the step)"
+    assert answer.headline.startswith(said if answers else "Little found")
 
 
 def test_prescriptions_come_with_the_largest_saving_first_and_once(late):
@@ -200,47 +195,33 @@ def inflate(r, *, light, unprofiled):
     return r.diagnosis()
 
 
-def test_the_profilers_own_time_is_not_counted_in_the_loss(late):
-    late.op("aten::mm", 200, 690)
-    for i in range(10):
-        late.op("aten::add", 310 + i, 311 + i)
-    answer = inflate(late, light=1.015, unprofiled=1.0)
-    (finding,) = answer.findings
-    # 15 events in the step cost 1 µs each; eleven operators and the launch of them fall into the idle region
-    assert finding.lost_ns == pytest.approx(400_000 - 12_000)
-    said = "Recording adds about 12.0 µs of it to each step, which is not counted in the loss."
-    assert finding.evidence[-1] == said
-    assert answer.profiler_overhead == pytest.approx(0.015)
-    assert answer.recording_ns == pytest.approx(15_000)
+def test_what_recording_added_is_no_idle_time(late):
+    """The step takes 15 µs less without the profiler, of 400 in which the device was idle."""
+    answer = inflate(late, light=1.0, unprofiled=0.985)
+    (stall,) = answer.findings  # 390 of the 400, the launch has the rest
+    assert answer.step_ns == pytest.approx(985_000)
+    assert stall.lost_ns == pytest.approx(390_000 * 385 / 400)
+    assert answer.partition.compute == pytest.approx(600 / 985)
+    assert answer.profiler_overhead == pytest.approx(15 / 985)
 
 
 def test_a_cause_has_one_share_in_findings_bars_and_flame_graph(late):
     late.op("aten::mm", 200, 690)
     for i in range(10):
         late.op("aten::add", 310 + i, 311 + i)
-    answer = inflate(late, light=1.015, unprofiled=1.0)
+    answer = inflate(late, light=1.0, unprofiled=0.985)
     (finding,) = answer.findings
+    assert finding.lost_ns == pytest.approx(385_000)
     assert answer.idle_by_cause[finding.rule] * answer.step_ns == pytest.approx(finding.lost_ns)
-    assert answer.idle_by_cause["profiler-overhead"] * answer.step_ns == pytest.approx(12_000)
     assert sum(answer.idle_by_cause.values()) == pytest.approx(answer.partition.idle)
     assert [f.time_ns for f in answer.picture.flames if f.cause == finding.rule] == [pytest.approx(finding.lost_ns)]
 
 
-def test_no_more_is_deducted_than_recording_can_cost(late):
+def test_a_shorter_recorded_step_is_made_longer(late):
     late.op("aten::mm", 200, 690)
-    answer = inflate(late, light=2.0, unprofiled=1.0)
-    # of the events in the step one launch and one operator fall into the idle region, 2 µs each at most
-    assert answer.findings[0].lost_ns == pytest.approx(400_000 - 4_000)
-
-
-def test_a_faster_recorded_step_deducts_nothing(late):
-    late.op("aten::mm", 200, 690)
-    assert inflate(late, light=0.9, unprofiled=1.0).findings[0].lost_ns == 400_000
-
-
-def test_without_such_measurements_the_overhead_is_unknown(late):
-    answer = late.diagnosis()
-    assert (answer.profiler_overhead, answer.recording_ns) == (None, 0.0)
+    answer = inflate(late, light=1.0, unprofiled=1.1)
+    assert answer.findings[0].lost_ns == pytest.approx(500_000)
+    assert answer.profiler_overhead == pytest.approx(-100 / 1100)
 
 
 def test_without_a_device_shares_are_of_a_step_that_is_not_recorded(recording):
@@ -252,10 +233,10 @@ def test_without_a_device_shares_are_of_a_step_that_is_not_recorded(recording):
         for i in range(500):  # of 4 µs, of which recording takes 2
             r.op("aten::add", begin + 1000 + 4 * i, begin + 1003 + 4 * i)
     answer = inflate(r, light=3.0, unprofiled=2.0)
-    assert answer.step_ns == pytest.approx(2_000_000, rel=0.02)
+    assert answer.step_ns == pytest.approx(2_000_000)
     (finding,) = (f for f in answer.findings if f.rule == "python-stall")
-    assert finding.lost_ns == pytest.approx(1_000_000, rel=0.02)
-    assert any("Recording made the median step 50.0 % longer" in note.text for note in answer.trust)
+    assert finding.lost_ns == pytest.approx(1_000_000, rel=0.02)  # of it nothing was recorded
+    assert any("Recorded steps took 3.00 ms, 50.0 % longer" in note.text for note in answer.trust)
 
 
 def test_the_source_says_where_steps_came_from(late, recording):
