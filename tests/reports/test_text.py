@@ -219,7 +219,9 @@ def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
     run = replace(d, findings=(replace(d.findings[0], share=0.3), *d.findings[1:]), watched_steps=25)
     for shown in (run, replace(run, waterfall=None, prescriptions=())):
         assert "  step now        20.0 ms" in render(shown)
-        assert "data-stall 30.0 %, compute 26.6 %, communication alone 3.5 %, copies alone 2.1 %" in " ".join(render(shown).split())
+        assert "data-stall 30.0 %, compute 26.6 %, communication alone 3.5 %, copies alone 2.1 %" in " ".join(
+            render(shown).split()
+        )
 
 
 def test_verbose_lists_every_finding_with_its_evidence(forms):
@@ -280,6 +282,12 @@ def test_a_change_that_pays_only_after_another_is_marked(forms):
     text = " ".join(render(replace(d, prescriptions=(first, fix))).split())
     assert "saves 3.00 ms a step (2.00 ms to 3.00 ms), only after data-stall-fix" in text
     assert "saves 10.0 µs" not in text
+
+
+def test_without_a_line_a_library_follows_the_operator_in_brackets():
+    where = Where(op="aten::mm", library="transformers/x.py:9 in forward")
+    assert place(where) == "aten::mm (transformers/x.py:9 in forward)"
+    assert place(replace(where, op=None)) == "(transformers/x.py:9 in forward)"
 
 
 def test_what_a_library_ran_stands_beside_the_line():

@@ -89,7 +89,7 @@ def test_the_answer_names_the_rank_and_a_replay_of_all_ranks_what_it_costs(tmp_p
     run = run_job(plan)
     write_job(run, tmp_path)
     answer = analyze_paths([tmp_path])
-    assert f"rank {plan.rank} comes late" in answer.headline
+    assert answer.headline.startswith(f"Rank {plan.rank} is late: ")
     assert answer.source.path.endswith(f"rank{plan.rank}.pt.trace.json")
     assert answer.dominant == "data-stall"
     forecast = run_what_if(tmp_path, WhatIfRequest(without=("straggler",)))
