@@ -63,7 +63,7 @@ OFF = {
     "additions": lambda d: {"prescriptions": tuple(replace(p, records_again=True) for p in d.prescriptions)},
     "places": lambda d: {"findings": tuple(replace(f, lost_ns=2 * d.step_ns) for f in d.findings)},
     "order": lambda d: {"findings": d.findings[::-1]},
-    "sentences": lambda d: {"queue": replace(d.queue, idle_share=d.queue.idle_share / 2)},
+    "sentences": lambda d: {"findings": (replace(d.findings[0], worth_ns=d.findings[0].worth_ns / 2), *d.findings[1:])},
 }
 
 

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
-from diagnose.reports.answer import answer, predictions
-from diagnose.reports.headline import MAX_WORDS
 
 from diagnose.analyzers import META
-from diagnose.changes import CHANGES
+from diagnose.answer.cards import predictions
+from diagnose.answer.headline import MAX_WORDS
+from diagnose.answer.screen import answer
+from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
-from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 from tests.pipeline.rendered import forms, part, read
 
@@ -25,7 +25,7 @@ PARTS = {
     "exposed_copy": "exposed copies",
     "idle": "idle",
 }
-OVER = ("recording made the steps", "% off")  # of what these state there may be more than the whole
+OVER = ("longer than steps without the profiler", "% off")  # of what these state there may be more than the whole
 
 
 def shares(d):
@@ -102,44 +102,44 @@ def places(d):
 
 
 def order(d):
-    """Check that the answer is first, then what saves most; and that changes are in the order of what they save."""
-    rules = [finding.rule for finding in d.findings]
-    assert d.dominant is None or rules[0] == d.dominant
-    others = d.findings[1:] if d.dominant else d.findings
-    gains = [finding.lost_ns if finding.relief_ns is None else finding.relief_ns for finding in others]
-    assert gains == sorted(gains, reverse=True)
-    # Of those near the best, changes for what recording inflates stand behind the others.
-    changes = [p for p in d.prescriptions if not CHANGES[p.id].records and sum(p.saves_ns) > 0]
-    near = THRESHOLDS.near_share * max((sum(p.saves_ns) for p in changes), default=0.0)
-    keys = [(sum(p.saves_ns) < near, META[p.rule].inflated, -sum(p.saves_ns)) for p in changes]
-    assert keys == sorted(keys)
+    """Check that findings come with the most valuable first, and that changes come in the order of their findings."""
+    values = [(-finding.worth_ns, -finding.lost_ns) for finding in d.findings]
+    assert values == sorted(values)
+    place = {finding.rule: i for i, finding in enumerate(d.findings)}
+    places = [place.get(p.rule, len(place)) for p in d.prescriptions if not p.records_again]
+    assert places == sorted(places)
+    numbers = [card.finding for card in answer(d).cards]
+    assert numbers == sorted(set(numbers))
+    assert d.dominant is None or d.findings[0].rule == d.dominant
 
 
 def sentences(d):
     """Check that the sentence and the lines state the numbers of the diagnosis."""
-    assert len(d.summary) <= 3
-    assert max(len(line) + (len(d.verdict) + 2) * (line is d.summary[0]) for line in d.summary) <= 100
-    step = duration(d.step_ns)
-    assert f" {step} " in d.headline.replace(";", " ;").replace(",", " ,")
-    assert step in d.summary[0]
-    if d.queue is not None:
-        busy = d.verdict == "kernel-bound"
-        use = percent(d.queue.busy_share if busy else d.queue.idle_share)
-        whole = f"the {step} recording" if d.source.found_steps_by == "none" else f"each {step} step"
-        assert f"{'busy' if busy else 'idle'} {use} of {whole}" in d.headline
-        assert f"GPU {'busy' if busy else 'idle'} {use} of {whole}" in d.summary[0]
-        assert f"empty {percent(d.queue.empty_share)}" in d.summary[0]
+    screen = answer(d)
+    assert d.headline == english(screen.headline) == d.summary[1]
+    assert d.summary[0] == f"{english(screen.pill)}: {english(screen.meaning)}"
+    assert len(d.headline.split()) <= MAX_WORDS
+    if screen.record_again is not None:
+        assert d.headline.startswith("Record again first: ")
+        assert len(d.summary) == 2
+        return
     if d.dominant is not None:
         first = d.findings[0]
-        of_relief = "; the largest saving: " in d.headline
-        cost_ns = first.relief_ns if of_relief else first.lost_ns
-        cost = percent(cost_ns / d.step_ns)
-        assert f"({cost} of the {'recording' if d.source.found_steps_by == 'none' else 'step'})." in d.headline
-        assert f" {first.rule} {duration(cost_ns)} ({cost})" in d.summary[1]
-        if re.search(r"; the largest (avoidable |hidden )?cost: ", d.headline):
-            assert first.lost_ns == max(finding.lost_ns for finding in d.findings)
-        if d.prescriptions:
-            assert d.summary[2].startswith(f"First change: {d.prescriptions[0].title[:20]}")
+        assert f"{percent(min(first.worth_ns / d.step_ns, 1))}" in re.findall(r"\((?:saves )?([<>\d.]+ %)", d.headline)
+    else:
+        assert duration(d.step_ns) in d.headline
+        if d.queue is not None:
+            busy = d.verdict == "kernel-bound"
+            assert percent(d.queue.busy_share if busy else d.queue.idle_share) in d.headline
+    first = next(iter(screen.cards), None)
+    assert (first is not None) == (len(d.summary) == 3)
+    if first is not None:
+        assert d.summary[2].startswith(f"First change: {first.prescription.title}")
+        if first.prediction is not None:
+            least, most = first.prediction.range_ns
+            saved = first.prediction.saves_ns if first.prediction.is_promise else most
+            assert least <= saved <= most
+            assert f"{duration(saved)})" in d.summary[2]
 
 
 def queue(d):
@@ -231,11 +231,10 @@ def text(d):
     """Check that the text states the same, and nothing above the whole."""
     shown, words = forms(d).text, " ".join(forms(d).text.split())
     first = answer(d)
-    assert words.startswith(f"{first.pill} {first.headline}")
-    assert len(first.headline.split()) <= MAX_WORDS
+    assert words.startswith(f"{english(first.pill)} {english(first.headline)}")
     assert first.after is None or f"step now {duration(d.step_ns)} " in words
-    for found in [action.prediction for action in first.actions if action.prediction is not None]:
-        assert found.saves_ns >= 0.01 * d.step_ns
+    for found in [card.prediction for card in first.cards if card.prediction is not None]:
+        assert found.range_ns[1] >= 0.01 * d.step_ns
         assert f"{saving(found)} " in words
     for finding in d.findings[:5]:
         if finding.lost_ns:
@@ -281,7 +280,7 @@ def as_page(d):
     """Check that the HTML page has the same headline, step, and findings with their time and share, in their order."""
     page = forms(d).page
     heading, *others = re.findall(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
-    assert (read(heading), others) == (answer(d).headline, [])
+    assert (read(heading), others) == (d.headline, [])
     assert duration(d.step_ns) in read(page)
     _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
     assert len(parts) == len(d.findings)
