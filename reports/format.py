@@ -65,7 +65,10 @@ def path_tail(path: str, limit: int = 40) -> str:
 
 
 def place(where: Where, limit: int = 40) -> str:
-    """Return "train.py:42 in step · aten::item" with the parts that are known, or ""."""
+    """Return "train.py:42 in step · aten::item" with the parts that are known, or "".
+
+    Without a line of the user's that of a library follows the operator in brackets.
+    """
     parts = []
     if where.file:
         line = f":{where.line}" if where.line is not None and where.line > 0 else ""
@@ -77,6 +80,8 @@ def place(where: Where, limit: int = 40) -> str:
         parts.append(where.function)
     if where.op:
         parts.append(middle(op_name(where.op), limit))
+    if where.library and not where.file:
+        parts.append(f"{parts.pop() if parts else ''} ({path_tail(where.library, limit + 20)})".strip())
     return " · ".join(parts)
 
 

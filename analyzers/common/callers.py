@@ -11,11 +11,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import is_own_file, locate, sampled_lines, source_line
+from diagnose.analyzers.common.locate import locate, sampled_lines, source_line
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.locations import FRAME
+from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers
 from diagnose.tables.repeated_calls import RepeatedCall

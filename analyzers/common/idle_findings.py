@@ -206,8 +206,9 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + of_object[id(where)]
     ranked = sorted(cost, key=lambda where: -cost[where])
-    ranked = [w for w in ranked if w.file or w.op]
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
+    named = {(where.file, where.line) for where in lines}
+    ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]
     return tuple([*lines, *ranked][:MAX_PLACES])
 
 

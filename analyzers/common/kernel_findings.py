@@ -18,7 +18,7 @@ from diagnose.text.numbers import duration, percent, plural
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
 
-MAX_LOOKED_UP = 20  # launches, the longest tasks first, whose places are looked up
+MAX_LOOKED_UP = 200  # launches, the longest tasks first, whose places are looked up
 MAX_PLACES = 3
 
 
@@ -84,11 +84,15 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
 
 
 def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    launch = t.tasks.launch[tasks]
-    rows = launch[launch >= 0][:MAX_LOOKED_UP]
-    events = t.trace.events
-    found = locate(t, events.thread[rows], events.start[rows])
-    return tuple(dict.fromkeys(replace(w, stack=()) for w in found))[:MAX_PLACES]
+    """Return the places of tasks, given the longest first: those that take most of the time."""
+    tasks = tasks[t.tasks.launch[tasks] >= 0][:MAX_LOOKED_UP]
+    rows, events = t.tasks.launch[tasks], t.trace.events
+    cost: dict[Where, int] = {}
+    length = (t.tasks.end - t.tasks.start)[tasks]
+    for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length.tolist(), strict=True):
+        bare = replace(place, stack=())
+        cost[bare] = cost.get(bare, 0) + took
+    return tuple(sorted(cost, key=lambda place: -cost[place])[:MAX_PLACES])
 
 
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:

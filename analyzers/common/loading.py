@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import MAX_LINES_APART, is_own_file, is_user_file, source_line
+from diagnose.analyzers.common.locate import MAX_LINES_APART, source_line
 from diagnose.analyzers.common.sample_work import work_facts
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
@@ -15,6 +15,7 @@ from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, span
 from diagnose.model.records import LoaderRecord, as_facts
+from diagnose.model.user_files import is_own_file, is_user_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.late_samples import is_loop_head

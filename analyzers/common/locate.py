@@ -1,99 +1,47 @@
 """Which operators enclosed a moment of a host thread, and the user's line behind it.
 
-Three sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the
-profiler (only the first line of each function, no line of the function that runs the recording), and the call stacks
-that old exporters attach to operators.
+Sources, the most exact first: the sampler's lines (the line being executed), Python frames recorded by the profiler
+(only the first line of each function, no line of the function that runs the recording), and the call stacks that old
+exporters attach to operators. An operator of the timing window, which has no frames, has those of the same call in the
+attribution window; one of the backward pass has the place of the operator whose gradient it takes.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.model.locations import FRAME
-from diagnose.tables import Tables
+from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.late_samples import late_samples
-from diagnose.tables.names import KERNEL_LAUNCH, STEP_MARK
+from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
 from diagnose.tables.open_frames import open_frames
+from diagnose.tables.passes import links
+from diagnose.tables.sampled_issuer import PASSES_ON
+from diagnose.tables.step_calls import Call, step_calls
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = [
-    "enclosing_operators",
-    "is_own_file",
-    "is_user_file",
-    "locate",
-    "locate_one",
-    "sampled_lines",
-    "source_line",
-]
+__all__ = ["enclosing_operators", "locate", "locate_one", "sampled_lines", "source_line"]
 
 UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
 MAX_LINES = 50  # that are looked at: those with most samples
-_LIBRARY = lazy_pattern(
-    r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
-)
-# The profiler cuts the folder of installed packages off their files' paths: those that steps often run through.
-_PACKAGES = frozenset(
-    {
-        *("accelerate", "ai_edge_torch", "aiter", "apex", "audiocraft", "bitsandbytes", "catalyst"),
-        *("colossalai", "comfy", "composer", "cv2", "datasets", "deepspeed", "detectron2", "dgl"),
-        *("diffusers", "einops", "espnet", "evaluate", "fairscale", "fairseq", "fairseq2", "fastai"),
-        *("fbgemm_gpu", "fla", "flair", "flash_attn", "flashinfer", "fsspec", "galore_torch"),
-        *("gpytorch", "h5py", "huggingface_hub", "hydra", "ignite", "imageio", "jax", "joblib"),
-        *("keras", "kornia", "librosa", "liger_kernel", "lightning", "lightning_fabric", "lmdb"),
-        *("matplotlib", "megatron", "mlflow", "mmcv", "mmdet", "mmengine", "monai", "msgpack", "nemo"),
-        *("onnxruntime", "open_clip", "opt_einsum", "optimum", "pandas", "peft", "PIL", "pyarrow"),
-        *("pytorch_lightning", "ray", "recbole", "safetensors", "scipy", "segment_anything"),
-        *("sentence_transformers", "sglang", "skimage", "sklearn", "skorch", "soundfile", "spacy"),
-        *("speechbrain", "tensorboard", "tensorboardX", "tensordict", "tensorrt_llm", "timm"),
-        *("tokenizers", "torch_geometric", "torch_guard", "torch_tensorrt", "torchao", "torchaudio"),
-        *("torchdata", "torchmetrics", "torchrec", "torchrl", "torchtext", "torchtitan", "torchtune"),
-        *("tqdm", "transformer_engine", "transformers", "trl", "ultralytics", "unsloth", "vllm"),
-        *("wandb", "webdataset", "wids", "xformers", "yaml", "zarr"),
-    }
-)
-# Folders of a checkout in which its package stands, beside one of the package's own name.
-_SOURCES = ("src", "python")
-_GENERATED = lazy_pattern(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
-_INSTALLED = lazy_pattern(r"^.*(site|dist)-packages/")
 _MODULE_CALL = lazy_pattern(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
 _HOOK = lazy_pattern(r"hook", re.IGNORECASE)
 _MAX_STACK = 12
-
-
-@lru_cache(maxsize=4096)
-def is_user_file(file: str) -> bool:
-    """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
-    if _LIBRARY.search(file):
-        return False
-    return file.startswith("/") or file.split("/", 1)[0].removesuffix(".py") not in sys.stdlib_module_names
-
-
-@lru_cache(maxsize=4096)
-def is_own_file(file: str) -> bool:
-    """Return whether the user can be expected to edit a file: it is neither a library's nor generated code."""
-    if not is_user_file(file) or _GENERATED.search(file):
-        return False
-    return not _is_of_a_package(file)
-
-
-def _is_of_a_package(file: str) -> bool:
-    if not file.startswith("/"):
-        return file.split("/", maxsplit=1)[0].removesuffix(".py") in _PACKAGES
-    folders = file.split("/")[:-1]
-    return any(inner in _PACKAGES and outer in (*_SOURCES, inner) for outer, inner in pairwise(folders))
+MIN_LINE_SHARE = 0.8  # of a call's samples in a function: the rest was read late, when the next line ran
 
 
 def source_line(t: Tables, file: str, line: int) -> str | None:
@@ -119,21 +67,143 @@ def locate_one(t: Tables, thread: int, time: int) -> Where:
 
 def locate(t: Tables, thread: npt.NDArray[np.integer], time: Ints) -> list[Where]:
     """Return, for each thread and time, where it was as far as the trace shows."""
-    found, already = [Where()] * len(time), open_frames(t)
+    found, known = [Where()] * len(time), dict[object, Where]()
     for one in distinct(thread).tolist():
         mine = np.flatnonzero(thread == one)
-        work, frames = t.work_layers.get(one), t.frame_layers.get(one)
-        rows = work.at_each(time[mine]) if work else [[] for _ in mine]
-        stacks = frames.at_each(time[mine]) if frames else [[] for _ in mine]
-        for i, opened, stack in zip(mine.tolist(), rows, stacks, strict=True):
-            num_open = sum(row in already for row in stack)
-            found[i] = _where(tuple(_names(t, opened)), tuple(_frames(t, opened, stack)), num_open)
+        for i, (work, frames) in zip(mine.tolist(), _open(t, one, time[mine]), strict=True):
+            calls = _calls(t, work)
+            alike = calls[0] if calls else None, tuple(_names(t, work)), tuple(_frames(t, work, frames))
+            if alike not in known:  # all steps pass the same places
+                known[alike] = _place(t, work, frames)
+            found[i] = known[alike]
+    return found
+
+
+def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]]]:
+    """Return the rows of the operators and of the frames that were open on a thread at each time, outermost first."""
+    work, frames = t.work_layers.get(thread), t.frame_layers.get(thread)
+    rows = work.at_each(time) if work else [[] for _ in time]
+    stacks = frames.at_each(time) if frames else [[] for _ in time]
+    return list(zip(rows, stacks, strict=True))
+
+
+def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
+    """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
+    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
+    node = next((row for row in work if BACKWARD.match(t.name(row))), None)
+    if node is not None and not _runs_own_code(t, frames, node):
+        forward = _of_forward(t, node)
+        if forward is not None:
+            return replace(forward, op=here.op, stack=here.stack)
+    found = _with_line(t, here, _calls(t, work))
+    if found.file is None or found.line is None:
+        return replace(found, file=None, line=None, function=None)
+    return found
+
+
+def _runs_own_code(t: Tables, frames: list[int], node: int) -> bool:
+    """Return whether a node of the backward pass calls a function of the user's."""
+    inside = [t.name(row) for row in frames if t.trace.events.start[row] >= t.trace.events.start[node]]
+    return any(match and is_own_file(INSTALLED.sub("", match["file"])) for match in map(FRAME.match, inside))
+
+
+def _of_forward(t: Tables, node: int) -> Where | None:
+    """Return the place of the operator whose gradient a node takes, None if no line is known."""
+    linked, events = links(t), t.trace.events
+    at = np.flatnonzero(linked.nodes == node)
+    if not len(at):
+        return None
+    op = int(linked.ops[at[0]])
+    ((work, frames),) = _open(t, int(events.thread[op]), events.start[op : op + 1])
+    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
+    found = _with_line(t, here, _calls(t, work))
+    return found if found.file is not None and found.line is not None else None
+
+
+def _calls(t: Tables, work: Sequence[int]) -> list[Call]:
+    """Return which calls of a step open rows are, innermost first."""
+    of = step_calls(t).of
+    return [of[row] for row in reversed(work) if row in of]
+
+
+def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
+    """Return a place with the line that was sampled in its function during these calls of all steps.
+
+    Without a function it has that of the same call in the attribution window, else of the samples.
+    """
+    if where.file is None and t.named is not t:
+        for call in calls:
+            rows = step_calls(t.named).rows.get(call)
+            named = _recorded(t.named, int(rows[0])) if rows is not None else Where()
+            if named.file is not None or named.library is not None:
+                where = replace(named, op=where.op, stack=where.stack)
+                break
+    if where.file is not None:
+        where = replace(where, file=_as_sampled(t, where.file))
+    for call in calls:
+        seen = _seen_during(t, call)
+        if where.file is not None:
+            seen = Counter({at: num for at, num in seen.items() if (at[0], at[2]) == (where.file, where.function)})
+        for (file, line, function), num in seen.most_common(1):
+            code = source_line(t, file, line)
+            is_late = LOADER_NEXT.search(call[0]) and PASSES_ON.search(code or "")  # of the step before
+            if num >= MIN_LINE_SHARE * seen.total() and not is_late:
+                return replace(where, file=file, line=line, function=function, code=code)
+    return where
+
+
+def _recorded(t: Tables, row: int) -> Where:
+    """Return what the frames around a row show."""
+    events = t.trace.events
+    ((work, frames),) = _open(t, int(events.thread[row]), events.start[row : row + 1])
+    node = next((each for each in work if BACKWARD.match(t.name(each))), None)
+    if node is not None and not _runs_own_code(t, frames, node):
+        return Where()  # the backward pass is called from one line, whatever it computes
+    return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(r in open_frames(t) for r in frames))
+
+
+def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
+    """Return how often the sampler saw each line during a call of the training thread, in all steps."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns or not call[1]:
+        return Counter()
+    time, place = _samples(t)
+    rows, events = step_calls(t).rows[call], t.trace.events
+    first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
+    seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
+    return Counter(samples.places[at] for at in seen)
+
+
+@shared_table
+def _samples(t: Tables) -> tuple[Ints, Rows]:
+    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
+    samples = t.capture.samples
+    assert samples is not None
+    kept = np.flatnonzero((samples.place >= 0) & ~late_samples(t))
+    time = samples.time_ns[kept] - t.trace.epoch_ns
+    order = np.argsort(time, kind="stable")
+    return time[order], samples.place[kept][order].astype(np.intp)
+
+
+def _as_sampled(t: Tables, file: str) -> str:
+    """Return a file's name as the sampler has it, where one file is meant: the profiler cuts folders off."""
+    alike = {each for each in _sampled_files(t).get(PurePosixPath(file).name, ()) if f"/{each}".endswith(f"/{file}")}
+    return alike.pop() if len(alike) == 1 else file
+
+
+@shared_table
+def _sampled_files(t: Tables) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    samples, run = t.capture.samples, t.capture.run
+    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
+    for file in {file for file, _, _ in places}:
+        found.setdefault(PurePosixPath(file).name, set()).add(file)
     return found
 
 
 @lru_cache(maxsize=1024)  # all steps pass the same places
 def _where(work: tuple[str, ...], frames: tuple[str, ...], num_open: int) -> Where:
-    """Return the innermost frame of the user's own files; where there is none, the innermost of a library.
+    """Return the innermost frame of the user's own files, and the innermost of a library inside it.
 
     The outermost ``num_open`` frames were open as the recording began, with the line that ran then: that of all but the
     innermost of them, which still calls the next one. Where it is by now is not known.
@@ -142,15 +212,16 @@ def _where(work: tuple[str, ...], frames: tuple[str, ...], num_open: int) -> Whe
     library: Where | None = None
     for depth, text in enumerate(frames):
         match = FRAME.match(text)
-        if match is None or not is_user_file(_INSTALLED.sub("", match["file"])):
+        if match is None or not is_user_file(INSTALLED.sub("", match["file"])):
             continue  # no line, or of torch or the standard library
         line = int(match["line"]) if not num_open or depth != len(frames) - num_open else None
-        place = Where(_INSTALLED.sub("", match["file"]), line, match["function"], op, frames[:_MAX_STACK])
+        place = Where(INSTALLED.sub("", match["file"]), line, match["function"], op, frames[:_MAX_STACK])
         if is_own_file(match["file"]):
             return replace(place, library=_beside(library), caller=_caller(frames, depth))
         library = library or place
     if library is not None:
-        return replace(library, caller=_caller(frames, len(frames) - 1))
+        caller = _caller(frames, len(frames) - 1)
+        return Where(op=op, stack=frames[:_MAX_STACK], library=_beside(library), caller=caller)
     return Where(op=op, stack=(*reversed(work), *frames)[:_MAX_STACK])
 
 

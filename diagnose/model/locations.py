@@ -18,8 +18,8 @@ FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 class Where:
     """The place in the user's program; each field None where the trace does not show it.
 
-    It is the innermost frame of the user's own files; what a library or generated code runs inside it stands beside it.
-    Where no such frame was recorded it is the innermost frame of a library.
+    It is the innermost frame of the user's own files, with its line; ``library`` is what a library or generated code
+    runs inside it. Without such a frame the place is the operator.
     """
 
     file: str | None = None

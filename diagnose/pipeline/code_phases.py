@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.charts import CodeTime
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, span, subtract, union
+from diagnose.model.user_files import is_own_file
 from diagnose.pipeline.call_paths import MODULE, frames_of
 from diagnose.tables import Tables
 from diagnose.tables.host import layers

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from diagnose.analyzers.common.locate import is_own_file
 from diagnose.model.arrays import Floats
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.locations import FRAME
+from diagnose.model.user_files import is_own_file
 from diagnose.pipeline.call_paths import MODULE, CallPaths, call_paths
 from diagnose.pipeline.code_phases import code_phases
 from diagnose.tables import Tables

@@ -122,7 +122,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
         with noting("places", notes):
             named = build_tables(capture, capture.attribution, notes)
             found = _with_places(found, named, notes)
-    found = [replace(f, where=tuple(_with_code(t, w) for w in f.where)) for f in found]
+    found = [replace(f, where=_shown(t, f.where)) for f in found]
     recording: dict[str, float] = {}
     with noting(overhead.PROFILER, notes):
         recording = overhead.recorded_in(t, found)
@@ -233,11 +233,16 @@ def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list
     ]
 
 
-def _with_code(t: Tables, where: Where) -> Where:
-    """Return a place with the text of its line, which frames do not have, as far as the capture holds it."""
-    if where.code is not None or where.file is None or where.line is None:
-        return where
-    return replace(where, code=source_line(t, where.file, where.line))
+def _shown(t: Tables, places: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Return each place once: a line with its text, as far as the capture holds it, or an operator."""
+    lines = [
+        replace(w, code=w.code or source_line(t, w.file, w.line))
+        if w.file and w.line
+        else replace(w, file=None, line=None, function=None)
+        for w in places
+    ]
+    named = {w.op for w in lines if w.file}
+    return tuple(dict.fromkeys(w for w in lines if w.file or ((w.op or w.library) and w.op not in named)))
 
 
 def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:

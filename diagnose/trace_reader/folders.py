@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+
 from diagnose.errors import InputError, NotATraceError
-from diagnose.model.capture import Capture, CaptureInfo, Samples
+from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
 from diagnose.model.events import Note, Trace
+from diagnose.model.user_files import is_installed
 from diagnose.trace_reader.documents import SourceText, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
@@ -86,7 +89,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         attribution=_of_rank(attribution, info, []) if timing and attribution else None,
         info=info,
         samples=samples and _samples_from_cwd(samples, info),
-        run=run and replace(run, paths=tuple(_from_cwd(path, info) for path in run.paths)),
+        run=run and _run_from_cwd(run, info),
         lines={(_name_from_cwd(file, info), line): text for (file, line), text in source.lines.items()},
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
         draws={_name_from_cwd(file, info): draws for file, draws in source.draws.items()},
@@ -95,12 +98,23 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     )
 
 
+def _run_from_cwd(run: RunSteps, info: CaptureInfo) -> RunSteps:
+    """Return the run with paths of the user's lines; samples without any are left out."""
+    users = tuple(tuple(at for at in path if not is_installed(at[0])) for path in run.paths)
+    kept = np.array([*map(bool, users), False], bool)[run.path]
+    paths = tuple(_from_cwd(path or whole, info) for path, whole in zip(users, run.paths, strict=True))
+    return replace(run, paths=paths, path=run.path[kept], sampled_ns=run.sampled_ns[kept])
+
+
 def _samples_from_cwd(samples: Samples, info: CaptureInfo) -> Samples:
+    """Return samples in which a line of a library is no place."""
     others = tuple(
         replace(each, places=tuple(at._replace(file=_name_from_cwd(at.file, info)) for at in each.places))
         for each in samples.others
     )
-    return replace(samples, places=_from_cwd(samples.places, info), others=others)
+    users = np.array([*(not is_installed(file) for file, _, _ in samples.places), False], bool)
+    place = np.where(users[samples.place], samples.place, -1).astype(np.int32)
+    return replace(samples, place=place, places=_from_cwd(samples.places, info), others=others)
 
 
 def _from_cwd(places: Sequence[_Place], info: CaptureInfo) -> tuple[_Place, ...]:

@@ -5,14 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.analyzers.common.locate import (
-    enclosing_operators,
-    is_own_file,
-    is_user_file,
-    locate_one,
-    sampled_lines,
-)
+from diagnose.analyzers.common.locate import enclosing_operators, locate_one, sampled_lines
 from diagnose.model.intervals import span
+from diagnose.model.user_files import is_own_file, is_user_file
 from diagnose.pipeline.find import build_tables
 
 
@@ -147,11 +142,13 @@ def test_a_library_stands_beside_the_users_line(r):
     assert where.library == "transformers/models/vit/modeling_vit.py:252 in forward"
 
 
-def test_without_a_line_of_the_users_the_librarys_is_the_place(r):
+def test_without_a_line_of_the_users_the_operator_is_the_place(r):
     r.frame("/venv/lib/python3.11/site-packages/lightning/loop.py(9): run", 0, 1000)
     r.frame("torch/nn/modules/linear.py(114): forward", 60, 290)
+    r.op("aten::linear", 100, 200)
     where = locate_one(r.tables(), 0, 150_000)
-    assert (where.file, where.line, where.library) == ("lightning/loop.py", 9, None)
+    assert (where.file, where.line, where.op) == (None, None, "aten::linear")
+    assert where.library == "lightning/loop.py:9 in run"
 
 
 @pytest.mark.parametrize(
@@ -224,3 +221,76 @@ def test_a_loop_s_head_stands_behind_lines_that_do_something(late):
     late.samples_every(10, 300, 500, ("train.py", 8, "train"), running=1)
     late.samples_every(10, 510, 690, ("log.py", 3, "bar"), running=1)
     assert [where.line for where in late.find("python-stall").where[:2]] == [3, 8]
+
+
+BACKWARD = "autograd::engine::evaluate_function: "
+
+
+@pytest.fixture
+def trained(recording):
+    """Two steps of 1000 µs: model.py's forward calls linear and relu, whose gradients main's line 9 takes."""
+
+    def make(*, frames: bool):
+        r = recording(devices=())
+        for begin in (0, 1000):
+            r.step(1 + begin // 1000, begin, begin + 1000)
+            r.op("aten::linear", begin + 100, begin + 200, sequence=7)
+            r.op("aten::relu", begin + 300, begin + 400, sequence=8)
+            r.op(f"{BACKWARD}ReluBackward0", begin + 500, begin + 600, sequence=8)
+            r.op(f"{BACKWARD}AddmmBackward0", begin + 600, begin + 900, sequence=7)
+            if frames:
+                r.frame("train.py(9): main", begin + 1, begin + 990)
+                r.frame("model.py(20): forward", begin + 50, begin + 450)
+        return r
+
+    return make
+
+
+def of(where):
+    return where.file, where.line, where.function, where.op
+
+
+def test_a_node_of_the_backward_pass_is_placed_at_its_forward(trained):
+    r = trained(frames=True)
+    assert of(locate_one(r.tables(), 0, 1_700_000)) == ("model.py", 20, "forward", f"{BACKWARD}AddmmBackward0")
+
+
+def test_a_function_of_the_users_that_the_backward_pass_calls_is_the_place(trained):
+    r = trained(frames=True)
+    r.frame("scale.py(31): backward", 1610, 1890)
+    assert of(locate_one(r.tables(), 0, 1_700_000)) == ("scale.py", 31, "backward", f"{BACKWARD}AddmmBackward0")
+
+
+@pytest.mark.parametrize(("at", "op"), [(150, "aten::linear"), (700, f"{BACKWARD}AddmmBackward0")])
+def test_an_operator_without_frames_has_those_of_the_same_call_in_the_attribution_window(trained, at, op):
+    capture = trained(frames=False).capture(trained(frames=True))
+    t = build_tables(capture, capture.trace)
+    assert of(locate_one(t, 0, at * 1000)) == ("model.py", 20, "forward", op)
+
+
+def test_which_of_another_number_of_calls_it_is_is_not_known(trained):
+    beside = trained(frames=True)
+    for begin in (0, 1000):
+        beside.op("aten::linear", begin + 420, begin + 440)
+    capture = trained(frames=False).capture(beside)
+    t = build_tables(capture, capture.trace)
+    assert of(locate_one(t, 0, 150_000)) == (None, None, None, "aten::linear")
+    assert of(locate_one(t, 0, 350_000)) == ("model.py", 20, "forward", "aten::relu")
+
+
+@pytest.mark.parametrize("at", [150, 700, 1150])
+def test_the_line_that_was_sampled_during_the_call_in_any_step_takes_the_place_of_the_functions_first(trained, at):
+    r = trained(frames=False)
+    r.sample(1160, ("/src/model.py", 23, "forward"))  # in the second step's linear
+    r.sample(350, ("/src/model.py", 24, "forward"))  # in relu
+    capture = r.capture(trained(frames=True))
+    where = locate_one(build_tables(capture, capture.trace), 0, at * 1000)
+    assert (where.file, where.line, where.function) == ("/src/model.py", 23, "forward")
+
+
+def test_lines_that_differ_during_a_call_are_no_line_of_it(trained):
+    r = trained(frames=False)
+    for time, line in ((1160, 23), (1170, 25)):
+        r.sample(time, ("model.py", line, "forward"))
+    capture = r.capture(trained(frames=True))
+    assert locate_one(build_tables(capture, capture.trace), 0, 150_000).line == 20

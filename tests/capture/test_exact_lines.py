@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from diagnose.capture.record import exact_sampler
+from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.samplers import Samplers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory of processes is read on Linux")
@@ -187,3 +188,12 @@ def test_the_slow_line_among_fast_ones(samplers, function):
     assert samplers.summary["method"] == "memory"
     assert sum(lines.values()) >= ENOUGH / 2
     assert sum(lines[line] for line in slow_lines(function)) > 0.5 * sum(lines.values()), lines
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "torchinductor_ada", "mine"])
+def test_a_package_of_another_environment_is_no_code_of_the_users(samplers, folder):
+    file, names = f"/opt/other/lib/{folder}/x/loop.py", dict[str, object]()
+    exec(compile("def called():\n    sum(range(20_000))", file, "exec"), names)
+    called = names["called"]
+    in_a_window(samplers, called, 20)
+    assert is_users(called.__code__) == any(seen[0] == file for seen in seen_in(samplers)) == (folder == "mine")

@@ -242,3 +242,20 @@ def test_what_an_earlier_version_wrote_is_masked(tmp_path):
     assert capture.info is not None
     assert capture.info.command == ("train.py", "--api-key", "***")
     assert capture.info.notes == ("failed at https://h/?token=***",)
+
+
+def test_a_line_of_a_library_or_of_compiled_code_is_no_place_of_the_sampler(tmp_path):
+    module = ["/opt/torch/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", 1778, "_call_impl"]
+    compiled, own = ["/tmp/torchinductor_ada/3q/c.py", 40, "call"], ["/home/me/project/train.py", 3, "main"]
+    write_capture(tmp_path, steps_file="rank0.steps.json.gz")
+    samples = {"places": [module, compiled, own], "time_ns": [1, 2, 3, 4], "place": [0, 1, 2, -1], "running": [1] * 4}
+    (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(samples).encode()))
+    run = {
+        "began_ns": [0], "took_ns": [9], "state": [0],
+        "paths": [[module, own], [compiled]], "sampled_ns": [5, 6], "path": [0, 1],
+    }  # fmt: skip
+    (tmp_path / "rank0.steps.json.gz").write_bytes(gzip.compress(json.dumps(run).encode()))
+    (capture,) = open_captures([tmp_path])
+    assert capture.samples.place.tolist() == [-1, -1, 2, -1]
+    assert [capture.run.paths[row] for row in capture.run.path.tolist()] == [(tuple(own),)]
+    assert capture.run.sampled_ns.tolist() == [5]

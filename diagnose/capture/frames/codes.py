@@ -8,9 +8,11 @@ from types import CodeType
 from .layout import BYTES_DATA, OBJECT_TYPE, VAR_SIZE, Addresses, Layout
 from .memory import MAX_BYTES, WORD, Memory, UnreadableError, word_at
 
-__all__ = ["Code", "Codes"]
+__all__ = ["PACKAGES", "Code", "Codes"]
 
 MAX_TEXT = 1 << 14  # characters of a path or a name
+# Of packages that lie anywhere (those of another environment, or of the user alone), and of compiled code.
+PACKAGES = ("/site-packages/", "/dist-packages/", "/torchinductor_")
 MAX_CODES = 20_000  # then the table begins anew: a script that makes code as it runs must not fill the memory
 
 
@@ -73,7 +75,7 @@ class Codes:
             raise UnreadableError("It is no code object.")
         table = self._bytes(word_at(data, layout.code_table))
         first = int.from_bytes(data[layout.code_line : layout.code_line + 4], "little", signed=True)
-        users = not file.startswith(self._libraries)
+        users = not file.startswith(self._libraries) and not any(folder in file for folder in PACKAGES)
         return Code(file, name, _lines(size, first, table), size, users=users)
 
     def _text(self, address: int) -> str:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
+from diagnose.capture.frames.codes import PACKAGES
 from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN
 from diagnose.capture.record.other_threads import OWN_THREADS
 from diagnose.capture.record.taken import Taken
@@ -149,7 +150,8 @@ if hasattr(os, "register_at_fork"):
 
 def is_users(code: CodeType) -> bool:
     """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
-    return not code.co_filename.startswith(LIBRARIES)
+    file = code.co_filename
+    return not file.startswith(LIBRARIES) and not any(folder in file for folder in PACKAGES)
 
 
 def _place(frame: FrameType) -> tuple[str, int, str]:
@@ -159,7 +161,13 @@ def _place(frame: FrameType) -> tuple[str, int, str]:
 def _libraries() -> tuple[str, ...]:
     """Return what the files of other people's code begin with."""
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return (*(p + "/" for p in paths if p), str(Path(__file__).resolve().parents[2]) + "/", "<frozen ", "<__array")
+    return (
+        *(p + "/" for p in paths if p),
+        str(Path(__file__).resolve().parents[2]) + "/",
+        "<frozen ",
+        "<__array",
+        "<eval_with_key>",
+    )
 
 
 LIBRARIES = _libraries()

@@ -95,7 +95,7 @@ def script_of(program: Program) -> str:
 
 def own_place(finding: Finding) -> Where | None:
     """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
-    from diagnose.analyzers.common.locate import is_own_file
+    from diagnose.model.user_files import is_own_file
 
     return next((w for w in finding.where if w.file and is_own_file(w.file)), None)
 
@@ -114,7 +114,7 @@ def at_line(place: Where) -> str:
 
 def is_in_a_library(finding: Finding) -> bool:
     """Return whether a library or generated code does it, inside a line of the user's or without one."""
-    place = next((w for w in finding.where if w.file), None)
+    place = next((w for w in finding.where if w.file or w.library), None)
     return place is not None and (place.library is not None or own_place(finding) is None)
 
 
@@ -129,7 +129,7 @@ def is_of_a_hook(finding: Finding) -> bool:
 
 
 def _caller(finding: Finding) -> str:
-    place = next((w for w in finding.where if w.file), None)
+    place = next((w for w in finding.where if w.file or w.library), None)
     return place.caller if place is not None else ""
 
 
