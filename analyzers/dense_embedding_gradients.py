@@ -40,6 +40,7 @@ META = RuleMeta(
     host_order=76,
     legend=Legend("whole embedding tables were updated", "#a8762f"),
     changes=("sparse-embeddings",),
+    host_needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %

@@ -29,6 +29,7 @@ META = RuleMeta(
     order=180,
     legend=Legend("a queued task found no room on the device", "#3fbf8f"),
     changes=("own-device",),
+    needs=("NVML samples",),
 )
 
 

@@ -39,7 +39,7 @@ META = RuleMeta(
     host_order=85,
     legend=Legend("gradients were computed that nothing uses", "#9a6b2f"),
     changes=("detach-inputs",),
-    needs="shapes",
+    needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step
 TITLE = "A backward pass goes on through a model whose gradients are cleared unused"

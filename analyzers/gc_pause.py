@@ -34,6 +34,7 @@ META = RuleMeta(
     changes=("schedule-gc",),
     cause="collection",
     pause="collection",
+    needs=("garbage collections",),
 )
 
 

@@ -40,7 +40,7 @@ META = RuleMeta(
     host_order=82,
     legend=Legend("logits of ignored targets were computed", "#5f7f4a"),
     changes=("gather-labelled-rows",),
-    needs="shapes",
+    needs=("shapes", "contents of tensors"),
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Logits are computed for targets that the loss ignores"

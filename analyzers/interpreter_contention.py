@@ -22,12 +22,13 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.locate import is_own_file, source_line
+from diagnose.analyzers.common.locate import source_line
 from diagnose.model.capture import OtherThread
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import outside_operators
 from diagnose.text.numbers import duration, percent
@@ -42,7 +43,7 @@ META = RuleMeta(
         "Interpreter contention",
         "a thread of the script computes in Python, and the training thread has to wait for it",
     ),
-    needs="samples of the threads",
+    needs=("samples of the threads",),
     changes=("move-to-process",),
 )
 MIN_STEP_SHARE = 0.05  # of the step

@@ -53,6 +53,7 @@ META = RuleMeta(
     kind="kernel",
     order=60,
     changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
+    needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.05  # of the busy time
 MIN_REORDERED = 0.1  # of it: four healthy models copy 5 to 9 % for operators that need it, planted ones 21 to 50 %

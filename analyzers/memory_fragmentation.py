@@ -27,7 +27,7 @@ META = RuleMeta(
     kind="state",
     order=60,
     changes=("expandable-segments",),
-    needs="memory events",
+    needs=("memory events",),
     also=("find-memory", "group-lengths"),
 )
 MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm

@@ -30,7 +30,7 @@ META = RuleMeta(
     order=70,
     changes=("larger-batch",),
     also=("find-batch-size",),
-    needs="memory events",
+    needs=("memory events",),
 )
 TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
 MAX_TAKEN_SHARE = 0.5

@@ -32,7 +32,7 @@ META = RuleMeta(
     kind="state",
     order=50,
     changes=("expandable-segments", "checkpoint-blocks"),
-    needs="memory events",
+    needs=("memory events",),
     also=(
         "accumulate-gradients",
         "offload-activations",

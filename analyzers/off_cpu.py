@@ -33,7 +33,7 @@ META = RuleMeta(
     changes=("wait-elsewhere",),
     cause="between-operators",
     pause="cores",
-    needs="samples of the threads",
+    needs=("samples of the threads",),
     paced_by="host",
 )
 

@@ -40,7 +40,7 @@ META = RuleMeta(
     host_order=84,
     legend=Legend("one-hot rows were multiplied", "#b0588f"),
     changes=("index-lookup",),
-    needs="shapes",
+    needs=("shapes",),
 )
 MIN_STEP_SHARE = 0.03  # of the step, or of the busy time
 MAX_NAMED = 3

@@ -37,7 +37,7 @@ META = RuleMeta(
         "Page faults",
         "memory that was given back to the system comes back page by page in each step",
     ),
-    needs="steps of the whole run",
+    needs=("steps of the whole run",),
     changes=("keep-heap",),
 )
 MIN_STEP_SHARE = 0.1  # of the step

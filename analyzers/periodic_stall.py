@@ -37,7 +37,7 @@ META = RuleMeta(
     kind="run",
     order=10,
     legend=Legend("one step in many was much longer", "#c2577a"),
-    needs="steps of the whole run",
+    needs=("steps of the whole run",),
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
     also=("save-less-often",),
 )

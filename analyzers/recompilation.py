@@ -37,6 +37,7 @@ META = RuleMeta(
     also=("group-lengths",),
     one_off=True,
     cause="compilation",
+    needs=("a second step",),
 )
 
 

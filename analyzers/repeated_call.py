@@ -52,7 +52,7 @@ META = RuleMeta(
     legend=Legend("a module computed the same again", "#7a4fb5"),
     changes=("reuse-result",),
     cause="host-work",
-    needs="shapes",
+    needs=("contents of tensors",),
 )
 MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3

@@ -37,6 +37,7 @@ META = RuleMeta(
     host_order=83,
     legend=Legend("a large tensor was copied to put little behind it", "#8f6b3a"),
     changes=("preallocate",),
+    host_needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.2  # of the busy time: skip connections of a U-Net take 3 to 10 %
 MIN_HOST_SHARE = 0.05  # of the step without a device, of concatenations that copy what is there already

@@ -41,7 +41,7 @@ META = RuleMeta(
     kind="run",
     order=20,
     legend=Legend("the model ran without gradients", "#a06cc9"),
-    needs="steps of the whole run",
+    needs=("steps of the whole run",),
     changes=("batch-rollouts",),
 )
 MIN_RUN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less

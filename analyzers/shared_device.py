@@ -25,7 +25,7 @@ META = RuleMeta(
     kind="state",
     order=40,
     changes=("own-device",),
-    needs="NVML samples",
+    needs=("NVML samples",),
 )
 
 

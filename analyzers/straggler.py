@@ -44,6 +44,7 @@ META = RuleMeta(
     order=10,
     changes=("even-out-ranks", "check-slow-rank", "check-links", "align-pauses", "begin-together"),
     also=("balance-ranks", "local-sgd", "group-lengths"),
+    needs=("all ranks",),
 )
 MIN_STEP_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
@@ -78,7 +79,8 @@ def _late(c: Comparison) -> Finding | None:
     numbers = [c.ranks[i].rank for i in lateness.late]
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
-    once = " in the one recorded step" if c.num_steps == 1 else ""
+    once = f" in {lateness.num_late} of {c.num_steps} steps" if lateness.num_late < c.num_steps else ""
+    once = " in the one recorded step" if c.num_steps == 1 else once
     waits = f"the others wait {duration(c.saved_ns)} a step"
     waiting = _Waiting(
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",

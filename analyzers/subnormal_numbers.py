@@ -45,7 +45,7 @@ META = RuleMeta(
     legend=Legend("the CPU computed with subnormal numbers", "#3f6fb0"),
     changes=("flush-subnormals",),
     cause="host-work",
-    needs="shapes",
+    needs=("shapes", "contents of tensors"),
 )
 MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3

@@ -29,7 +29,7 @@ META = RuleMeta(
     kind="state",
     order=30,
     changes=("lift-the-limit",),
-    needs="NVML samples",
+    needs=("NVML samples",),
 )
 MIN_READINGS = 0.2
 MIN_DROP = 0.1  # of the clock; boards differ by a few per cent among themselves

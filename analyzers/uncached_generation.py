@@ -37,7 +37,7 @@ META = RuleMeta(
     host_order=78,
     legend=Legend("positions were computed again for each token", "#b5533c"),
     changes=("keep-keys",),
-    needs="shapes",
+    needs=("shapes",),
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Each token is generated from all positions again, without a cache of keys and values"

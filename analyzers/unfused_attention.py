@@ -45,6 +45,7 @@ META = RuleMeta(
     host_order=86,
     legend=Legend("attention was written out around a softmax", "#7d6b9e"),
     changes=("fused-attention",),
+    needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
 MIN_HOST_SHARE = 0.05  # of the step without a device: half of it is what the change saves at least

@@ -42,6 +42,7 @@ META = RuleMeta(
     order=90,
     changes=("compile-model",),
     also=("patch-operators", "call-operator"),
+    needs=("shapes",),
 )
 MAX_KINDS = 5  # of chains, among which a bundled operator may be
 MIN_BUSY_SHARE = 0.1  # of the busy time, or of the step: less comes back only in part when a model is compiled

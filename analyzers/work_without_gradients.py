@@ -45,6 +45,7 @@ META = RuleMeta(
     legend=Legend("the script's own functions computed without gradients", "#2f8f6b"),
     changes=("compute-less-often",),
     cause="host-work",
+    host_needs=("stacks",),
 )
 MIN_FUNCTION_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
 MIN_NS = 100_000  # of an operator that computes; a call of a small one takes a tenth of it

@@ -89,6 +89,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "kernels": each(_kernel, d.kernels),
         "checked": each(text, d.checked),
         "not_checked": dict(d.not_checked),
+        "unseen": dict(d.unseen),
         "flops": None if d.flops is None else _flops(d.flops),
         "memory": None if d.memory is None else _memory(d.memory),
         "profiler_overhead": share(d.profiler_overhead),

@@ -101,6 +101,7 @@ def _diagnosis(d: ReportRecord) -> Diagnosis:
         replay_error=d.replay.error_share if d.replay else None,
         host_by_cause=_shares(d.host_by_cause or {}),
         record_again=d.record_again,
+        unseen=d.unseen,
         profiler_overhead=d.profiler_overhead,
         recorded_step_ns=_ns(d.recorded_step_ms or d.step_ms),
         plain_steps=None if d.plain_steps is None else _plain_steps(d.plain_steps),

@@ -185,6 +185,7 @@ class ReportRecord(msgspec.Struct):
     replay: ReplayRecord | None = None
     host_by_cause: dict[Rule, Share | None] | None = None
     record_again: str = ""
+    unseen: dict[str, Annotated[int, Meta(ge=1, le=2**31)]] = {}
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recorded_step_ms: Ms = None
     plain_steps: PlainStepsRecord | None = None

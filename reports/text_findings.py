@@ -77,7 +77,14 @@ def _checked(d: Diagnosis) -> Iterator[RenderableType]:
     for what in dict.fromkeys(d.not_checked.values()):
         rules = ", ".join(rule for rule, missing in d.not_checked.items() if missing == what)
         yield Padding(
-            Text(tr("Not checked, for lack of {what}: {rules}.", what=translated(what), rules=rules), style="dim"),
+            Text(
+                tr(
+                    "Not checked, for lack of {what}: {rules}.",
+                    what=", ".join(map(translated, what.split(", "))),
+                    rules=rules,
+                ),
+                style="dim",
+            ),
             (0, 0, 0, 2),
         )
 

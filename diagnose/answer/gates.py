@@ -12,11 +12,12 @@ from diagnose.model.words import Count, Words
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line
 
-__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "record_again"]
+__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "limit", "record_again"]
 
 MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
 MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown
+MAX_ESTIMATE = 0.5  # of the recorded step, where no steps without the profiler show it
 MIN_OFF_TRIAL = 0.5  # of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3
 
 
@@ -29,6 +30,21 @@ def record_again(d: Diagnosis) -> Words | None:
         if first is not None and first.rule == d.prescriptions[0].rule and not d.prescriptions[0].records_more:
             return Words(first.title.partition(":")[0])
         return Words("Too little of the device's work is in this recording")
+    return None
+
+
+def limit(d: Diagnosis) -> Words | None:
+    """Return what keeps the recording from showing what a change gives to the step, None if nothing does.
+
+    The answer is led by it, and no possible step is shown.
+    """
+    if d.source.world_size > 1 and len(d.ranks) < 2:
+        return Words("One of {num} ranks", {"num": d.source.world_size})
+    if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
+        share = 1 - d.step_ns / d.recorded_step_ns if d.recorded_step_ns > 0 else 0.0
+        return Words("Recording took {share} of the step", {"share": percent(share, 0)})
+    if d.recording_estimate >= MAX_ESTIMATE and d.verdict != "kernel-bound":
+        return Words("Recording took up to {share} of the step", {"share": percent(d.recording_estimate, 0)})
     return None
 
 
@@ -54,7 +70,10 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
         )
         found.append(Words(words, {"share": percent(d.cpu_wait, 0)}))
     if d.source.world_size > 1 and len(d.ranks) < 2:
-        words = "One rank of {num}: what its collectives wait for is not in this recording."
+        words = (
+            "Only 1 of {num} ranks: waiting for others cannot be told from transfer, and no possible step is shown. "
+            "Pass the traces of all ranks."
+        )
         found.append(Words(words, {"num": d.source.world_size}))
     return [*found, *([] if again else _of_answer(d))]
 
@@ -73,6 +92,11 @@ def _of_recording(d: Diagnosis) -> list[Words]:
         return [Words(words, {"step": duration(d.step_ns), "added": duration(added)})]
     if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound":
         words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
+        if d.recording_estimate >= MAX_ESTIMATE:
+            words = (
+                "Recording takes the host up to {share} of the step: no possible step is shown. Record without stacks, "
+                "or with diagnose trace, which also times steps without the profiler."
+            )
         if d.source.found_steps_by == "none":
             words = "Recording takes the host up to {share} of its time: what the host takes is less without it."
         return [Words(words, {"share": percent(d.recording_estimate, 0)})]

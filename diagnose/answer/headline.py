@@ -24,21 +24,31 @@ MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
 SAME = 0.05  # of the step: a cost and a saving that differ by less are one number
 
 
-def headline(d: Diagnosis, again: Words | None) -> Words:
-    """Return the answer; ``again`` states why the recording cannot be relied on, None if it can."""
+def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> Words:
+    """Return the answer.
+
+    Args:
+        d: the diagnosis.
+        again: why the recording cannot be relied on, None if it can.
+        limit: what keeps it from showing the possible step, which leads the answer; None if nothing does.
+    """
     if again is not None:
         why = lower_first(re.split("[:：]", english(again).rstrip(".。"), maxsplit=1)[0])
         return _fitted(Words("Record again first: {why}"), "why", why)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
-        return _little(d)
+        little = _little(d)
+        return little if limit is None else Words("{limit}: {what}", {"limit": limit, "what": little})
     j = d.job
     if finding.rule == LATE_RANKS and j is not None and j.begins_late is not None and not j.late_ranks:
         values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
         return Words("The ranks wait for rank {num}, which begins its step {time} late", values)
     title, share = finding.title.strip().rstrip(".。"), _share(d, finding)
+    lead = Words("{limit}: {what}", {"limit": limit}) if limit is not None else None
     if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
-        return _fitted(_late(j), "what", lower_first(title), share)
+        lead = _late(j)
+    if lead is not None:
+        return _fitted(lead, "what", lower_first(title), share)
     return _fitted(Words("{what}"), "what", title[:1].upper() + title[1:], share)
 
 
@@ -53,12 +63,30 @@ def _late(j: Job) -> Words:
 
 
 def _little(d: Diagnosis) -> Words:
-    """Return how little there is to gain, and what the step consists of."""
+    """Return how little there is to gain, or that what was recorded does not show it, and what the step consists of."""
     start = Words("Little to gain")
     if d.ignored:
         start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
     elif not d.findings:
         start = Words("Nothing to fix")
+    if not d.unseen:
+        return _of_step(d, start)
+    several = [_of_step(d, _found_without(d, num)) for num in (2, 1)]
+    return next((words for words in several if len(english(words).split()) <= MAX_WORDS), several[-1])
+
+
+def _found_without(d: Diagnosis, most: int) -> Words:
+    """Return that nothing or little was found, and which records are missing that may hide an answer."""
+    names = [Words(name) for name in list(d.unseen)[:most]]
+    if len(names) == 1:
+        words = "Little found without {records}" if d.findings else "Nothing found without {records}"
+        return Words(words, {"records": names[0]})
+    words = "Little found without {records} and {last}" if d.findings else "Nothing found without {records} and {last}"
+    return Words(words, {"records": names[0], "last": names[1]})
+
+
+def _of_step(d: Diagnosis, start: Words) -> Words:
+    """Return what the step consists of, after a start."""
     if d.queue is None:
         return _little_of_host(d, start)
     step = duration(d.step_ns)
@@ -85,9 +113,11 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
         words = "{start}: no other rule found avoidable time in the {step} step"
     elif (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY:
         words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
-        start = Words("Little found") if d.findings else Words("Nothing found")
     elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY:
         words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
+    if share and d.unseen:
+        words = words.rpartition(", ")[0]
+    elif share:
         start = Words("Little found") if d.findings else Words("Nothing found")
     return Words(words, {"start": start, "step": duration(d.step_ns), "share": percent(share, 0)})
 
@@ -134,6 +164,11 @@ def checked(d: Diagnosis) -> Words | None:
     if not d.checked:
         return None
     missing = Words("; {rules} lacked data", {"rules": Count(len(d.not_checked), "rule")}) if d.not_checked else ""
+    if d.unseen:
+        each = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
+        listed = ", ".join(f"{{{key}}} ({num})" for key, num in zip(each, d.unseen.values(), strict=True))
+        values = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
+        missing = Words("; {rules} lacked data, most of all {listed}", values)
     found = Words("none matched 1 % of the step or more")
     if d.findings and d.step_ns > 0:
         most = max(d.findings, key=lambda f: f.lost_ns)

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import Card, Prediction, cards, late_rank, possible_step, predictions
-from diagnose.answer.gates import MAX_OVERHEAD, cautions, command, record_again
+from diagnose.answer.gates import cautions, command, limit, record_again
 from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
@@ -80,7 +80,8 @@ def answer(d: Diagnosis) -> Answer:
     shown = () if why is not None else cards(d, each)
     measured = None if why is not None else _proven(d)
     after, num = measured or possible_step(d, shown)
-    if measured is None and (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
+    limited = limit(d)
+    if measured is None and limited is not None:
         after = None
     pill, meaning, tone = _pill(d, is_known=why is None)
     tried = _to_try(d) if why is None else None
@@ -88,7 +89,7 @@ def answer(d: Diagnosis) -> Answer:
         pill=Words(pill),
         meaning=Words(meaning),
         tone=tone,
-        headline=headline(d, why),
+        headline=headline(d, why, limited),
         now_ns=d.step_ns,
         after=after,
         num_changes=num,
@@ -151,6 +152,8 @@ def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
 
 def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
     pill, meaning, tone = _PILLS[d.verdict]
+    if "device records" in d.unseen:
+        pill, meaning = "No GPU records", "the GPU worked, and the recording holds none of it"
     p = d.partition
     if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
         pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"

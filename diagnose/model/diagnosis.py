@@ -262,7 +262,8 @@ class Diagnosis:
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
     checked: tuple[str, ...] = ()  # the rules that were applied
-    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it
+    not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it, ", " between
+    unseen: Mapping[str, int] = field(default_factory=dict)  # what it lacks that may hide an answer: rules that need it
     legends: Mapping[str, Legend] = field(default_factory=dict)  # label and colour of each cause
     also_possible: tuple[Prescription, ...] = ()  # further changes for the findings, whose gain is not predicted
     to_try: tuple[str, ...] = ()  # ids of further changes that no recording judges and a trial may

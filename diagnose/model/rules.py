@@ -10,6 +10,8 @@ __all__ = [
     "FREES_HOST",
     "HOST_WORK",
     "LATE_RANKS",
+    "OF_PAUSES",
+    "OF_WORK",
     "OUTSIDE",
     "TAKES_LEAD",
     "WORK",
@@ -22,15 +24,25 @@ __all__ = [
 ]
 
 Records: TypeAlias = Literal[
-    "",
     "shapes",
     "shapes on a known device",
+    "contents of tensors",
+    "stacks",
+    "garbage collections",
     "memory events",
     "NVML samples",
     "samples of the threads",
     "steps of the whole run",
+    "a second step",
+    "device records",
+    "all ranks",
 ]
-"""What a recording must hold for a rule to see anything, beside operators and device tasks."""
+"""What a recording must hold for a rule to see all that it looks for, besides operators and device tasks."""
+
+OF_WORK: frozenset[Records] = frozenset({"shapes", "shapes on a known device", "stacks"})
+"""Records that show whether operators and kernels do more than they need to."""
+OF_PAUSES: frozenset[Records] = frozenset({"garbage collections", "samples of the threads"})
+"""Records that show what a thread does between operators."""
 
 
 RuleKind: TypeAlias = Literal["trust", "idle", "kernel", "state", "run", "rank"]
@@ -111,5 +123,6 @@ class RuleMeta:
     paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
     cause: Cause = "tasks"
     pause: Pause = ""  # what helps where it pauses one rank after the other
-    needs: Records = ""
+    needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
+    host_needs: tuple[Records, ...] = ()  # the same, where there is no device
     fallback: bool = False  # takes the idle time that no other rule claims

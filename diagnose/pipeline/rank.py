@@ -28,7 +28,8 @@ from diagnose.pipeline.prescriptions import one_compilation, with_break_even, wo
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
-from diagnose.pipeline.trust import is_incomplete, missing_records, why_unusable
+from diagnose.pipeline.trust import is_incomplete, lacks_device, why_unusable
+from diagnose.pipeline.unseen import missing_records, not_looked, unseen
 from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
@@ -79,7 +80,12 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
     shares = _shares(t)
     valued = _valued(rank, draw=draw, alone=alone)
     judged = _judged(rank, valued, shares)
-    missing = missing_records(t)
+    rules = [rule.META for rule in applied_rules(t)]
+    rules += [] if t.trace.world_size <= 1 or not alone else [rule.META for rule in analyzers.RANK_RULES]
+    missing = missing_records(t, alone=alone)
+    left_out = not_looked(t, rules, missing, lacks_device=lacks_device(t))
+    named = {f.rule for f in valued.findings}
+    computing = judged.partition.compute if judged.partition is not None else shares.get(analyzers.WORK, 0.0)
 
     diagnosis = Diagnosis(
         verdict=judged.verdict,
@@ -105,8 +111,9 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
-        checked=tuple(rule.META.id for rule in applied_rules(t) if rule.META.needs not in missing),
-        not_checked={rule.META.id: rule.META.needs for rule in applied_rules(t) if rule.META.needs in missing},
+        checked=tuple(rule.id for rule in rules if rule.id not in left_out),
+        not_checked={rule: ", ".join(lacking) for rule, lacking in left_out.items() if rule not in named},
+        unseen=unseen(t, left_out, shares, computing),
         profiler_overhead=rank.recorded_ns / t.steps.step_ns - 1 if rank.is_measured else None,
         plain_steps=part("plain-steps", plain_steps),
         passes_per_update=part("backward-passes", passes_per_update),

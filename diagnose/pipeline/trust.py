@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
 from diagnose.analyzers import lost_records, warm_up
+from diagnose.answer.ranking import HOST_FLOOR
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.events import Kind, Note
-from diagnose.model.intervals import distinct
-from diagnose.model.records import as_facts
-from diagnose.model.rules import Records
+from diagnose.model.intervals import distinct, total
 from diagnose.pipeline.overhead import PROFILER, estimate_note, variation_note
+from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
@@ -26,18 +26,18 @@ from diagnose.tables.impossible_times import (
     overlap_share,
 )
 from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
-from diagnose.tables.names import matching, rows_of
+from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
-from diagnose.tables.roofline import gpu_spec
 from diagnose.text.numbers import percent, plural
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["is_incomplete", "is_scanty", "missing_records", "trust_notes", "why_unusable"]
+__all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
 
 LOST: Final = lost_records.META.id
 COLD: Final = warm_up.META.id
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
+MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
@@ -47,17 +47,29 @@ EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a m
 
 def is_scanty(t: Tables) -> bool:
     """Return whether the recording holds too little device work for any claim of its own."""
-    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _repeats(t)
+    return t.device_id >= 0 and len(t.tasks.start) < MIN_TASKS and not _is_whole(t)
 
 
-def _repeats(t: Tables) -> bool:
-    """Return whether marked steps launch the same tasks one after the other: then they are whole, however few tasks."""
-    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any():
+def _is_whole(t: Tables) -> bool:
+    """Return whether several marked steps hold all that they launch, however little: a task for each launch."""
+    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any() or len(launches_without_task(t)):
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[t.tasks.launch], side="right") - 1
-    names = t.trace.events.name[t.tasks.row]
-    first, *others = (names[step == i].tolist() for i in range(t.steps.num))
-    return bool(first) and all(other == first for other in others)
+    return len(distinct(step[step >= 0])) == t.steps.num
+
+
+def lacks_device(t: Tables) -> bool:
+    """Return whether a device worked and nothing of it is in the file: work was queued, or waited for."""
+    if t.device_id >= 0 or accelerator_of(t.trace.names):
+        return False
+    info, (start, end) = t.capture.info, t.steps.window
+    if len(launches_without_task(t)) or (info is not None and _is_on_gpu(info.optimizer.devices)):
+        return True
+    return total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
+
+
+def _is_on_gpu(devices: Iterable[str]) -> bool:
+    return any(device.partition(":")[0] == "cuda" for device in devices)
 
 
 def is_incomplete(t: Tables) -> bool:
@@ -72,25 +84,16 @@ def why_unusable(t: Tables) -> str:
     """Return why the file cannot carry an answer, however much it holds; "" where it may."""
     if t.trace.cut:
         return "The file is cut off: copy or record it again."
+    if lacks_device(t):
+        return "The device's records are missing: the GPU worked, and none of its tasks is in the file."
     if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
         return "The times of this file cannot be true: tasks of one stream overlap."
     if crossing(t).share > MAX_CROSSING_SHARE:
         return "The times of this file cannot be true: calls of one thread cross each other."
-    return ""
-
-
-def missing_records(t: Tables) -> frozenset[Records]:
-    """Return what the recording does not hold, and rules would need."""
-    info = t.capture.info
-    held: dict[Records, bool] = {
-        "shapes": _has_shapes(t),
-        "shapes on a known device": _has_shapes(t) and gpu_spec(t) is not None,
-        "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
-        "NVML samples": info is not None and bool(as_facts(info.nvml)),
-        "samples of the threads": t.capture.samples is not None,
-        "steps of the whole run": t.capture.run is not None,
-    }
-    return frozenset(name for name, there in held.items() if not there)
+    start, end = t.steps.window
+    if t.causes.totals().get(COLD, 0) > MAX_COLD_SHARE * (end - start):
+        return "The recording is of a cold start"
+    return "Only a few device tasks are in this recording" if is_scanty(t) else ""
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
@@ -174,7 +177,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
         )
     yield from _of_clocks(t)
     yield from _of_mode(t)
-    if not _has_shapes(t):
+    if not has_shapes(t):
         yield Note(
             "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
             "Profile with record_shapes=True."
@@ -213,11 +216,6 @@ def _of_clocks(t: Tables) -> Iterator[Note]:
         )
 
 
-def _has_shapes(t: Tables) -> bool:
-    traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
-    return any(bool((trace.events.shapes >= 0).any()) for trace in traces)
-
-
 def _without_device(t: Tables) -> Iterator[Note]:
     accelerator = accelerator_of(t.trace.names)
     if accelerator:
@@ -226,13 +224,16 @@ def _without_device(t: Tables) -> Iterator[Note]:
             "and waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
         )
         return
-    num = len(launches_without_task(t))
     listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
-    if num:
+    calls = len(t.in_window(rows_of(t.trace, Kind.RUNTIME)))
+    if calls and lacks_device(t):
         yield Note(
-            f"The file has {num} launches but no device task{listed}: the profiler did not record the device. "
-            "Profile with ProfilerActivity.CUDA.",
+            f"The file has {plural(calls, 'call')} of the GPU's runtime but no device task{listed}: ProfilerActivity."
+            "CUDA was on, and the device's records were lost. Close other profilers of this GPU, such as Nsight or "
+            "DCGM, and in a container allow CUPTI (--cap-add=SYS_ADMIN).",
             LOST,
         )
+    elif lacks_device(t) or t.trace.devices:
+        yield Note(f"The file has no device task{listed}. If the GPU was used, profile with ProfilerActivity.CUDA.")
     else:
-        yield Note(f"The file has no device task{listed}: only the host can be diagnosed.")
+        yield Note("The file has no device task: only the host can be diagnosed.")

@@ -12,7 +12,7 @@ from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STE
 from diagnose.tables.steps import COLD_CALL_NS
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["COMPILE", "allocations", "code_loads", "collections", "compile_frames", "recurs"]
+__all__ = ["COMPILE", "allocations", "can_recur", "code_loads", "collections", "compile_frames", "recurs"]
 
 
 _COPY_OR_GRAPH = lazy_pattern(r"Memcpy|Memset|GraphLaunch")
@@ -62,19 +62,28 @@ def compile_frames(t: Tables) -> Rows:
     return t.calls(COMPILE, Kind.ANNOTATION, Kind.PYTHON, Kind.OP)
 
 
+def can_recur(t: Tables) -> bool:
+    """Return whether the recording is long enough to tell what recurs: two steps, or three updates of the optimizer."""
+    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_UPDATES
+
+
+def _updates(t: Tables) -> Rows:
+    return t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+
+
 def recurs(t: Tables, rows: Rows) -> bool:
     """Return whether the given calls show in enough of the steps to be part of every step.
 
     Where steps are not marked, the optimizer's steps part them.
     """
+    if not can_recur(t):
+        return False
     if not t.steps.marked:
-        updates = t.in_window(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+        updates = _updates(t)
         num = len(updates)
         ends = np.sort(t.trace.events.end[updates], kind="stable")
         step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
-        return num >= MIN_UPDATES and len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
-    if t.steps.num < 2:
-        return False
+        return len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
     return len(distinct(inside)) >= max(2.0, MIN_STEP_SHARE * t.steps.num)

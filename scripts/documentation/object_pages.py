@@ -43,14 +43,20 @@ def titles_of_changes() -> dict[str, str]:
     return {name: change.title for name, change in CHANGES.items()}
 
 
+def _needs(meta: RuleMeta) -> str:
+    """Return what the recording must hold for a rule, "" if operators and device tasks are enough."""
+    on_host = f"{', '.join(meta.host_needs)} (without a device)" if meta.host_needs else ""
+    return ", ".join(filter(None, (*meta.needs, on_host)))
+
+
 def _rule(page: RulePage, meta: RuleMeta) -> Iterator[str]:
     yield f"# {page.id}\n\n**{page.page.summary}**\n"
     in_charts = f", «{meta.legend.label}» in charts" if meta.legend.label else ""
     yield f'<p class="rule-kind">{_colour(meta)}A rule about {KINDS[page.kind]}{in_charts}.</p>\n'
     for heading, text in page.page.sections:
         yield f"## {heading}\n\n{text}\n"
-    if meta.needs:
-        yield f"## What a recording must hold\n\n{meta.needs[0].upper()}{meta.needs[1:]}.\n"
+    if needs := _needs(meta):
+        yield f"## What a recording must hold\n\n{needs[0].upper()}{needs[1:]}.\n"
     titles = titles_of_changes()
     for heading, ids in (("Changes", meta.changes), ("Also possible", meta.also)):
         if ids:
