@@ -172,7 +172,7 @@ def checked(d: Diagnosis) -> Words | None:
     found = Words("none matched 1 % of the step or more")
     if d.findings and d.step_ns > 0:
         most = max(d.findings, key=lambda f: f.lost_ns)
-        values = {"share": percent(most.share_of(d.step_ns)), "rule": most.rule}
-        found = Words("the largest finding takes {share}: {rule}", values)
+        largest = {"share": percent(most.share_of(d.step_ns)), "rule": most.rule}
+        found = Words("the largest finding takes {share}: {rule}", largest)
     values = {"rules": Count(len(d.checked), "rule"), "found": found, "missing": missing}
     return Words("{rules} checked, {found}{missing}.", values)

@@ -142,7 +142,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     is one thread's time, of which no more is saved than lost. Where launches are not linked to tasks, or much of the
     idle time has no cause, the graph does not show what holds the device, and nothing is returned.
     """
-    base, relief = replay_base(t), {}
+    base = replay_base(t)
+    relief: dict[str, float] = {}
     if launches_unlinked(t.tasks) or _hides_causes(t):
         return {}
     # A device needs its pauses between tasks: what a change of theirs saves is all that can go.
