@@ -44,10 +44,11 @@ def job_sentences(j: Job) -> Iterator[str]:
     elif j.taking_turns:
         who = ", ".join(map(str, j.taking_turns[:8]))
         yield tr("Ranks {who} are late in turns: a step waits {saved}.", who=who, saved=duration(j.saved_ns))
-    elif _are_compared(j) and len(j.steps) == 1:
-        yield tr("No rank is late in the recorded step.")
     elif _are_compared(j):
-        yield tr("No rank is late in most steps.")
+        yield from _waiting(j)
+    if j.num_unmatched:
+        num = plural(j.num_unmatched, "collective")
+        yield tr("{num} could not be compared between ranks; who is late there is not known.", num=num)
     if j.begins_late is not None:
         yield tr(
             "Rank {num} begins its first step {time} late; the first collective takes {share} of all waiting for it.",
@@ -73,18 +74,34 @@ def _late(j: Job) -> Iterator[str]:
     if j.cause:
         why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
     shown = {"who": who, "late": late, "why": why}
+    if len(j.steps) > 1:
+        shown |= {"num": str(j.num_late), "steps": plural(len(j.steps), "step")}
     if several and len(j.steps) == 1:
         yield tr("Ranks {who} are late in the recorded step, by {late}{why}.", **shown)
     elif several:
-        yield tr("Ranks {who} are late in most steps, by {late}{why}.", **shown)
+        yield tr("Ranks {who} are late in {num} of {steps}, by {late}{why}.", **shown)
     elif len(j.steps) == 1:
         yield tr("Rank {who} is late in the recorded step, by {late}{why}.", **shown)
     else:
-        yield tr("Rank {who} is late in most steps, by {late}{why}.", **shown)
+        yield tr("Rank {who} is late in {num} of {steps}, by {late}{why}.", **shown)
     if several:
         yield tr("A step would be {saved} shorter with them no later.", saved=saved)
     else:
         yield tr("A step would be {saved} shorter with it no later.", saved=saved)
+
+
+def _waiting(j: Job) -> Iterator[str]:
+    """Yield what ranks wait for each other if none is late, and for which of them most."""
+    most = max(j.rows, key=lambda row: row.blame_share, default=None)
+    if most is None or not j.saved_ns:
+        yield tr("No rank waits for another one.")
+        return
+    yield tr(
+        "Ranks wait {time} a step for others, in the mean; {share} of it is for rank {num}.",
+        time=duration(j.saved_ns),
+        share=percent(most.blame_share, 0),
+        num=most.rank,
+    )
 
 
 def _are_compared(j: Job) -> bool:

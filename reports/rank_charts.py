@@ -114,7 +114,7 @@ def lateness_chart(j: Job, step_ns: float) -> Markup | None:
     late = [r.rank for r in rows if r.rank in j.late_ranks]
     svg = Svg(
         tr(
-            "Lateness of {ranks} in each of {steps}, the worst first; late in most: {late}.",
+            "Lateness of {ranks} in each of {steps}, the worst first; late: {late}.",
             ranks=plural(len(rows), "rank"),
             steps=plural(num, "step"),
             late=", ".join(map(str, late)) or tr("none"),

@@ -120,7 +120,7 @@ class Job:
     steps: tuple[int, ...]  # their numbers: the columns of the heat map
     rows: tuple[RankRow, ...] = ()
     arrivals: tuple[str, ...] = ()  # the collectives of the middle step that arrivals_ns are of, in their order
-    late_ranks: tuple[int, ...] = ()  # late in most steps
+    late_ranks: tuple[int, ...] = ()  # for which the others wait
     late_ns: float = 0.0
     saved_ns: float = 0.0  # what a step is shorter where they come when the next latest does
     cause: str = ""  # a rule, a phase of computing, slower-device, -host, -rank or -kernel, more-work; "": not known
@@ -136,3 +136,7 @@ class Job:
     differences: tuple[tuple[str, float], ...] = ()  # cause, ns a step more than the equals; the largest first
     num_rows: int = 0  # that there would be of all ranks: more than ``rows`` where these are the worst only
     aligned: AlignedStep | None = None  # a middle step of the late rank, or the slowest, the median and the fastest
+    num_late: int = 0  # steps in which the latest of late_ranks is late
+    num_unmatched: int = 0  # collectives that could not be compared: who is late in them is not known
+    num_late: int = 0  # steps in which the latest of late_ranks is late
+    num_unmatched: int = 0  # collectives that could not be compared: who is late in them is not known

@@ -108,7 +108,7 @@ def _saved_without_late(
     found = comparison.without_late
     if found is None:
         raise UsageError(
-            f"No rank is late in most steps of this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
+            f"No rank is late in this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
             "shows what the ranks wait for."
         )
     _check(found.error, f"{LATE_RANKS} cannot be taken away")

@@ -15,26 +15,29 @@ __all__ = ["blamed"]
 MIN_SHARE = 0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
 
 
-def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, num_ranks: int) -> Floats:
-    """Return what the others waited for each rank, ns.
+def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, shape: tuple[int, int]) -> Floats:
+    """Return what the others waited for each rank in each step, ns.
 
-    Where a rank comes last because it had waited in another group before, in the same step, what the others wait for it
-    is for the rank that it had waited for: as far as it has waited longer for that one than they have.
+    ``step`` is the column of each part's step, ``shape`` how many ranks and steps there are. Where a rank comes last
+    because it had waited in another group before, in the same step, what the others wait for it is for the rank that it
+    had waited for: as far as it has waited longer for that one than they have.
     """
+    num_ranks = shape[0]
+    blame: Floats = np.zeros(shape)
     if not matches.num:
-        return np.zeros(num_ranks)
+        return blame
     is_last = np.flatnonzero(waits == 0)
     last = matches.rank[is_last[grouped(matches.match[is_last]).first]]
     by_match = np.add.reduceat(exposed, matches.first)
-    blame: Floats = np.bincount(last, by_match, minlength=num_ranks).astype(np.float64)
+    np.add.at(blame, (last, step[matches.first]), by_match)
     members = {group.members for group in matches.groups}
     if len(members) < 2:
         return blame
-    followed = np.flatnonzero(blame >= MIN_SHARE * blame.sum())
+    followed = np.flatnonzero(blame.sum(axis=1) >= MIN_SHARE * blame.sum())
     column = np.full(num_ranks, -1)
     column[followed] = np.arange(len(followed))
     until = np.append(matches.first[1:], len(matches.rank))
-    blame = np.zeros(num_ranks)
+    blame[:] = 0.0
     delayed = np.zeros((num_ranks, len(followed)))  # by whom each rank was made late in this step, ns
     now = np.full(num_ranks, -1)
     for match in _in_order(matches):
@@ -45,8 +48,8 @@ def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, num_ranks
         more = np.maximum(delayed[culprit] - delayed[ranks], 0.0)
         passed = more * np.minimum(waited / np.maximum(more.sum(axis=1), 1.0), 1.0)[:, None]
         own = np.maximum(waited - passed.sum(axis=1), 0.0)
-        blame[followed] += passed.sum(axis=0)
-        blame[culprit] += own.sum()
+        blame[followed, step[parts.start]] += passed.sum(axis=0)
+        blame[culprit, step[parts.start]] += own.sum()
         delayed[ranks] += passed
         if column[culprit] >= 0:
             delayed[ranks, column[culprit]] += own

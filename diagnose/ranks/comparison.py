@@ -47,10 +47,14 @@ class Comparison:
 
     @property
     def saved_ns(self) -> float:
-        """Return what a step is shorter if the late ranks were as their equals; of ranks in turns, what is waited."""
-        replayed = self.without_late
-        is_sound = replayed is not None and abs(replayed.error) <= MAX_REPLAY_ERROR
-        return replayed.saved_ns if replayed is not None and is_sound else self.lateness.saved_ns
+        """Return what a step is shorter if the late ranks were as their equals; of ranks in turns, what is waited.
+
+        It is no more than the latest is late by, mean of all steps: the replay leaves out the first one.
+        """
+        replayed, late = self.without_late, self.lateness
+        if replayed is None or abs(replayed.error) > MAX_REPLAY_ERROR:
+            return late.saved_ns
+        return min(replayed.saved_ns, float(np.nanmean(np.maximum(late.excess[late.late[0]], 0.0))))
 
     @property
     def num_steps(self) -> int:
@@ -74,7 +78,7 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
     times = with_hosts(times, waits, roles_of(ranks))
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     slow = slow_group(ranks, matches, step_ns) if matches.num else None
-    lateness = lateness_of(ranks, times, waits, matches)
+    lateness = lateness_of(ranks, times, waits, matches, same_links=slow is None)
     reason = Reason()
     if lateness.late:
         reason = reason_of(ranks, times, lateness, traits)
@@ -158,6 +162,8 @@ def job_of(c: Comparison) -> Job:
         num_rows=len(ranks),
         arrivals=arrivals,
         late_ranks=tuple(sorted(number[i] for i in late.late)),
+        num_late=late.num_late,
+        num_unmatched=c.matches.num_unmatched + c.matches.num_disagreeing,
         late_ns=late.late_ns,
         saved_ns=c.saved_ns,
         cause=c.reason.cause,

@@ -1,13 +1,15 @@
-"""Who is late: a rank whose own time, up to the end of a step's last collective, exceeds that of its equals.
+"""Who is late: the rank for which the others wait, as its own time up to a step's last collective exceeds its equals'.
 
 From the end of one step's last collective to the end of the next one's takes all ranks equally long. What of it a rank
 does not spend in collectives is its own time; a rank with more of it than its equals makes the others wait for as long.
-No common clock is needed, nor does it matter through which groups the waiting was handed on.
+No common clock is needed, nor does it matter through which groups the waiting was handed on. Where own times vary too
+much to show it, or a rank has no equals, the waiting itself does: most of it is for one rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -32,11 +34,12 @@ OUTLIERS = 0.05  # of the steps of a rank that is not late lie beyond it: hosts 
 MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps
 FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20: as Student's t at 1 in 100
 MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
+MIN_AWAITED_SHARE = 2 / 3  # of the waiting, for one rank: it is the late one; pauses in turn reach 3/5 of two ranks
 MIN_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
-MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less nothing is said of ranks that take turns
+MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
 MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
 MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
@@ -52,7 +55,8 @@ class Lateness:
     """Who comes late, by how much; ranks are indices in the list of ranks."""
 
     excess: Floats  # [rank, step]: own time less the median of the others of its role, ns; NaN: not known
-    late: tuple[int, ...] = ()  # the latest first; () where none is late in most steps
+    late: tuple[int, ...] = ()  # the latest first
+    num_late: int = 0  # steps in which the latest is late
     late_ns: float = 0.0  # by which the latest is late in a step
     saved_ns: float = 0.0  # what a step is shorter if they come when the next latest does
     begins_late: int | None = None  # the rank for whose late begin the others wait in the first collective
@@ -62,8 +66,13 @@ class Lateness:
     sigmas: float = 0.0
 
 
-def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matches: Matches) -> Lateness:
-    """Return who is late: the same rank in most steps, by more than ranks and steps differ anyway."""
+def lateness_of(
+    ranks: Sequence[RankProfile], times: Times, waits: Waits, matches: Matches, *, same_links: bool = True
+) -> Lateness:
+    """Return who is late: by more than ranks and steps differ anyway, or for whom the others wait most.
+
+    Without ``same_links`` a group of ranks transfers more slowly than others, and who waits for it shows nobody late.
+    """
     roles = roles_of(ranks)
     excess = _excess(times.own, roles)
     step_ns = float(np.median([p.step_ns for p in ranks]))
@@ -72,9 +81,11 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
     begins_late, begins_ns = _begins_late(times, waits, step_ns)
     usual = _median_steps(excess)
     order = [i for i in np.argsort(-np.nan_to_num(usual, nan=-np.inf)).tolist() if not np.isnan(usual[i])]
-    found = Lateness(excess, begins_late=begins_late, begins_late_ns=begins_ns)
+    awaited = _awaited(waits, matches, step_ns) if same_links else None
+    found = _in_turns(excess, waits, step_ns)
+    found = replace(found, begins_late=begins_late, begins_late_ns=begins_ns)
     if not order:
-        return found
+        return found if awaited is None else _by_waiting(found, waits, awaited, step_ns)
     worst = order[0]
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
     equals = [i for i in order if roles[i] == roles[worst] and i not in late]
@@ -92,17 +103,61 @@ def lateness_of(ranks: Sequence[RankProfile], times: Times, waits: Waits, matche
         and _in_most_steps(excess[worst], least_ns if is_slower else min(usual[worst] / 2, each_ns))
         and waited >= MIN_WAITED_SHARE * usual[worst]
     )
-    if is_late:
-        return Lateness(excess, tuple(late), float(usual[worst]), saved, begins_late, begins_ns, sigmas=float(sigmas))
+    if is_late and (awaited is None or awaited in late):
+        num_late = int((np.nan_to_num(excess[worst]) >= min(usual[worst] / 2, least_ns)).sum())
+        times_of_late = {"late_ns": float(usual[worst]), "saved_ns": saved, "sigmas": float(sigmas)}
+        return replace(found, late=tuple(late), num_late=num_late, in_turns=False, taking_turns=(), **times_of_late)
+    return found if awaited is None else _by_waiting(found, waits, awaited, step_ns)
+
+
+def _in_turns(excess: Floats, waits: Waits, step_ns: float) -> Lateness:
+    """Return who is waited for if no rank is late: some in turns, where they are waited for long enough."""
     turns = _taking_turns(waits)
-    mean_ns = float(waits.attributed_ns.sum()) / max(len(ranks) * len(times.steps), 1)
-    return Lateness(
-        excess,
-        begins_late=begins_late,
-        begins_late_ns=begins_ns,
-        in_turns=len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns,
-        taking_turns=turns,
-        saved_ns=mean_ns,
+    mean_ns = _mean_waiting(waits)
+    is_much = len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns
+    return Lateness(excess, in_turns=is_much, taking_turns=turns, saved_ns=mean_ns)
+
+
+def _mean_waiting(waits: Waits) -> float:
+    """Return what the mean rank waits in a step, but for a late begin of the window, ns."""
+    return float(waits.attributed.sum()) / max(waits.attributed.size, 1)
+
+
+def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
+    """Return the rank for which the others wait, None where that is no single one, or they hardly wait.
+
+    Little waiting shows it if the rank is waited for most in more steps than one of equal ranks would be by chance.
+    Stages of a pipeline wait for each other by design.
+    """
+    waited = waits.attributed
+    if any(kind.purpose == "pipeline" for kind in matches.kinds) or not waited.sum():
+        return None
+    worst = int(waits.attributed_ns.argmax())
+    if waits.attributed_ns[worst] < MIN_AWAITED_SHARE * waited.sum():
+        return None
+    mean_ns, most = _mean_waiting(waits), waited.argmax(axis=0)[waited.sum(axis=0) > 0]
+    is_steady = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited)) <= MAX_BY_CHANCE
+    least = MIN_STEP_SHARE if is_steady else MIN_TURNS_SHARE
+    return worst if mean_ns >= least * step_ns else None
+
+
+def _by_waiting(found: Lateness, waits: Waits, late: int, step_ns: float) -> Lateness:
+    """Return the rank as late for which the others wait: by what each of them waits for it."""
+    others = np.flatnonzero(waits.all_by_step.sum(axis=1) > 0)
+    others = others[others != late]
+    each = waits.attributed[late] / max(len(others), 1)
+    excess = found.excess.copy()
+    excess[late] = np.where(np.isnan(excess[late]), each, np.maximum(excess[late], each))
+    saved = np.minimum(each, waits.by_step[others].min(axis=0)) if len(others) else each
+    return replace(
+        found,
+        excess=excess,
+        late=(late,),
+        num_late=int((each >= MIN_STEP_SHARE * step_ns).sum()),
+        late_ns=float(each.mean()),
+        saved_ns=float(saved.mean()),
+        in_turns=False,
+        taking_turns=(),
     )
 
 
@@ -162,11 +217,12 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
 def _shown_by_steps(excess: Floats, late: int, each_ns: float) -> bool:
     """Return whether more steps show by themselves that a rank is late than would by chance, by whatever they vary."""
     own = excess[late][~np.isnan(excess[late])]
-    beyond = int((own >= each_ns).sum())
-    by_chance = sum(
-        comb(len(own), k) * OUTLIERS**k * (1 - OUTLIERS) ** (len(own) - k) for k in range(beyond, len(own) + 1)
-    )
-    return by_chance * len(excess) <= MAX_BY_CHANCE
+    return _chance(int((own >= each_ns).sum()), len(own), OUTLIERS) * len(excess) <= MAX_BY_CHANCE
+
+
+def _chance(least: int, num: int, probability: float) -> float:
+    """Return how likely at least so many of a number of independent events are."""
+    return sum(comb(num, k) * probability**k * (1 - probability) ** (num - k) for k in range(least, num + 1))
 
 
 def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> bool:

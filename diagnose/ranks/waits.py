@@ -48,12 +48,18 @@ class Waits:
     first: (
         Floats  # by rank: in the first collectives of the window, up to the first wait that nothing hides; exposed ns
     )
-    attributed_ns: Floats  # by rank: what the others waited for it to come, but for its late begin of the window, ns
+    attributed: Floats  # [rank, step]: what the others waited for it to come, but for its late begin of the window, ns
 
     @property
     def total(self) -> float:
         """Return the exposed waiting of all ranks together, ns."""
         return float(self.exposed.sum())
+
+    @property
+    def attributed_ns(self) -> Floats:
+        """Return by rank what the others waited for it to come, ns."""
+        found: Floats = self.attributed.sum(axis=1)
+        return found
 
     @property
     def first_share(self) -> float:
@@ -115,19 +121,20 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     exposed = np.clip(of_part - covered, 0, alone)
     step, steps = matches.column(ranks, "step"), times.steps
     number = matches.values([p.step_number for p in ranks], step)
+    at = np.searchsorted(steps, number)
     by_step = np.zeros((len(ranks), len(steps)))
-    np.add.at(by_step, (matches.rank, np.searchsorted(steps, number)), exposed)
+    np.add.at(by_step, (matches.rank, at), exposed)
     all_by_step = np.zeros_like(by_step)
-    np.add.at(all_by_step, (matches.rank, np.searchsorted(steps, number)), of_part)
+    np.add.at(all_by_step, (matches.rank, at), of_part)
     transfer = np.zeros_like(by_step)
     moves = np.maximum(alone - matches.column(ranks, "unlaunched") - exposed, 0)
-    np.add.at(transfer, (matches.rank, np.searchsorted(steps, number)), moves)
+    np.add.at(transfer, (matches.rank, at), moves)
     in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
-    attributed_ns = blamed(matches, of_part, rest, number, len(ranks))
-    return Waits(of_part, exposed, by_step, all_by_step, transfer, first, attributed_ns)
+    attributed = blamed(matches, of_part, rest, at, by_step.shape)
+    return Waits(of_part, exposed, by_step, all_by_step, transfer, first, attributed)
 
 
 def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tuple[Floats, Floats]:
@@ -166,9 +173,10 @@ def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
 
 
 def equals_of(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int]) -> list[int]:
-    """Return the ranks of a late one's role that are not late themselves."""
+    """Return the ranks of a late one's role that are not late themselves; all others where its role is its only."""
     roles = roles_of(ranks)
-    return [i for i in range(len(ranks)) if roles[i] == roles[late] and i not in others_late]
+    others = [i for i in range(len(ranks)) if i != late and i not in others_late]
+    return [i for i in others if roles[i] == roles[late]] or (others if roles.count(roles[late]) == 1 else [])
 
 
 def _size(name: str, num_bytes: int) -> int:

@@ -8,7 +8,7 @@ import pytest
 from diagnose.analyzers import TRAITS
 from diagnose.analyzers.straggler import find_in_all
 from diagnose.ranks.comparison import compare_ranks, job_of
-from diagnose.ranks.profile import Group, JobProfile, Speeds
+from diagnose.ranks.profile import CollectiveKind, Group, JobProfile, Speeds
 from diagnose.ranks.waits import median_of_others
 
 NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)
@@ -61,6 +61,48 @@ def test_one_long_pause_makes_nobody_late(compared):
     ranks = [steps(20, shift=n) for n in range(4)]
     ranks[1][3]["gc-pause"] = 4.0
     assert job_of(compared(*ranks)).late_ranks == ()
+
+
+def test_the_late_rank_is_the_one_that_the_others_wait_for_however_few_the_steps(compared):
+    """Rank 2 pauses for 3000 ms in one of three steps: each of the others waits for 1000 ms a step, and it for none."""
+    ranks = [steps(20, num=3, shift=n) for n in range(4)]
+    ranks[2][1]["gc-pause"] = 3000.0
+    compared_ranks = compared(*ranks)
+    found = job_of(compared_ranks)
+    assert (found.late_ranks, found.num_late, found.taking_turns) == ((2,), 1, ())
+    assert (found.late_ns, found.saved_ns) == (pytest.approx(1e9, rel=1e-3), pytest.approx(1e9, rel=1e-3))
+    assert found.cause == "gc-pause"
+    assert find_in_all(compared_ranks)[0].title == (
+        "Rank 2 comes late in 1 of 3 steps: the others wait 1.00 s a step; 1.00 s more gc-pause there"
+    )
+
+
+def test_ranks_take_turns_only_if_more_than_one_is_waited_for(compared):
+    """Rank 2 pauses for 12 ms in two of six steps and no other one does: it is late, and nobody takes turns with it."""
+    ranks = [steps(20, shift=n) for n in range(4)]
+    for step in (1, 4):
+        ranks[2][step]["gc-pause"] = 12.0
+    found = job_of(compared(*ranks))
+    assert (found.late_ranks, found.num_late, found.taking_turns) == ((2,), 2, ())
+
+
+def test_a_rank_without_equals_is_late_if_the_others_wait_for_it(make_profile):
+    """Rank 2 exchanges in a group of its own as well, so nothing shows what its own time should be."""
+    ends = np.cumsum([30.5] * 6).tolist()
+    ranks = [make_profile(n, steps(30 if n == 2 else 20, shift=n), ends) for n in range(4)]
+    lone = Group("alone", size=3)
+    ranks[2] = replace(ranks[2], groups=(*ranks[2].groups, lone), kinds=(*ranks[2].kinds, CollectiveKind(1, "gather")))
+    found = job_of(compare_ranks(JobProfile.of(ranks), TRAITS))
+    assert (found.late_ranks, found.num_late) == ((2,), 6)
+    assert found.late_ns == pytest.approx(10e6, rel=0.01)
+
+
+def test_little_waiting_for_one_rank_in_nearly_all_steps_is_no_chance(compared):
+    """Of nine steps of 300 ms, rank 2 takes 9 ms longer in eight and 9 ms less in one: its own times vary too much."""
+    ranks = [[{"compute-forward": 300 + 4 * ((-1) ** (n + step))} for step in range(9)] for n in range(4)]
+    ranks[2] = [{"compute-forward": 291.0 if step == 4 else 313.0} for step in range(9)]
+    found = job_of(compared(*ranks))
+    assert (found.late_ranks, found.num_late) == ((2,), 8)
 
 
 def test_pauses_that_wander_are_turns_with_their_cause(compared):
@@ -200,12 +242,12 @@ def test_a_step_that_only_the_slower_rank_recorded_is_no_more_work(make_profile)
     assert (reason.cause, reason.ratio) == ("slower-host", pytest.approx(1.4))
 
 
-@pytest.mark.parametrize(
-    ("of_steps", "late"), [([5.4, 1.4, 2.9, 0.8, 6.1, 2.7], (4,)), ([5.4, 0.02, 2.9, 0, 9, 2], ())]
-)
-def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(make_profile, of_steps, late):
+@pytest.mark.parametrize(("of_steps", "num"), [([5.4, 1.4, 2.9, 0.8, 6.1, 2.7], 6), ([5.4, 0.02, 2.9, 0, 9, 2], 4)])
+def test_a_rank_that_each_step_shows_to_be_late_is_late_by_whatever_it_varies(make_profile, of_steps, num):
+    """All that is waited is for rank 4: 3.2 ms of a step of 30.5 ms, in as many steps as it takes longer in."""
     ranks = slowed(make_profile, 5, by=1.0, of_steps=of_steps)
-    assert compare_ranks(JobProfile.of(ranks), TRAITS).lateness.late == late
+    lateness = compare_ranks(JobProfile.of(ranks), TRAITS).lateness
+    assert (lateness.late, lateness.num_late) == ((4,), num)
 
 
 @pytest.mark.parametrize(

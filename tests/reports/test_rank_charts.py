@@ -21,13 +21,13 @@ ROWS = (
 )
 LATE = Job(
     4, 12, 0.0, (7, 8), ROWS, ("all_reduce", "all_reduce", "all_gather"), (3,), 4.0 * MS, 3.0 * MS, "data-stall",
-    cause_share=0.8,
+    cause_share=0.8, num_late=2,
 )  # fmt: skip
 
 
 def test_the_late_rank_is_named_with_its_cause():
     assert list(job_sentences(LATE)) == [
-        "Rank 3 is late in most steps, by 4.00 ms, 80.0 % of it data-stall.",
+        "Rank 3 is late in 2 of 2 steps, by 4.00 ms, 80.0 % of it data-stall.",
         "A step would be 3.00 ms shorter with it no later.",
     ]
     turns = replace(LATE, late_ranks=(), taking_turns=(1, 2))
@@ -36,7 +36,11 @@ def test_the_late_rank_is_named_with_its_cause():
 
 def test_nothing_is_said_of_who_is_late_where_nothing_was_compared():
     nobody = replace(LATE, late_ranks=(), rows=(replace(ROWS[1], late_ns=0.0),))
-    assert list(job_sentences(nobody)) == ["No rank is late in most steps."]
+    waiting = "Ranks wait 3.00 ms a step for others, in the mean; 0 % of it is for rank 0."
+    assert list(job_sentences(nobody)) == [waiting]
+    assert list(job_sentences(replace(nobody, saved_ns=0.0))) == ["No rank waits for another one."]
+    unmatched = "1 collective could not be compared between ranks; who is late there is not known."
+    assert list(job_sentences(replace(nobody, num_unmatched=1))) == [waiting, unmatched]
     assert list(job_sentences(replace(nobody, num_collectives=0))) == []
     assert list(job_sentences(replace(nobody, rows=(replace(ROWS[0], late_ns=None),)))) == []
 
@@ -46,7 +50,8 @@ def test_of_one_step_the_report_says_no_more_than_that_was_seen():
     seen = "late in the recorded step"
     assert next(job_sentences(one)) == f"Rank 3 is {seen}, by 4.00 ms, 80.0 % of it data-stall."
     assert next(job_sentences(replace(one, late_ranks=(1, 3)))).startswith(f"Ranks 1, 3 are {seen}, by 4.00 ms")
-    assert list(job_sentences(replace(one, late_ranks=()))) == [f"No rank is {seen}."]
+    waiting = "Ranks wait 3.00 ms a step for others, in the mean; 90 % of it is for rank 3."
+    assert list(job_sentences(replace(one, late_ranks=()))) == [waiting]
 
 
 def test_the_report_says_how_many_rows_the_json_holds(forms):
@@ -84,7 +89,7 @@ def job_of_36(forms, **fields):
         RankSummary(r, "gaps", None, (10 if r in (3, 17) else 20 + r / 10) * MS, None, {}, 1.0 * MS) for r in range(36)
     )
     rows = tuple(RankRow(r, late * MS, (late * MS, 0.0), 0.0, 0.0) for r, late in ((17, 5.0), (3, 4.0), (20, 0.1)))
-    job = Job(36, 12, 0.0, (7, 8), rows, late_ranks=(3, 17), late_ns=4.0 * MS, saved_ns=3.0 * MS)
+    job = Job(36, 12, 0.0, (7, 8), rows, late_ranks=(3, 17), late_ns=4.0 * MS, saved_ns=3.0 * MS, num_late=2)
     return replace(forms["ranks"], ranks=ranks, job=replace(job, **fields))
 
 
@@ -119,10 +124,10 @@ def test_no_late_rank_is_left_out_however_many_they_are(forms):
 
 def test_the_text_report_says_what_the_comparison_found_above_its_table(forms):
     text = " ".join(text_report(job_of_36(forms)).split())
-    said = "Ranks 3, 17 are late in most steps, by 4.00 ms; no recorded cause explains it."
+    said = "Ranks 3, 17 are late in 2 of 2 steps, by 4.00 ms; no recorded cause explains it."
     assert text.index(said) < text.index("17 10.0 ms gaps")
     nobody = " ".join(text_report(job_of_36(forms, late_ranks=())).split())
-    assert nobody.index("No rank is late in most steps.") < nobody.index("17 10.0 ms gaps")
+    assert nobody.index("Ranks wait ") < nobody.index("17 10.0 ms gaps")
 
 
 def test_the_headline_names_the_late_rank_in_each_language(forms):
@@ -141,7 +146,7 @@ def test_lateness_has_a_row_of_steps_for_each_rank_the_worst_first(forms):
     early = RankRow(0, 0.0, (-1.0 * MS, 2.0 * MS, 0.0), 0.0, 0.0)
     job = replace(LATE, rows=(late, early), steps=(7, 8, 9))
     chart = str(lateness_chart(job, 20.0 * MS))
-    assert "Lateness of 2 ranks in each of 3 steps, the worst first; late in most: 3." in chart
+    assert "Lateness of 2 ranks in each of 3 steps, the worst first; late: 3." in chart
     assert re.findall(r">rank (\d)</text>", chart) == ["3", "0"]
     assert re.findall(r'text-anchor="middle">(\d)</text>', chart) == ["7", "8", "9"]
     cells = re.findall(r'<path d="M([\d.]+),([\d.]+)h[^"]*" fill="#[0-9a-f]+" fill-opacity="([\d.]+)"', chart)
