@@ -1,17 +1,20 @@
 """Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.
 
-It takes two rounds. Every rank reads its own capture and sends the summary. The one that answers compares them and
-names the ranks that the answer is about, and those examine themselves and send what they found, lines included.
+It takes three rounds. Every rank sends how much longer its steps are without the profiler, and gets the factor of all.
+Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks that the
+answer is about, and those examine themselves and send what they found, lines included.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +25,14 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import replace_private
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import inflate
-from diagnose.pipeline.rank_results import Work, attempt, packed_examination, packed_profile, unpack_examination
+from diagnose.pipeline.rank_results import (
+    Work,
+    attempt,
+    factor_of_files,
+    packed_examination,
+    packed_profile,
+    unpack_examination,
+)
 from diagnose.pipeline.summaries import FORMAT, MAX_FILE_BYTES
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles, list_inputs
@@ -45,7 +55,7 @@ __all__ = [
 
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
 MAX_EXAMINATION_BYTES = 64 << 20  # unpacked
-_WANTED = "wanted"
+_WANTED, _FACTOR = "wanted", "factor"
 
 
 class Messages(Protocol):
@@ -104,6 +114,10 @@ def own_files(folder: Path, rank: int) -> RankFiles:
 
 def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
     """Send the summary of this rank to the one that answers, and its examination if that one wants it."""
+    own = factor_of_files([files])
+    messages.put(_factor_key(rank), _factor(own))
+    common = _number(messages.get(_FACTOR, 2 * WAIT_S))
+    files = replace(files, factor=own if common is None else common)
     messages.put(_summary_key(rank), _sent(packed_profile, files))
     wanted = messages.get(_WANTED, 2 * WAIT_S)  # who answers may wait for another rank as long
     if wanted is not None and rank in msgspec.msgpack.decode(wanted, type=list[int]):
@@ -117,6 +131,7 @@ def gather(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages
     from diagnose.ranks.comparison import compare_ranks
     from diagnose.ranks.profile import JobProfile, RankProfile
 
+    files = replace(files, factor=_common_factor(files, rank, ranks, messages))
     profiles: list[RankProfile] = []
     absent: dict[int, str] = {}
     own = _sent(packed_profile, files)
@@ -214,13 +229,39 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
     return diagnosis, program
 
 
-def _all(
+def _common_factor(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages) -> float:
+    """Return the median of the ranks' factors and send it to all; 0 if none timed steps without the profiler."""
+    mine = {rank: _factor(factor_of_files([files]))}
+    known = [factor for _, data in _each(_factor_key, mine, ranks, messages) if (factor := _number(data))]
+    common = statistics.median(known) if known else 0.0
+    messages.put(_FACTOR, _factor(common))
+    return common
+
+
+def _factor(number: float) -> bytes:
+    return msgspec.msgpack.encode(float(number))
+
+
+def _number(data: bytes | None) -> float | None:
+    with suppress(msgspec.DecodeError):
+        found = msgspec.msgpack.decode(data, type=float) if data is not None else None
+        return found if found is not None and math.isfinite(found) and found >= 0 else None
+    return None
+
+
+def _each(
     key_of: Callable[[int], str], own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
-) -> Iterator[tuple[int, _Sent | None]]:
+) -> Iterator[tuple[int, bytes | None]]:
     """Yield what each rank has sent, None where it does not come before all of the time is over."""
     end = time.monotonic() + WAIT_S
     for rank in ranks:
-        data = own.get(rank) or messages.get(key_of(rank), max(end - time.monotonic(), 0.0))
+        yield rank, own.get(rank) or messages.get(key_of(rank), max(end - time.monotonic(), 0.0))
+
+
+def _all(
+    key_of: Callable[[int], str], own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
+) -> Iterator[tuple[int, _Sent | None]]:
+    for rank, data in _each(key_of, own, ranks, messages):
         sent = None
         if data is not None:
             with suppress(msgspec.DecodeError, UnicodeDecodeError):
@@ -235,6 +276,10 @@ def _sent(work: Work, files: RankFiles) -> bytes:
 
 def _examination(files: RankFiles) -> bytes:
     return _sent(lambda of: zlib.compress(packed_examination(of, draw=True)), files)
+
+
+def _factor_key(rank: int) -> str:
+    return f"factor/{rank}"
 
 
 def _summary_key(rank: int) -> str:

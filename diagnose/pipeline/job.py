@@ -27,6 +27,7 @@ from diagnose.pipeline.rank_results import (
     both,
     diagnosis_of,
     examination,
+    factor_of_files,
     found_before,
     packed_both,
     packed_examination,
@@ -84,8 +85,9 @@ def analyze_inputs(
         InputError: nothing of it can be read.
         UsageError: the workers cannot be had.
     """
-    with _phase(progress, "reading", paths), list_inputs(paths) as inputs:
+    with _phase(progress, "reading", paths), list_inputs(paths) as named:
         received = read_received(paths)
+        inputs = _with_factor(named, received)
         if len(inputs.ranks) == 1 and not workers.cluster and keep is None and not received.ranks:
             diagnosis = diagnosis_of(
                 inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
@@ -120,7 +122,8 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
         list_inputs(paths) as inputs,
         started_workers(workers, inputs, progress) as run,
     ):
-        return _with_received(_profiled(inputs, run, workers.cache), read_received(paths)).profile
+        received = read_received(paths)
+        return _with_received(_profiled(_with_factor(inputs, received), run, workers.cache), received).profile
 
 
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
@@ -140,15 +143,25 @@ def _with_received(job: Job, received: Received) -> Job:
 def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Progress, draw: bool) -> Diagnosis:
     """Diagnose a job by its summaries; the traces of the ranks that matter are examined where they are at hand."""
     with started_workers(workers, Inputs((), ()), progress) as run:
-        files = {(p.rank, p.path): _at_hand(p.path) for p in profile.ranks}
+        files = {(p.rank, p.path): _at_hand(p) for p in profile.ranks}
         at_hand = {key: found for key, found in files.items() if found}
         return _answer(Job(profile, at_hand), run, workers.cache, draw=draw)[0]
 
 
-def _at_hand(path: str) -> RankFiles | None:
-    if not (is_url(path) or os.path.isfile(path)):  # an odd name is no file
+def _at_hand(p: RankProfile) -> RankFiles | None:
+    if not (is_url(p.path) or os.path.isfile(p.path)):  # an odd name is no file
         return None
-    return RankFiles(None, Stored(path, path))
+    return RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+
+
+def _with_factor(inputs: Inputs, received: Received) -> Inputs:
+    """Return the ranks with the factor that scales all of them alike; that of ranks elsewhere, if there are any."""
+    if len(inputs.ranks) + len(received.ranks) < 2:
+        return inputs
+    factor = next((p.factor for p in received.profile.ranks), None)
+    if factor is None:
+        factor = factor_of_files(inputs.ranks)
+    return replace(inputs, ranks=tuple(replace(files, factor=factor) for files in inputs.ranks))
 
 
 @contextmanager

@@ -6,8 +6,9 @@ imported when something has to be computed, since a result from the cache needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -21,10 +22,11 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line
+from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles
 
 if TYPE_CHECKING:
-    from diagnose.model.capture import Capture
+    from diagnose.model.capture import Capture, CaptureInfo
     from diagnose.tables.program import Program
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "describe",
     "diagnosis_of",
     "examination",
+    "factor_of_files",
     "found_before",
     "packed_both",
     "packed_examination",
@@ -122,7 +125,7 @@ def examination(*, draw: bool) -> str:
 def found_before(files: RankFiles, cache: Cache | None, what: str) -> bytes | None:
     """Return a result from the cache, None where it is not there or its files cannot be read."""
     try:
-        key = cache.key(what, files) if cache else None
+        key = _key(cache, what, files)
     except InputError:
         return None
     return cache.get(key) if cache and key else None
@@ -163,10 +166,32 @@ def _import_rules() -> None:
     import_module("diagnose.pipeline.rank")
 
 
-def _examined(files: RankFiles, *, draw: bool) -> bytes:
+def factor_of_files(ranks: Iterable[RankFiles]) -> float:
+    """Return the factor of a job's steps without the profiler, from the descriptions of its captures; 0 if unknown."""
+    from diagnose.pipeline.true_step import factor_of_job
+
+    infos: list[CaptureInfo] = []
+    for files in ranks:
+        with suppress(InputError):  # its rank is left out
+            infos += [read_info(files.description)] if files.description is not None else []
+    return factor_of_job(infos)
+
+
+def _read(files: RankFiles) -> Capture:
+    """Return a rank's capture, scaled with those of its job to steps without the profiler."""
     from diagnose.trace_reader.folders import read_rank
 
-    return _packed_examination(read_rank(files), draw=draw)
+    capture = read_rank(files)
+    if not files.factor:
+        return capture
+    from diagnose.pipeline.find import build_tables
+    from diagnose.pipeline.true_step import scaled
+
+    return scaled(build_tables(capture, capture.trace), files.factor)
+
+
+def _examined(files: RankFiles, *, draw: bool) -> bytes:
+    return _packed_examination(_read(files), draw=draw)
 
 
 def _packed_examination(capture: Capture, *, draw: bool) -> bytes:
@@ -177,22 +202,26 @@ def _packed_examination(capture: Capture, *, draw: bool) -> bytes:
 
 
 def _profiled(files: RankFiles) -> bytes:
-    from diagnose.pipeline.rank import profile_rank
-    from diagnose.trace_reader.folders import read_rank
-
-    return profile_rank(read_rank(files)).to_bytes()
+    return _packed_profile(_read(files), files)
 
 
 def _both(files: RankFiles, *, draw: bool) -> bytes:
-    from diagnose.pipeline.rank import profile_rank
-    from diagnose.trace_reader.folders import read_rank
+    capture = _read(files)
+    return msgspec.msgpack.encode((_packed_profile(capture, files), _packed_examination(capture, draw=draw)))
 
-    capture = read_rank(files)
-    return msgspec.msgpack.encode((profile_rank(capture).to_bytes(), _packed_examination(capture, draw=draw)))
+
+def _packed_profile(capture: Capture, files: RankFiles) -> bytes:
+    from diagnose.pipeline.rank import profile_rank
+
+    return replace(profile_rank(capture), factor=files.factor).to_bytes()
+
+
+def _key(cache: Cache | None, what: str, files: RankFiles) -> str | None:
+    return cache.key(f"{what} {files.factor}", files) if cache else None
 
 
 def _found_or_made(files: RankFiles, cache: Cache | None, what: str, make: Work) -> bytes:
-    key = cache.key(what, files) if cache else None
+    key = _key(cache, what, files)
     found = cache.get(key) if cache and key else None
     if found is None:
         found = make(files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from statistics import median
 
 from diagnose.analyzers import TRAITS
 from diagnose.errors import InputError
@@ -13,7 +12,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.pipeline import across
 from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
-from diagnose.pipeline.true_step import scaled, true_step
+from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
 
@@ -65,10 +64,9 @@ def scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
 
     One capture is scaled when its rank is examined, and captures that are scaled stay as they are.
     """
-    measured = [capture for capture in captures if capture.info is not None and capture.info.unprofiled_ms]
-    if not measured or len(captures) == 1 or any(capture.recorded_step_ns for capture in captures):
+    factor = factor_of_job(capture.info for capture in captures if capture.info is not None)
+    if len(captures) == 1 or not factor or any(capture.recorded_step_ns for capture in captures):
         return captures
-    factor = median(true_step(build_tables(capture, capture.trace)).factor for capture in measured)
     return [scaled(build_tables(capture, capture.trace), factor) for capture in captures]
 
 

@@ -8,20 +8,22 @@ hardly ever of the recorded steps: the trace is scaled to the mean of the others
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.capture import Capture
+from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.replay.unrecorded import in_order, moved_samples, warped
 from diagnose.tables import Tables
-from diagnose.tables.plain_steps import unprofiled_steps
+from diagnose.tables.plain_steps import steps_of_run, unprofiled_steps, warm
 from diagnose.tables.run_steps import MIN_RATIO, stalls
 
-__all__ = ["TrueStep", "scaled", "true_step"]
+__all__ = ["TrueStep", "factor_of_job", "scaled", "true_step"]
 
 
 MIN_USUAL = 0.01  # of the mean: some steps are usual ones
@@ -46,6 +48,19 @@ class TrueStep(NamedTuple):
         return self.mean_ns - self.usual_ns
 
 
+def factor_of_job(ranks: Iterable[CaptureInfo]) -> float:
+    """Return by how much the recorded steps of all ranks have to be made longer; 0 if none timed steps without it.
+
+    Ranks wait for each other, so one factor holds for all: the median of theirs.
+    """
+    known = [warm(info.unprofiled_ms).mean() / np.mean(info.light_ms) for info in ranks if _is_measured(info)]
+    return float(median(known)) if known else 0.0
+
+
+def _is_measured(info: CaptureInfo) -> bool:
+    return bool(info.unprofiled_ms) and bool(info.light_ms) and min(np.mean(info.light_ms), *info.unprofiled_ms) > 0
+
+
 def true_step(t: Tables) -> TrueStep:
     """Return the step that the user has; the recorded one if no step was timed without the profiler."""
     recorded_ns = t.steps.step_ns
@@ -55,7 +70,7 @@ def true_step(t: Tables) -> TrueStep:
     mean_ns = float(times.mean()) if len(times) else recorded_ns
     if not len(times):
         mean_ns += rare_ns - in_window_ns
-    elif t.device_id >= 0:  # those few right before the recording are hardly ever long ones
+    elif not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
         mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
 

@@ -163,6 +163,7 @@ class RankProfile:
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded
+    factor: float = 0.0  # by which its times were scaled, to those of steps without the profiler; 0: as recorded
     is_cut: bool = False  # the file ends before its end
     num_events: int = 0
     notes: tuple[str, ...] = ()  # what its own trace does not show

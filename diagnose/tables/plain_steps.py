@@ -7,6 +7,8 @@ show that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
@@ -16,7 +18,7 @@ from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
-__all__ = ["plain_steps", "steady_beside", "unprofiled_steps"]
+__all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
 
 MIN_BESIDE = 4  # steps: the smallest group whose median shrugs off one outlier on either side
 BESIDE_NS = 3_000_000_000  # of steps on either side, as long as steps are watched after a recording; 8 of long ones
@@ -38,15 +40,28 @@ COLD_RATIO = 1.5  # of the others' median: a first step that takes longer than a
 def unprofiled_steps(t: Tables) -> Floats:
     """Return the times of the steps that ran without the profiler, ns; empty if none were timed.
 
-    Without a device all of the run count. With one only those right before the timing window do: the host's steps may
-    run ahead of the device's, and the profiler, which stays attached afterwards, makes launches longer.
+    All of the run count where they are known, else those right before the timing window.
+    """
+    info, of_run = t.capture.info, steps_of_run(t)
+    return warm(of_run) if len(of_run) else warm(info.unprofiled_ms if info is not None else ()) * 1e6
+
+
+def steps_of_run(t: Tables) -> Floats:
+    """Return the times of all steps of the run that ran without the profiler, ns; empty where they do not count.
+
+    With a device the host's steps may run ahead of the device's, and the profiler, which stays attached afterwards,
+    makes launches longer. Of several ranks each knows the steps right before the timing window alone.
     """
     run, info = t.capture.run, t.capture.info
-    times = np.array(info.unprofiled_ms if info is not None else (), np.float64) * 1e6
-    if run is not None and t.device_id < 0:
-        rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
-        if len(rows) >= MIN_BESIDE:
-            times = run.step_ns[rows].astype(np.float64)
+    if run is None or t.device_id >= 0 or (info is not None and info.world_size > 1):
+        return np.empty(0)
+    rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    return run.step_ns[rows if len(rows) >= MIN_BESIDE else rows[:0]].astype(np.float64)
+
+
+def warm(steps: Sequence[float] | Floats) -> Floats:
+    """Return the times of steps without the first ones that are cold."""
+    times = np.array(steps, np.float64)
     while len(times) > 1 and times[0] > max(COLD_RATIO * np.median(times[1:]), times[1:].max()):
         times = times[1:]
     return times

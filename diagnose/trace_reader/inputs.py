@@ -88,6 +88,7 @@ class RankFiles:
     folder: Folder | None  # None where the file itself was named
     trace: Stored | Piped | None = None
     description: Stored | None = None
+    factor: float = 0.0  # of the length of steps without the profiler, for all ranks of a job alike; 0: not known
 
     def __str__(self) -> str:
         """Return the name of the file that stands for the rank."""

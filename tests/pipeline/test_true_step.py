@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from diagnose.model.capture import CaptureInfo
 from diagnose.pipeline.run import analyze_captures
-from diagnose.pipeline.true_step import scaled, true_step
+from diagnose.pipeline.true_step import factor_of_job, scaled, true_step
 
 LOAD = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -148,6 +150,21 @@ def test_what_the_host_did_meanwhile_moves_along(late):
     assert capture.unmoved_samples is t.capture.samples  # as recorded, for the steps of the run
 
 
+@pytest.mark.parametrize(
+    ("ranks", "factor"),
+    [
+        ([((1.0, 3.0), (1.0, 1.0))], 0.5),
+        ([((2.0,), (1.8,)), ((2.0,), (1.6,)), ((2.0,), (0.4,))], 0.8),  # the median of 0.9, 0.8 and 0.2
+        ([((2.0,), (9.0, 1.0, 1.0))], 0.5),  # the first is cold
+        ([((2.0,), ()), ((2.0,), (1.0,))], 0.5),
+        ([((2.0,), ()), ((), (1.0,))], 0.0),
+    ],
+)
+def test_the_factor_of_a_job_is_in_the_descriptions_of_its_captures(ranks, factor):
+    infos = [msgspec.convert({"light_ms": light, "unprofiled_ms": plain}, CaptureInfo) for light, plain in ranks]
+    assert factor_of_job(infos) == pytest.approx(factor)
+
+
 def ranks(late, recording, *unprofiled):
     """Return steps of 1000 and of 1500 in two ranks, idle from 300 to 700."""
     other = recording()
@@ -158,7 +175,7 @@ def ranks(late, recording, *unprofiled):
     other.kernel("relu", 700, 1500, launched=(690, 695))
     captures = []
     for rank, (r, ms) in enumerate(zip((late, other), unprofiled, strict=True)):
-        r.with_info(world_size=2, **({"unprofiled_ms": (ms,) * 4} if ms else {}))
+        r.with_info(world_size=2, light_ms=(1 + rank / 2,), unprofiled_ms=(ms,) * 4 if ms else ())
         captures.append(replace(r.capture(), trace=replace(r.trace, rank=rank, world_size=2)))
     return captures
 
