@@ -167,8 +167,8 @@ def checked(d: Diagnosis) -> Words | None:
     if d.unseen:
         each = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
         listed = ", ".join(f"{{{key}}} ({num})" for key, num in zip(each, d.unseen.values(), strict=True))
-        values = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
-        missing = Words("; {rules} lacked data, most of all {listed}", values)
+        lacking = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
+        missing = Words("; {rules} lacked data, most of all {listed}", lacking)
     found = Words("none matched 1 % of the step or more")
     if d.findings and d.step_ns > 0:
         most = max(d.findings, key=lambda f: f.lost_ns)
