@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
+from diagnose.analyzers.common.extent import in_steps
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, idle_gaps_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -52,5 +53,6 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of driver allocations with the calls that took it."""
-    title = "The allocator takes memory from the driver in steady steps"
+    o = idle_gaps_of(t, META.id)
+    title = f"The allocator takes memory from the driver {in_steps(t, o.start, o.lost)}"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

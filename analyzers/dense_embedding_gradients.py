@@ -71,4 +71,4 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
 
 def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
     took = duration(total(dense_updates(t)) / t.steps.num)
-    return [f"Whole tables, of which a step looks up few rows, are filled and updated for {took} of each step."]
+    return [f"Whole tables, of which a step looks up few rows, are filled and updated for {took} of the step."]

@@ -68,4 +68,4 @@ def find(t: Tables, free: Mask | None = None) -> list[Finding]:
 
 def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
     took = duration(total(double_operators(t)) / SAVED / t.steps.num)
-    return [f"Operators whose inputs are float64 take {took} of each step."]
+    return [f"Operators whose inputs are float64 take {took} of the step."]

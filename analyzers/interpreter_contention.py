@@ -77,8 +77,8 @@ def find(t: Tables) -> list[Finding]:
             total_ns=int(lost * t.steps.num),
             evidence=(
                 f"It computes for {percent(held.share, 0)} of the time in which it or the training thread does, "
-                f"{duration(held.share * t.steps.step_ns)} of each step.",
-                f"The training thread is outside of operators for {duration(free_ns)} of each step: there it needs the "
+                f"{duration(held.share * t.steps.step_ns)} of the step.",
+                f"The training thread is outside of operators for {duration(free_ns)} of the step: there it needs the "
                 "interpreter, or waits for what the thread prepares.",
             ),
             where=held.where,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.analyzers.common.extent import in_those
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -35,7 +36,7 @@ META = RuleMeta(
         "the system gave memory page by page",
         "#7a6a3f",
         "Page faults",
-        "memory that was given back to the system comes back page by page in each step",
+        "memory that was given back to the system comes back page by page",
     ),
     needs=("steps of the whole run",),
     changes=("keep-heap",),
@@ -56,13 +57,14 @@ def find(t: Tables) -> list[Finding]:
         return []
     faults = float(np.median(run.phase("page_faults")[plain]))
     step_ns = float(np.median(run.took_ns[plain]))
+    those = in_those(int((run.phase("page_faults")[plain] >= faults / 2).sum()), len(plain))
     share = min(faults * each_ns / max(step_ns, 1.0), 1.0)
     if share < MIN_STEP_SHARE:
         return []
     return [
         Finding(
             rule=META.id,
-            title="Freed memory goes back to the system and is faulted in again in each step",
+            title=f"Freed memory goes back to the system and is faulted in again {those}",
             lost_ns=share * t.steps.step_ns,
             count=int(faults * len(plain)),
             total_ns=int(share * t.steps.step_ns * t.steps.num),

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.extent import in_steps
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -49,4 +50,6 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of compilations."""
-    return idle_finding(t, IdleRule(META.id, "Code is compiled or loaded again in steady steps", probe="middle"))
+    o = idle_gaps_of(t, META.id)
+    title = f"Code is compiled or loaded {in_steps(t, o.start, o.lost)}"
+    return idle_finding(t, IdleRule(META.id, title, probe="middle"))

@@ -148,7 +148,7 @@ def _first_line(row: FindingRow, d: Diagnosis) -> Text:
     if finding.share is not None:
         share = tr("{share} of the run", share=share)
     lost = duration(finding.lost_ns) + (tr(" ({words})", words=share) if step_ns > 0 else "")
-    of = tr(" of the recording") if d.source.found_steps_by == "none" else tr(" of each step")
+    of = tr(" of the recording") if d.source.found_steps_by == "none" else tr(" of the step")
     if finding.share is not None:
         of = tr(" per step")
     return Text.assemble(

@@ -8,12 +8,12 @@ from dataclasses import field, replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.extent import of_whole
+from diagnose.analyzers.common.extent import lost_by_step, of_whole, steps_with
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.frozen import NamedTuple, dataclass
-from diagnose.model.intervals import EMPTY, Intervals, distinct, grouped, intersect, span, total, union
+from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
@@ -28,7 +28,6 @@ MAX_LOOKED_UP = 200
 MAX_PLACES = 5
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
-MIN_STEPS_SHARE = 0.5  # with a gap: of fewer steps it is no cost of each
 
 
 def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
@@ -155,14 +154,16 @@ def _intervals(t: Tables) -> tuple[str, str]:
 
 
 def _extent(t: Tables, o: IdleGaps, lost_ns: float) -> str:
-    """Return in how many steps it occurred, and what it costs of what: of each step only where most have it."""
+    """Return in how many steps it occurred, and what it costs of what: of each step only if each has it."""
     if not t.steps.marked:
         return f"the recording: {duration(lost_ns)} of it"
     steps = f"{t.steps.num} step{'s' * (t.steps.num != 1)}"
-    having = len(distinct(np.searchsorted(t.steps.start, o.start, side="right")))
-    if having >= MIN_STEPS_SHARE * t.steps.num:
+    by_step = lost_by_step(t, o.start, o.lost)
+    those = steps_with(by_step)
+    if those.all():
         return f"{steps}: {duration(lost_ns)} of each step"
-    return f"{having} of {steps}: {duration(lost_ns * t.steps.num / having)} each, {duration(lost_ns)} of the mean step"
+    each_ns = float(by_step[those].mean())
+    return f"{int(those.sum())} of {steps}: {duration(each_ns)} each, {duration(lost_ns)} of the mean step"
 
 
 def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:

@@ -41,3 +41,27 @@ def test_an_allocation_does_not_delay_what_is_queued_already(queued):
     r = queued()
     r.runtime("cudaMalloc", 300, 700)
     assert r.booked() == {"unexplained-device": 400_000}
+
+
+@pytest.mark.parametrize(
+    ("each", "title", "extent"),
+    [
+        ((200, 200, 200), "in each of 3 steps", "3 steps: 200 µs of each step"),
+        ((570, 0, 30), "in 1 of 3 steps", "1 of 3 steps: 570 µs each, 190 µs of the mean step"),
+        ((300, 300, 0), "in 2 of 3 steps", "2 of 3 steps: 300 µs each, 200 µs of the mean step"),
+        ((300,), "in the recorded step", "1 step: 300 µs of each step"),
+    ],
+)
+def test_its_title_counts_the_steps_that_have_half_of_the_mean(recording, each, title, extent):
+    r = recording()
+    for i, length in enumerate(each):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.kernel("gemm", at, at + 300, launched=(at - 20, at - 15))
+        r.kernel("gemm", at + 900, at + 1000, launched=(at + 885, at + 890))
+        if length:
+            r.runtime("cudaMalloc", at + 300, at + 300 + length)
+        r.op("aten::empty", at + 300 + length, at + 885)
+    finding = r.find("allocator-stall")
+    assert finding.title == f"The allocator takes memory from the driver {title}"
+    assert extent in finding.evidence[0]

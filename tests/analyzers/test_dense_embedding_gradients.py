@@ -52,7 +52,7 @@ def on_a_cpu(recording, rows=10_000, looked_up=256):
 def test_without_a_device_the_updates_of_whole_tables_are_its_cost(recording):
     finding = on_a_cpu(recording).find("dense-embedding-gradients")
     assert finding.lost_ns == pytest.approx(380_000)
-    assert finding.evidence[-1].endswith("for 380 µs of each step.")
+    assert finding.evidence[-1].endswith("for 380 µs of the step.")
 
 
 @pytest.mark.parametrize("change", [{"rows": 1000}, {"looked_up": 2501}])

@@ -55,7 +55,7 @@ def test_without_a_device_half_of_the_time_of_operators_is_lost(recording):
     r = on_a_cpu(recording)
     finding = r.find("double-precision")
     assert (finding.lost_ns, finding.title) == (200_000, "Operators compute in float64")
-    assert finding.evidence[-1] == "Operators whose inputs are float64 take 400 µs of each step."
+    assert finding.evidence[-1] == "Operators whose inputs are float64 take 400 µs of the step."
     (p,) = r.prescribe("double-precision")
     assert (p.id, p.saves_ns) == ("single-precision", (pytest.approx(100_000), pytest.approx(200_000)))
 

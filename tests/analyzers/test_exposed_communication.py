@@ -26,7 +26,7 @@ def test_only_what_no_kernel_hides_is_lost(recording):
     finding = r.find("exposed-communication")
     assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (300_000, 1, 300_000, 500_000)
     assert finding.evidence[0] == (
-        "1.0 collectives a step, median 0.500 ms; 60 % of their time is exposed: 300 µs of each step."
+        "1.0 collectives a step, median 0.500 ms; 60 % of their time is exposed: 300 µs of the step."
     )
 
 

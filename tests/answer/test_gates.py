@@ -103,7 +103,33 @@ def test_waiting_for_a_core_is_stated(forms, share, is_stated):
 
 def test_one_rank_of_several_is_stated(forms):
     d = replace(forms["gaps"], source=replace(forms["gaps"].source, world_size=8))
-    assert cautions(d) == ["One rank of 8: what its collectives wait for is not in this recording."]
+    assert cautions(d) == [
+        "Only 1 of 8 ranks: waiting for others cannot be told from transfer, and no possible step is shown. Pass the "
+        "traces of all ranks."
+    ]
+    a = answer(d)
+    assert english(a.headline).startswith("One of 8 ranks: the ")
+    assert a.cards
+    assert a.after is None
+    assert answer(forms["gaps"]).after is not None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "estimate", "words"),
+    [
+        (1.0, 0.0, "Recording took 50 % of the step: "),
+        (0.99, 0.0, ""),
+        (None, 0.5, "Recording took up to 50 % of the step: "),
+        (None, 0.49, ""),
+    ],
+)
+def test_recording_over_half_of_the_step_leads_the_answer_and_no_possible_step_is_shown(forms, ratio, estimate, words):
+    d = forms["gaps"]
+    recorded = d.step_ns * (1 + (ratio or 0.0))
+    a = answer(replace(d, profiler_overhead=ratio, recorded_step_ns=recorded, recording_estimate=estimate))
+    assert english(a.headline).startswith(words)
+    assert (a.after is None) == bool(words)
+    assert english(a.headline).startswith("Recording") == bool(words)
 
 
 @pytest.mark.parametrize(("steps", "words"), [((7,), "recorded step"), ((7, 8), "2 recorded steps")])
@@ -152,7 +178,7 @@ def test_a_recording_that_holds_too_little_is_not_named_for_the_programs_finding
     late.op("aten::mm", 0, 10)
     d = late.diagnosis()
     assert (d.findings[0].rule, d.prescriptions[0].records_more) == ("python-stall", True)
-    assert english(answer(d).headline) == "Record again first: too little of the device's work is in this recording"
+    assert english(answer(d).headline) == "Record again first: only a few device tasks are in this recording"
 
 
 def test_a_change_that_records_again_is_only_asked_for_if_it_comes_first(forms):

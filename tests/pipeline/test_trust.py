@@ -63,13 +63,18 @@ def test_one_task_is_one(recording):
     assert said(r, "holds only 1 device task: too few")
 
 
-@pytest.mark.parametrize(("other", "fires"), [("copy", False), ("fill", True)])
-def test_steps_that_repeat_the_same_few_tasks_are_whole(recording, other, fires):
+@pytest.mark.parametrize(("steps", "lost", "fires"), [(3, False, False), (1, False, True), (3, True, True)])
+def test_a_toy_of_several_whole_steps_is_whole(recording, steps, lost, fires):
+    """Three launches and three tasks in each step; of one step, or with a launch that has no task, too few."""
     r = recording()
-    for i, first in enumerate(("copy", other)):
-        r.step(i, 1000 * i, 1000 * i + 1000)
-        r.kernel(first, 1000 * i + 20, 1000 * i + 100, launched=(1000 * i + 1, 1000 * i + 5))
-        r.kernel("matmul", 1000 * i + 100, 1000 * i + 900, launched=(1000 * i + 6, 1000 * i + 9))
+    for i in range(steps):
+        at = 1000 * i
+        r.step(i, at, at + 1000)
+        r.copy("Memcpy HtoD (Pageable -> Device)", at + 20, at + 700, launched=(at + 1, at + 700), size=4_000_000)
+        r.kernel(f"gemm_{i}", at + 710, at + 800, launched=(at + 701, at + 705))
+        r.kernel("add", at + 800, at + 900, launched=(at + 706, at + 709))
+    if lost:
+        r.runtime("cudaLaunchKernel", 910, 915)
     assert bool(said(r, "too few to analyse")) == fires
 
 
@@ -133,7 +138,7 @@ def calling(recording, num, beside_ns=1.5):
 def test_about_what_recording_costs_where_no_unrecorded_step_shows_it(recording):
     (note,) = said(calling(recording, 100), "Recording 301 operators and calls")
     assert note.text == (
-        "Recording 301 operators and calls takes the host up to 452 µs of each step (45 %), as operators show that "
+        "Recording 301 operators and calls takes the host up to 452 µs of the step (45 %), as operators show that "
         "only call another one (1.5 µs each): what the host takes is less without the profiler."
     )
     assert note.rule == "profiler-overhead"

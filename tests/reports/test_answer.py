@@ -117,7 +117,7 @@ def test_what_a_rank_that_begins_late_costs_is_an_upper_bound(forms):
     ("found_by", "relief_ns", "words"),
     [
         ("none", None, "4.00 ms (20.0 %) of the recording"),
-        ("marks", None, "4.00 ms (20.0 %) of each step"),
+        ("marks", None, "4.00 ms (20.0 %) of the step"),
         ("marks", 2 * MS, "runs under the device's own work; without it the step is 2.00 ms shorter"),
         ("marks", 0.1 * MS, "costs no time by itself"),
     ],

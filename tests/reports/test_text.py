@@ -96,7 +96,7 @@ def test_findings_are_ranked_with_line_and_fix(forms):
     assert rules == [
         ("1", "data-stall"), ("2", "host-sync"), ("3", "launch-bound"), ("4", "exposed-copy"), ("5", "python-stall"),
     ]  # fmt: skip
-    assert "6.00 ms (30.0 %) of each step" in text
+    assert "6.00 ms (30.0 %) of the step" in text
     assert "/home/ada/project/train.py:42 in train_step" in text
     assert "fix Load batches in worker processes  saves 5.00 ms a step (4.00 ms to 6.00 ms)" in text
     assert "│     num_workers=4," in text
@@ -273,7 +273,7 @@ def test_where_nothing_was_found_it_names_what_was_checked(forms):
 def test_what_removing_a_finding_saves_stands_beside_its_cost(forms, relief, words):
     first, *others = forms["gaps"].findings
     text = render(replace(forms["gaps"], findings=(replace(first, relief_ns=relief), *others)))
-    assert f"6.00 ms (30.0 %) of each step{words} The step waits" in " ".join(text.split())
+    assert f"6.00 ms (30.0 %) of the step{words} The step waits" in " ".join(text.split())
 
 
 def test_a_change_that_pays_only_after_another_is_marked(forms):
