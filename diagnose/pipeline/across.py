@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import numpy as np
 
 from diagnose.analyzers import META, RANK_RULES
-from diagnose.answer.ranking import worth_ns
+from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
+from diagnose.model.forecast import Forecast, Waterfall, middle_ns
+from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.pipeline.noting import noting
+from diagnose.pipeline.savings import by_value
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, job_of
 from diagnose.ranks.profile import RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.text.numbers import duration
 
 __all__ = ["answer_of", "from_summary", "parts_of_ranks", "ranks_to_examine", "shown"]
-
-MIN_CAUSE_SHARE = (
-    0.5  # of the waiting for a late rank; what costs that rank less leaves most of its lateness unexplained
-)
 
 
 def shown(c: Comparison) -> int:
@@ -63,10 +63,9 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     for rule in RANK_RULES:
         with noting(rule.META.id, notes):
             found += _costly(rule.find_in_all(c), c, examined)
-    own = examined[shown(c)]
+    own = _without_waiting(examined[shown(c)], _transfer_share(c))
     found = [_with_lines(f, own) for f in found]
-    found = [replace(f, worth_ns=worth_ns(f, META[f.rule])) for f in found]
-    answer = _with(own, found, notes, program)
+    answer = _with(own, [_worth(f, own) for f in found], notes, program)
     job = None
     with noting("ranks", notes):
         job = job_of(c)
@@ -144,38 +143,127 @@ def _with_lines(finding: Finding, own: Diagnosis) -> Finding:
     return replace(finding, where=tuple(known.get((w.file, w.line), w) for w in finding.where) or lines)
 
 
-def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
-    """Add what all ranks together showed.
+def _transfer_share(c: Comparison) -> float:
+    """Return the share of the shown rank's time in collectives that nothing hides in which it does not wait for others.
 
-    A late rank's own finding is first where it is the cause: what this rank has more of than its equals, and half of
-    the waiting or more. Its prescriptions are then the remedy, and no other one. Where no rank is late in most steps, a
-    finding of the shown rank stays first that is no waiting for others, and costs half as much or more.
+    All ranks leave a collective together, so the one that is inside for the shortest time shows what it takes.
+    """
+    p = next(p for p in c.ranks if p.rank == shown(c))
+    alone, waited = float(p.collectives.alone.sum()), c.waits_ns.get(p.rank, 0.0) * max(p.num_steps, 1)
+    return float(np.clip(1 - waited / alone, 0.0, 1.0)) if alone else 1.0
+
+
+def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
+    """Return the diagnosis of a rank without what it waits for others in what its own collectives cost.
+
+    No change of the exchange takes the waiting away, and the finding of whom it is for has it. ``share`` is what is
+    left. What its own recording shows to be waiting is not in the savings any more.
+    """
+    waiting = [f for f in d.findings if META[f.rule].cause == "collective"]
+    if not waiting or share >= 1:
+        return d
+    rule = waiting[0].rule
+    known = waiting[0].facts.get("waiting_share")
+    left = min(share / max(1 - known, share, 1e-9), 1.0) if isinstance(known, float) else share
+    found = [_transfer_only(f, share, left) if f.rule == rule else f for f in d.findings]
+    least_ns = THRESHOLDS.naming_share * d.step_ns
+    found = [f for f in found if f.rule != rule or f.lost_ns >= least_ns]
+    is_named = any(f.rule == rule for f in found)
+    prescribed = [_saving_less(p, left, d.step_ns) if p.rule == rule else p for p in d.prescriptions]
+    prescribed = [p for p in prescribed if p.rule != rule or (is_named and _is_left(p, d.step_ns))]
+    gone = {p.id for p in d.prescriptions if p.rule == rule} - {p.id for p in prescribed}
+    kept = {p.id: 0.0 if p.id in gone else left for p in d.prescriptions if p.rule == rule}
+    waterfall = _waiting_left_in(d.waterfall, kept) if d.waterfall is not None else None
+    return replace(d, findings=tuple(in_order(found)), prescriptions=tuple(prescribed), waterfall=waterfall)
+
+
+def _transfer_only(finding: Finding, share: float, left: float) -> Finding:
+    waits = duration(finding.lost_ns * (1 - share))
+    moved = replace(
+        finding,
+        lost_ns=finding.lost_ns * share,
+        relief_ns=None if finding.relief_ns is None else finding.relief_ns * left,
+        evidence=(
+            *finding.evidence,
+            f"{waits} more is waiting for other ranks, which no change of the exchange takes away.",
+        ),
+        facts={**finding.facts, "waiting_share": 1 - share},
+    )
+    return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
+
+
+def _saving_less(p: Prescription, left: float, step_ns: float) -> Prescription:
+    least, most = (ns * left for ns in p.saves_ns)
+    predicted = None if p.predicted_step_ns is None else middle_ns(step_ns - most, step_ns - least)
+    return replace(p, saves_ns=(least, most), predicted_step_ns=predicted)
+
+
+def _is_left(p: Prescription, step_ns: float) -> bool:
+    return p.predicted_step_ns is None or p.saves_ns[1] >= MIN_GAIN_SHARE * step_ns
+
+
+def _waiting_left_in(waterfall: Waterfall, kept: Mapping[str, float]) -> Waterfall:
+    """Return the forecasts with the share that is left of what changes save; without the changes of which none is."""
+    more = {
+        after.ids[-1]: (before.step_ns - after.step_ns) * (1 - kept[after.ids[-1]])
+        for before, after in pairwise(waterfall.forecasts)
+        if after.ids[-1] in kept
+    }
+    gone = {name for name in more if not kept[name]}
+    known = {frozenset(f.ids): f for f in waterfall.combinations}
+
+    def longer(f: Forecast) -> Forecast:
+        """Return a forecast without the changes that are gone: as replayed, or else longer by what they save."""
+        ids = tuple(name for name in f.ids if name not in gone)
+        without = known.get(frozenset(ids))
+        ns = sum(more.get(name, 0.0) for name in (f.ids if without is None else ids))
+        by = without or f
+        return f._replace(ids=ids, step_ns=by.step_ns + ns, low_ns=by.low_ns + ns, high_ns=by.high_ns + ns)
+
+    chain = tuple(longer(f) for f in waterfall.forecasts if not f.ids or f.ids[-1] not in gone)
+    combinations = tuple(longer(f) for f in waterfall.combinations if not gone & {*f.ids})
+    return waterfall._replace(forecasts=chain, combinations=combinations)
+
+
+def _cause_of(late: Finding, own: Diagnosis) -> Finding | None:
+    """Return the late rank's own finding of what it has more of than its equals."""
+    if late.facts.get("kind") != "late":
+        return None
+    return next((f for f in own.findings if f.rule == late.facts.get("cause")), None)
+
+
+def _worth(finding: Finding, own: Diagnosis) -> Finding:
+    """Return a finding of all ranks with its worth: of a late rank what is left without the cause that it has found."""
+    cause = _cause_of(finding, own)
+    explained = cause.worth_ns if cause is not None else 0.0
+    return replace(finding, worth_ns=max(worth_ns(finding, META[finding.rule]) - explained, 0.0))
+
+
+def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], program: Program) -> Diagnosis:
+    """Add what all ranks together showed: by worth, as everything else.
+
+    Where a late rank's own finding of the cause comes before it, its prescriptions are the remedy, and no other one.
     """
     if not found:
         return answer
-    most = max(found, key=lambda f: (f.facts.get("kind") == "late", f.lost_ns))
-    cause = next((f for f in answer.findings if f.rule == most.facts.get("cause")), None)
-    is_late = most.facts.get("kind") == "late"
-    is_cause = is_late and cause is not None and cause.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns
-    own = next((f for f in answer.findings if f.rule == answer.dominant), None)
-    first = cause if is_cause and cause else most
-    if not is_late and own and META[own.rule].cause != "collective" and own.lost_ns >= MIN_CAUSE_SHARE * most.lost_ns:
-        first = own
-    ordered = sorted((*answer.findings, *found), key=lambda f: (f is not first, f is not most, -f.worth_ns))
+    ordered = in_order((*answer.findings, *found))
+    first = answering(ordered, answer.step_ns, has_device=answer.queue is not None)
+    place = {f.rule: i for i, f in reversed([*enumerate(ordered)])}
+    causes = [cause for f in found if (cause := _cause_of(f, answer)) is not None]
+    explained = any(place[cause.rule] < place[f.rule] for cause in causes for f in found)
     prescribed: list[Prescription] = []
     also = list(answer.also_possible)
-    for rule in RANK_RULES if not is_cause else ():
+    for rule in RANK_RULES if not explained else ():
         with noting(rule.META.id, notes):
             mine = [f for f in found if f.rule == rule.META.id]
             prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
             also += further(mine, prescribed, answer.step_ns, program)
     again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
-    in_order = (*again, *sorted(others, key=lambda p: (not (is_cause and p.rule == first.rule), -sum(p.saves_ns))))
     return replace(
         answer,
         findings=tuple(ordered),
-        dominant=first.rule,
-        prescriptions=in_order,
+        dominant=first.rule if first is not None else None,
+        prescriptions=(*again, *sorted(others, key=lambda p: (place.get(p.rule, len(place)), by_value(p)))),
         also_possible=tuple({p.id: p for p in reversed(also)}.values())[::-1],
     )

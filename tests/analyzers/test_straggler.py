@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.locations import Where
+from diagnose.pipeline import across
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 
@@ -51,6 +52,32 @@ def test_two_ranks_wait_for_the_third(recording):
     assert [r.waits_ns for r in found.ranks] == [500_000, 0, 300_000]
     assert found.partition.compute == pytest.approx(0.9)  # the answer is the late rank's
     assert "even-out-ranks" in [p.id for p in found.prescriptions]
+
+
+def exchanging(recording, number, comes):
+    """Return a rank that computes until ``comes`` and exchanges until 900; all are inside together for 100 of that."""
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, comes, launched=(-20, -15))
+    r.kernel("ncclDevKernel_SendRecv", comes, 900, launched=(-10, -5), stream=9)
+    r.kernel("adam", 900, 1000, launched=(-4, -2))
+    return Capture(replace(r.trace, rank=number, world_size=3))
+
+
+def test_waiting_for_the_late_rank_is_no_cost_of_the_exchange(recording):
+    """Rank 0 is inside for 600 µs, of which it waits 500 for rank 1: by itself it would save them, all ranks know."""
+    alone = analyze_captures([exchanging(recording, 0, 300)])
+    assert [(f.rule, f.lost_ns) for f in alone.findings] == [("exposed-communication", pytest.approx(600_000))]
+    whole = analyze_captures([exchanging(recording, i, 300 if i != 1 else 800) for i in range(3)])
+    found = {f.rule: f for f in whole.findings}
+    assert found["straggler"].worth_ns == pytest.approx(500_000)
+    assert found["exposed-communication"].lost_ns == pytest.approx(100_000)  # of the late rank, which waits for nobody
+    begun = across._without_waiting(alone, 1 / 6)  # and of a rank that waits
+    cost = begun.findings[0]
+    assert (cost.lost_ns, cost.worth_ns) == (pytest.approx(100_000), pytest.approx(100_000))
+    assert cost.evidence[-1] == "500 µs more is waiting for other ranks, which no change of the exchange takes away."
+    for p, q in zip(alone.prescriptions, begun.prescriptions, strict=True):
+        assert q.saves_ns == pytest.approx(tuple(ns / 6 for ns in p.saves_ns))
 
 
 def test_its_json_fits_the_schema(recording):
