@@ -138,5 +138,3 @@ class Job:
     aligned: AlignedStep | None = None  # a middle step of the late rank, or the slowest, the median and the fastest
     num_late: int = 0  # steps in which the latest of late_ranks is late
     num_unmatched: int = 0  # collectives that could not be compared: who is late in them is not known
-    num_late: int = 0  # steps in which the latest of late_ranks is late
-    num_unmatched: int = 0  # collectives that could not be compared: who is late in them is not known

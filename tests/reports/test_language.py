@@ -156,7 +156,7 @@ def test_a_translation_has_the_placeholders_of_its_text():
         assert set(PLACEHOLDER.findall(chinese_text)) <= set(PLACEHOLDER.findall(english)), english
         missing = set(PLACEHOLDER.findall(english)) - set(PLACEHOLDER.findall(chinese_text))
         assert missing <= {"s", "there", "what", "condition"}, english
-        assert re.search("[\u4e00-\u9fff（。、]", chinese_text) or chinese_text in SAME or "{num}" in chinese_text, (
+        assert re.search("[\u4e00-\u9fff（。、：]", chinese_text) or chinese_text in SAME or "{num}" in chinese_text, (
             english
         )
         assert not re.search(r"[<>&]", english + chinese_text), english  # pages take the texts as they are
