@@ -123,7 +123,7 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
 
 
 def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
-    """Return what the finding is worth, in brackets: its share of the step, or what a step without it saves.
+    """Return what the finding costs, in brackets, or if that clearly differs what a step without it saves.
 
     It is followed by the same in fewer words; nothing is returned of a finding without worth.
     """
@@ -136,8 +136,8 @@ def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
     if abs(worth - cost) > SAME:
-        words, short = "saves {share} of the step", "saves {share}"
-    value = {"share": percent(worth)}
+        cost, words, short = worth, "saves {share} of the step", "saves {share}"
+    value = {"share": percent(min(cost, 1.0))}
     return Words(" ({words})", {"words": Words(words, value)}), Words(" ({words})", {"words": Words(short, value)})
 
 
