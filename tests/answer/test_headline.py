@@ -44,7 +44,7 @@ def test_of_a_long_title_the_share_gets_shorter_then_clauses_go_then_words(forms
     ("lost", "worth", "fields", "found_by", "words"),
     [
         (6.0, 6.0, {}, "marks", "30.0 % of the step"),
-        (6.0, 5.2, {}, "marks", "26.0 % of the step"),  # less than a twentieth of the step apart
+        (6.0, 5.2, {}, "marks", "30.0 % of the step"),  # less than a twentieth of the step apart
         (6.0, 4.0, {}, "marks", "saves 20.0 % of the step"),
         (0.0, 8.0, {}, "marks", "saves 40.0 % of the step"),
         (6.0, 60.0, {}, "marks", "saves 100.0 % of the step"),  # no more than the step
