@@ -99,9 +99,11 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
 
 
 def _run_from_cwd(run: RunSteps, info: CaptureInfo) -> RunSteps:
-    """Return the run with paths of the user's lines; samples without any are left out."""
+    """Return the run with paths of the user's lines; samples without any, or before the first step, are left out."""
     users = tuple(tuple(at for at in path if not is_installed(at[0])) for path in run.paths)
     kept = np.array([*map(bool, users), False], bool)[run.path]
+    if run.num:
+        kept &= run.sampled_ns >= run.began_ns[0]
     paths = tuple(_from_cwd(path or whole, info) for path, whole in zip(users, run.paths, strict=True))
     return replace(run, paths=paths, path=run.path[kept], sampled_ns=run.sampled_ns[kept])
 

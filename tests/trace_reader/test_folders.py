@@ -251,8 +251,8 @@ def test_a_line_of_a_library_or_of_compiled_code_is_no_place_of_the_sampler(tmp_
     samples = {"places": [module, compiled, own], "time_ns": [1, 2, 3, 4], "place": [0, 1, 2, -1], "running": [1] * 4}
     (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(samples).encode()))
     run = {
-        "began_ns": [0], "took_ns": [9], "state": [0],
-        "paths": [[module, own], [compiled]], "sampled_ns": [5, 6], "path": [0, 1],
+        "began_ns": [4], "took_ns": [9], "state": [0],
+        "paths": [[module, own], [compiled]], "sampled_ns": [3, 5, 6], "path": [0, 0, 1],
     }  # fmt: skip
     (tmp_path / "rank0.steps.json.gz").write_bytes(gzip.compress(json.dumps(run).encode()))
     (capture,) = open_captures([tmp_path])

@@ -9,9 +9,9 @@ from array import array
 from typing import NamedTuple
 
 from .memory import WORD, Memory, UnreadableError, word_at
-from .reader import EndedError, FrameReader, Place
+from .reader import MAX_FRAMES, EndedError, FrameReader, Place
 
-__all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch"]
+__all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch", "shortened"]
 
 MAX_DEBT = 8  # periods to the next sample at most, where one was dear because all of its code was new
 GOLDEN = 0.618034  # a step through [0, 1) that comes near every point soonest
@@ -22,7 +22,17 @@ MAX_READING_NS = 500_000
 MAX_READINGS = 3  # of one sample, of which the quickest counts: one may be long because all of its code is new
 LOOK_EVERY = 2  # samples of the sampled thread for one of the others
 UNKNOWN = -1  # whether the thread ran
+NUM_OUTER = 3  # lines: the script's, its main function's and one that this calls
 BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
+
+
+def shortened(path: list[Place], depth: int) -> tuple[Place, ...]:
+    """Return the innermost lines, at most ``depth``, and of a longer path the outermost ones too, each line once.
+
+    A search calls itself many times: what calls it stands at the far end.
+    """
+    path = list(dict.fromkeys(path))
+    return tuple(path if len(path) <= depth + NUM_OUTER else [*path[:depth], *path[-NUM_OUTER:]])
 
 
 class Order(NamedTuple):
@@ -31,7 +41,7 @@ class Order(NamedTuple):
     ident: int
     native_id: int
     period_ns: int
-    depth: int  # lines of user code in a row
+    depth: int  # innermost lines of user code in a row
     max_share: float  # of a core
     max_samples: int
     others: bool  # whether other threads are looked at,
@@ -150,10 +160,13 @@ class Stretch:
         found: tuple[int, tuple[Place, ...]] = (0, ())
         for _ in range(MAX_READINGS):
             before_ns = time.time_ns()
-            seen = self._reader.users(self._thread, order.ident, order.depth)
+            seen = self._reader.users(self._thread, order.ident, 1 if order.depth == 1 else MAX_FRAMES)
             took_ns = abs(time.time_ns() - before_ns)  # the clock may be set back
             if took_ns < quickest:
-                quickest, found = took_ns, (before_ns + took_ns // 2, tuple(each.place for each in seen))
+                quickest, found = (
+                    took_ns,
+                    (before_ns + took_ns // 2, shortened([each.place for each in seen], order.depth)),
+                )
             if took_ns <= MAX_READING_NS:
                 break
         return found

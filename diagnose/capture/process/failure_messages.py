@@ -6,12 +6,13 @@ import resource
 from typing import TYPE_CHECKING
 
 from diagnose.errors import CaptureError
+from diagnose.text.numbers import plural
 
 if TYPE_CHECKING:
     from diagnose.capture.process.script import Outcome
     from diagnose.capture.record.session import Session
 
-__all__ = ["nothing_captured"]
+__all__ = ["nothing_captured", "progress_made"]
 
 CHILD_SECONDS = 1.0  # CPU time of finished child processes from which on they may well have done the training
 
@@ -25,7 +26,7 @@ ENDINGS = {  # how the script ended -> what happened, and what to do
 
 def nothing_captured(session: Session, outcome: Outcome) -> CaptureError:
     """Return the error for a script that ended without a captured step; it carries the script's exit code."""
-    error = CaptureError(f"No step was captured: {_reason(session, outcome)}")
+    error = CaptureError(f"No step was captured: {_reason(session, outcome)} {session.spent_at}".rstrip())
     if outcome.exit_code:
         error.exit_code = outcome.exit_code
     return error
@@ -42,17 +43,26 @@ def _reason(session: Session, outcome: Outcome) -> str:
         )
     if outcome.ended in ENDINGS:
         what, remedy = ENDINGS[outcome.ended]
-        return f"{what.format(error=type(outcome.error).__name__)} {session.progress_made}. {remedy}"
+        return f"{what.format(error=type(outcome.error).__name__)} {progress_made(session)}. {remedy}"
     if outcome.exit_code:
         return (
-            f"the script exited with code {outcome.exit_code} {session.progress_made}. Check its arguments and output."
+            f"the script exited with code {outcome.exit_code} {progress_made(session)}. Check its arguments and output."
         )
     if num_steps:
         return (
-            f"the script finished {session.progress_made}. Let it run for more steps, or wait less with --skip 2 "
+            f"the script finished {progress_made(session)}. Let it run for more steps, or wait less with --skip 2 "
             "--steps 2."
         )
     return _never_stepped(session)
+
+
+def progress_made(session: Session) -> str:
+    """Return how far the capture came, for a sentence about a script that ended without a recorded step."""
+    if session.plan is None or not session.num_steps:
+        return "before its first steps were over"
+    begun = session.plan.has_begun
+    where = "during the capture, before a whole step was recorded" if begun else "before the capture began"
+    return f"after {plural(session.num_steps, 'step')}, {where}"
 
 
 def _never_stepped(session: Session) -> str:

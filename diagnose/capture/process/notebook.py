@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from diagnose.capture.options import MAX_MB, CaptureOptions
+from diagnose.capture.process.failure_messages import progress_made
 from diagnose.capture.process.run import Progress, silence_kineto
 from diagnose.capture.record.renaming import name_cells
 from diagnose.capture.record.session import Session
@@ -92,7 +93,7 @@ class Tracer:
             raise CaptureError(f"No step was captured: {' '.join(session.all_notes)}")
         if error is None:
             raise CaptureError(
-                f"No step was captured: the loop ended {session.progress_made}. "
+                f"No step was captured: the loop ended {progress_made(session)}. "
                 "Call step() once per step, run more steps, or wait less with skip=2, steps=2."
             )
 

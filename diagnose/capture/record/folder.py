@@ -119,6 +119,13 @@ class CaptureFolder:
             self.discard()
             raise
 
+    @property
+    def has_others(self) -> bool:
+        """Return whether ranks that the script started write captures of their own into this one."""
+        with contextlib.suppress(OSError):
+            return any(each.is_dir() for each in self.partial.iterdir())
+        return False
+
     def renumber(self, rank: int, num_ranks: int) -> None:
         """Take another rank, before anything was written: what a process of a script is follows while it runs."""
         self._rank, self._num_ranks = rank, num_ranks

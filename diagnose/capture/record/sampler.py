@@ -17,11 +17,11 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from diagnose.capture.frames.codes import PACKAGES
-from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN
+from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
 from diagnose.capture.record.other_threads import OWN_THREADS
 from diagnose.capture.record.taken import Taken
 
-__all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users"]
+__all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users", "is_users_file"]
 
 METHOD = "interpreter"
 # Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
@@ -111,13 +111,13 @@ class Sampler:
         """Return the row of the innermost user lines; of the innermost line at all where there is none."""
         found: list[tuple[str, int, str]] = []
         each: FrameType | None = frame
-        while each is not None and len(found) < self.taken.depth:
+        while each is not None and (self.taken.depth > 1 or not found):
             if self._is_user_code(each.f_code):
                 found.append(_place(each))
             each = each.f_back
         if len(found) > 1 and found[-1][0] == BOOTSTRAP:
             found.pop()
-        return self.taken.row_of(tuple(found or [_place(frame)]))
+        return self.taken.row_of(shortened(found or [_place(frame)], self.taken.depth))
 
     def _line_of(self, frame: FrameType) -> tuple[str, int, str]:
         """Return the innermost user line of a frame; of the frame itself where there is none."""
@@ -150,7 +150,11 @@ if hasattr(os, "register_at_fork"):
 
 def is_users(code: CodeType) -> bool:
     """Return whether code is the user's: neither of the standard library, nor of an installed package, nor of ours."""
-    file = code.co_filename
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(file: str) -> bool:
+    """Return the same of the code's file."""
     return not file.startswith(LIBRARIES) and not any(folder in file for folder in PACKAGES)
 
 

@@ -1,4 +1,4 @@
-"""What samples the training thread, densely in timing windows, else a few times a second, and notes its collections."""
+"""What samples the training thread, densely in timing windows, else at a low rate, and notes its collections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from diagnose.capture.record.taken import Taken
 
 __all__ = ["Samplers"]
 
-RUN_SAMPLER_MS = 20.0  # a long step of a tenth of a second still has five samples, for 0.3 % of a core
-RUN_DEPTH = 6  # lines of the user's code, the innermost and its callers
+# From the first import of torch on: a long step of a tenth of a second still has five samples, for 1 % of a core.
+RUN_SAMPLER_MS = 20.0
+RUN_DEPTH = 6  # innermost lines of the user's code; the outermost ones are kept too
 
 
 class _Watch:
@@ -38,7 +39,9 @@ class _Watch:
 
 
 class Samplers:
-    """The samplers of the thread that first enters a window or begins the plan, and the watch of its collector.
+    """The samplers of the thread that makes the steps, and before the first one of that which imports torch.
+
+    The watch of its collector belongs to them.
 
     ``period_ms`` is that of the timing windows.
     """
@@ -72,7 +75,10 @@ class Samplers:
         """Sample what the thread does where no timing window is open, from now on or no longer."""
         if not self._wanted:
             return
-        if self._of_run is None:
+        if self._of_run is None or self._of_run.taken.thread_id != threading.get_ident():
+            for watch in (self._of_run, self._gc_watch):  # of the thread that imported torch, which makes no steps
+                if watch is not None:
+                    watch.stop()
             self._of_run = self._watch(RUN_SAMPLER_MS, RUN_DEPTH)
             self._gc_watch = GcWatch(threading.get_ident())
             self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen

@@ -26,10 +26,10 @@ from diagnose.capture.record.run_log import RunLog, StepState
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.record.source_lines import SourceLines
+from diagnose.capture.record.step_wait import StepWait, spent_at
 from diagnose.capture.steps.listener import Listener, in_backward
 from diagnose.errors import OutputError
 from diagnose.model.files import printable, reason
-from diagnose.text.numbers import plural
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
@@ -75,9 +75,7 @@ class Session:
         self.process_flags: dict[str, object] = {}
         self.allocator_before: dict[str, int] = {}
         self.run_id = ""
-        self.steps_file = self.samples_file = self.lines_file = (
-            ""  # their names, "" where there was no sampler or no room
-        )
+        self.steps_file = self.samples_file = self.lines_file = ""  # without a sampler, or if there was no room
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._lines = SourceLines(Path(self.cwd))
@@ -86,6 +84,7 @@ class Session:
         self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)
         self._samplers.prepare()
+        self._wait = StepWait(self.report, is_busy=self._is_busy)
         self._run_log = RunLog()
         self._monitor: GpuMonitor | None = None
         self._patience = Patience()
@@ -97,6 +96,8 @@ class Session:
             self.other_profilers.watch()
             if not self._shared:
                 self.listener.install()
+                self._samplers.sample_run(on=True)
+                self._wait.start()
             if self.options.quick:
                 self._interrupt.start()
         except (ImportError, AttributeError) as error:
@@ -114,7 +115,12 @@ class Session:
             self.plan.boundary()
         if self.plan is not None and self.plan.done:
             self._leave_script()
+        self._wait.stepped()
         self.listener.phases.begin()
+
+    def _is_busy(self) -> bool:
+        """Return whether work of ours goes on, nothing is left to do, or other processes make the steps."""
+        return self.complete or self.listener.inside or self._cutting or self.folder.has_others
 
     def _stepped(self, took_ns: int, state: StepState) -> None:  # a callback
         self._run_log.add(time.time_ns(), took_ns, state, self.listener.phases.take())
@@ -219,6 +225,7 @@ class Session:
         self.other_profilers.forget()
 
     def _end_threads(self) -> None:
+        self._wait.stop()
         self._samplers.stop()
         if self._monitor is not None:
             self._monitor.stop()
@@ -249,16 +256,9 @@ class Session:
         return self.plan.num_steps if self.plan is not None else 0
 
     @property
-    def progress_made(self) -> str:
-        """Return how far the capture came, for a sentence about a script that ended without a recorded step."""
-        if self.plan is None or not self.num_steps:
-            return "before its first steps were over"
-        where = (
-            "during the capture, before a whole step was recorded"
-            if self.plan.has_begun
-            else ("before the capture began")
-        )
-        return f"after {plural(self.num_steps, 'step')}, {where}"
+    def spent_at(self) -> str:
+        """Return a sentence about where most of the time since the last step went, "" if that is not known."""
+        return spent_at(self._samplers.of_run, self._wait.since_ns)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
