@@ -141,8 +141,14 @@ def _of_answer(d: Diagnosis) -> list[Words]:
         )
         steps = Words("recorded step") if len(j.steps) == 1 else Count(len(j.steps), "recorded step")
         found.append(Words(words, {"num": late_rank(d), "steps": steps}))
-    low = next((f for f in d.findings if f.rule == d.dominant and f.confidence == "low"), None)
-    if low is not None:
+    first = next((f for f in d.findings if f.rule == d.dominant), None)
+    has_change = any(p.rule == d.dominant for p in d.prescriptions)
+    if first is not None and not has_change and not any(w.file or w.library for w in first.where):
+        words = (
+            "The recording does not show which line it is. diagnose trace names it, or profile with with_stack=True."
+        )
+        found.append(Words(words))
+    if first is not None and first.confidence == "low":
         found.append(Words("Low confidence: the recording shows the cost, but hardly its cause."))
     return found
 

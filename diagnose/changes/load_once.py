@@ -43,6 +43,7 @@ def _applies(program: Program, finding: Finding) -> str:
         ("workers load", not facts.get("single_process")),
         ("a stream has no samples to come back to", is_iterable(facts)),
         ("a run of inference sees each sample once", program.trains is False),
+        ("the script goes through its samples once", facts.get("comes_again") is False),
         ("the loader restarts for each batch, which takes time", bool(facts.get("restart_share"))),
         ("a line of the script's own takes most of the loading", bool(facts.get("slow_line"))),
         ("samples draw random numbers", bool(draws)),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place, script_of
+from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
 from diagnose.changes.common.line_calls import LOADS, SAVES, calls
 from diagnose.changes.common.loading import HIDDEN
@@ -70,9 +70,6 @@ _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
 background = ThreadPoolExecutor(1)
 pending = background.submit(preprocess, next_inputs)   # one step ahead
 inputs = pending.result()                              # ready by now"""
-_NOT_RECORDED = """diagnose trace {script}   # samples what runs between operators, and names its line
-# with torch.profiler: profile(with_stack=True)
-# then: what computes in Python made cheaper or into another process, what waits for files into a background thread"""
 _IN_A_HOOK = """# only in the steps that need it
 if step % 100 == 0:
     handle = model.register_forward_hook(hook)
@@ -112,6 +109,8 @@ def _applies(_program: Program, finding: Finding) -> str:
         return "the line saves or loads a checkpoint, for which there is a module"
     if _share(finding, "in_optimizer") >= MIN_IN_OPTIMIZER:
         return "most of the time passes in the optimizer's step, which cannot be moved"
+    if not any(w.file or w.library for w in finding.where):
+        return "the recording does not show which Python runs there"
     inside = first is not None and _TORCHS_OWN.match(first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
@@ -132,13 +131,6 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             most=MAX_VECTORISED_SHARE,
             needs="work that tensor operators can do, or that does not change from step to step",
             numerics=rounding("sums may be taken in another order; compare the loss of the first steps"),
-        )
-    if not any(w.file for w in finding.where):
-        return Advice(
-            title="Record which Python runs there, and move it off the thread that launches",
-            after=_NOT_RECORDED.format(script=script_of(program)),
-            least=HIDDEN,
-            needs="a recording with Python frames or samples: this one does not show what runs there",
         )
     if is_in_a_library(finding):
         return Advice(

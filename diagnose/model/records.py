@@ -1,7 +1,6 @@
 """What a capture notes beside its traces, as types: the script's settings, the sampler, NVML, the allocator.
 
-Every field may be missing, as in captures of an earlier release, and a field that is not known here is ignored. A
-value of another type or outside its range makes the file unreadable; a writer leaves such a value out (``fitting``).
+Fields may be missing and unknown ones are ignored; a value of another type or outside its range is an error.
 """
 
 from __future__ import annotations
@@ -200,6 +199,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     sampler: str | None = None
     collate_fn: str | None = None
     num_batches: Count | None = None
+    comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
     batches_seen: Count | None = None
     batches_ready: Share | None = None  # share of those from workers that were there when they were asked for
     batches_drew: bool | None = None  # of those made in the script's process, whether any drew random numbers

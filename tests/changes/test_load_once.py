@@ -50,6 +50,7 @@ def test_a_list_takes_the_datasets_place(recording, presentable):
     "change",
     [
         {"batches_drew": True},
+        {"comes_again": False},  # one epoch
         {"batches_drew": None},  # of a capture that did not look
         {"num_workers": 2},
         {"sampler": "Buckets"},  # may ask for anything

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import select
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.drawn_batches import DrawnBatches
+from diagnose.capture.record.epochs import comes_again
 from diagnose.capture.record.loading_counters import LoadingCounters
 
 __all__ = ["ScriptConfig", "describe_optimizer"]
@@ -79,6 +82,7 @@ class ScriptConfig:
             self._loaders[id(dataset)] = {
                 **_describe_loader(loader, dataset),
                 "made": self._call("DataLoader", dataset),
+                "comes_again": _comes_again(sys._getframe()),
             }
 
     def first_batch(self, dataset: object, batch: object) -> None:
@@ -195,6 +199,15 @@ class ScriptConfig:
     def ddp(self) -> Mapping[str, object]:
         """Return DDP's arguments, empty without DDP."""
         return self._ddp
+
+
+def _comes_again(frame: FrameType | None) -> bool | None:
+    """Return whether the loop over a loader that is being opened is in another one; None where it is not known."""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("diagnose.", "torch.utils.data")):
+        frame = frame.f_back
+    with contextlib.suppress(Exception):  # a script must not fail for what is only printed
+        return comes_again(frame)
+    return None
 
 
 def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:

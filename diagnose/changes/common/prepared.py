@@ -41,10 +41,11 @@ class Prepared:
 def prepared(facts: Facts, program: Program) -> Prepared | None:
     """Return how every sample of the script's dataset is made once; None where the call does not show the dataset.
 
-    It is not where samples draw random numbers, as a stream, or in a run of inference, which sees each sample once.
+    It is not where samples draw random numbers, as a stream, or in a run that sees each sample once.
     """
     made = _call(facts)
     is_left = facts.get("draws") or facts.get("num_workers") or is_iterable(facts) or program.trains is False
+    is_left = is_left or facts.get("comes_again") is False  # which pays from the second epoch on
     given = _dataset(made) if made is not None else None
     if made is None or is_left or given is None or not _is_of_dataset(facts):
         return None
