@@ -1,8 +1,8 @@
 """Collectives run alone: nothing computes meanwhile.
 
 What it looks for
-    Time in which the device runs a collective and no other kernel, and idle of work that waits for a collective on
-    another stream.
+    Time in which the device runs a collective and no other kernel, and idle of at most 50 µs of work that waits for a
+    collective on another stream: the wait ends when the collective does.
 
 Why it costs
     The step grows by what communication does not share with computation: one bucket that is reduced after the whole
@@ -13,8 +13,9 @@ What to do
     and, where one rank is late, the cause on that rank.
 
 How sure
-    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks; collectives that
-    move less than 5 GB/s are no transfer over the links of one host.
+    High for the time. Whether it is transfer or waiting for a late rank needs the traces of all ranks. Of one rank, one
+    that takes twice as long as the fastest of the same collectives with the same bytes waits, and collectives that move
+    less than 5 GB/s are no transfer over the links of one host.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ _REDUCES = lazy_pattern(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
 _SHARDED = lazy_pattern(r"FSDP|FullyShardedDataParallel")
 _CALL = lazy_pattern(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
+WAITING_TITLE = "Collectives wait for other ranks"
+MIN_WAITING_SHARE = 0.5  # of the time that nothing hides
 MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up
 MAX_PLACES = 3
@@ -78,11 +81,11 @@ MAX_LOOKED_UP = 200  # the longest collectives show what the others are
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle of queued work that waited for a collective on another stream."""
+    """Claim idle of queued work that waited for a collective on another stream: it has ended where the gap begins."""
     gaps, tasks = t.gaps, t.tasks
     if not len(tasks.start):
         return EMPTY
-    return intersect(left, gaps.device_part(gaps.cross_stream & tasks.is_collective[gaps.before]))
+    return intersect(left, gaps.device_part(gaps.stream_waits() & tasks.is_collective[gaps.before]))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -119,6 +122,8 @@ def find(t: Tables) -> list[Finding]:
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
     if lost_ns < MIN_STEP_SHARE * t.steps.step_ns:
         return []
+    waits_ns = min(int(collectives_of(t).outlying().sum()) / t.steps.num, lost_ns)
+    title = WAITING_TITLE if waits_ns > MIN_WAITING_SHARE * lost_ns else TITLE
     rate = slow_rate(t)
     mine = t.tasks.is_collective.copy()
     mine[small_collectives(t)] = False
@@ -129,9 +134,17 @@ def find(t: Tables) -> list[Finding]:
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
         f"{percent(exposed / busy, 0)} of their time is exposed: {duration(exposed / t.steps.num)} {of_whole(t)}.",
     )
+    if waits_ns:
+        text = (
+            f"Of this, {duration(waits_ns)} is beyond what the fastest of the same collectives with the same bytes "
+            "take: waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks "
+            "show for which."
+        )
+        evidence = (*evidence, text)
     return [
         replace(
             base,
+            title=title,
             lost_ns=lost_ns,
             count=max(base.count, len(rows)),
             total_ns=exposed + base.total_ns,
@@ -144,6 +157,7 @@ def find(t: Tables) -> list[Finding]:
                 "num_devices": len(t.trace.devices),
                 **_ddp_facts(t),
                 **({"bus_gbps": round(rate.bus_gbps, 3)} if rate else {}),
+                **({"awaits_ranks": waits_ns / lost_ns} if waits_ns else {}),
             },
         )
     ]

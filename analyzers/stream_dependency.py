@@ -30,17 +30,13 @@ META = RuleMeta(
     changes=("wait-later",),
 )
 
-MAX_WAIT_NS = 50_000  # from the end of the task that is waited for to the start of the one that waits
-
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the device's part of short gaps between tasks of different streams.
 
     In a gap nothing runs on any stream, so what was waited for has ended where the gap begins.
     """
-    gaps = t.gaps
-    short = gaps.end - gaps.start <= max(MAX_WAIT_NS, gaps.latency_ns)
-    return intersect(left, gaps.device_part(gaps.cross_stream & short))
+    return intersect(left, t.gaps.device_part(t.gaps.stream_waits()))
 
 
 def find(t: Tables) -> list[Finding]:

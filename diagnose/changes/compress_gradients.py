@@ -46,9 +46,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     from diagnose.perf_model.gradient_buckets import LATENCY_NS
     from diagnose.replay.effects import effect_of_tasks
+    from diagnose.replay.transforms import transfer_share
 
     tasks = np.flatnonzero(t.tasks.is_collective)
     carried = np.maximum((t.tasks.end - t.tasks.start)[tasks].astype(np.float64) - LATENCY_NS, 0.0)
+    carried *= transfer_share(finding)
     if not carried.sum():
         return None
     assumption = (

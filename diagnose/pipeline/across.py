@@ -163,7 +163,7 @@ def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
     if not waiting or share >= 1:
         return d
     rule = waiting[0].rule
-    known = waiting[0].facts.get("waiting_share")
+    known = waiting[0].facts.get("awaits_ranks")
     left = min(share / max(1 - known, share, 1e-9), 1.0) if isinstance(known, float) else share
     found = [_transfer_only(f, share, left) if f.rule == rule else f for f in d.findings]
     least_ns = THRESHOLDS.naming_share * d.step_ns
@@ -187,7 +187,7 @@ def _transfer_only(finding: Finding, share: float, left: float) -> Finding:
             *finding.evidence,
             f"{waits} more is waiting for other ranks, which no change of the exchange takes away.",
         ),
-        facts={**finding.facts, "waiting_share": 1 - share},
+        facts={**finding.facts, "awaits_ranks": 1 - share},
     )
     return replace(moved, worth_ns=worth_ns(moved, META[moved.rule]))
 

@@ -32,6 +32,7 @@ __all__ = [
     "shorten_pauses",
     "shorten_tasks",
     "syncs_before",
+    "transfer_share",
     "typical_delays",
 ]
 
@@ -157,7 +158,7 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
     if cause == "pause" and len(rows):
         return partial(shorten_pauses, pauses=pieces, fraction=fraction)
     if cause in ("collective", "copy"):
-        return _of_exposed(t, cause, pieces, fraction)
+        return _of_exposed(t, cause, pieces, fraction * transfer_share(finding))
     return _of_kernels(t, finding, fraction)
 
 
@@ -185,6 +186,12 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     same = among(names, names[mine]) & (for_copies == (2 * int(for_copies[mine].sum()) >= max(int(mine.sum()), 1)))
     found: npt.NDArray[np.intp] = calls[same]
     return found
+
+
+def transfer_share(finding: Finding) -> float:
+    """Return the share of a finding's time in which this rank does not wait for others: no change takes that away."""
+    waiting = finding.facts.get("awaits_ranks")
+    return 1 - waiting if isinstance(waiting, float) else 1.0
 
 
 def _of_exposed(t: Tables, cause: Cause, pieces: Intervals, fraction: float) -> Transform:

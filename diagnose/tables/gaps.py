@@ -14,6 +14,7 @@ from diagnose.tables.launch_latency import LATENCY_SPREAD, MIN_LATENCY_NS, laten
 
 __all__ = ["MIN_LINKED", "Gaps", "find_gaps", "launches_unlinked", "one_gap"]
 
+MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of the one that waits for it
 MIN_LINKED = 0.5  # of the tasks, with a launch: with fewer the file links none
 
 
@@ -44,6 +45,11 @@ class Gaps(NamedTuple):
         """Return the host's parts, of all gaps or of the chosen ones."""
         keep = slice(None) if which is None else which
         return union((self.start[keep], self.queued_at[keep]))
+
+    def stream_waits(self) -> Mask:
+        """Return which gaps are waits for a task on another stream: they end when that does, but for what it takes."""
+        found: Mask = self.cross_stream & (self.end - self.start <= max(MAX_WAIT_NS, self.latency_ns))
+        return found
 
     def device_part(self, which: Mask | None = None) -> Intervals:
         """Return the device's parts, of all gaps or of the chosen ones."""

@@ -57,6 +57,51 @@ def test_queued_work_that_waits_for_a_collective(recording):
     assert finding.examples[0].after == "adam"
 
 
+def test_a_wait_for_a_collective_ends_when_the_collective_does(recording):
+    """For 100 µs nothing runs on any stream: whatever held the queued task, it was not the collective."""
+    r = reduced(recording, end=800)
+    assert r.booked() == {"unexplained-device": 100_000}
+    assert r.find("exposed-communication").lost_ns == 200_000
+
+
+def repeated(recording, *lengths, detail="allreduce|Float|2"):
+    """Return a step of 2000 µs in which one reduction of as many bytes comes after the other."""
+    r = recording()
+    r.step(1, 0, 2000)
+    at = 0.0
+    for n, length in enumerate(lengths):
+        r.kernel("gemm", at, at + 100, launched=(-50 + n, -49.5 + n))
+        row = r.kernel(ALL_REDUCE, at + 100, at + 100 + length, stream=20, launched=(-30 + n, -29.5 + n))
+        row.values |= {"detail": r._name(detail), "size": 1_000_000}
+        at += 100 + length
+    r.kernel("adam", at, 2000, launched=(-10, -5))
+    return r
+
+
+def test_the_same_collective_with_the_same_bytes_is_no_longer_transfer(recording):
+    """It takes 100 µs twice and 700 once: for 600 of 900 µs this rank waits for others, and no change saves these."""
+    found = repeated(recording, 100, 100, 700).find("exposed-communication")
+    assert found.lost_ns == 900_000
+    assert found.title == "Collectives wait for other ranks"
+    assert found.facts["awaits_ranks"] == pytest.approx(6 / 9)
+    assert "Of this, 600 µs is beyond what the fastest of the same collectives with the same bytes take" in " ".join(
+        found.evidence
+    )
+    least, most = next(p for p in prescribe(found, 2e6) if p.id == "compress-gradients").saves_ns
+    assert (least, most) == (pytest.approx(0.2 * 300_000), pytest.approx(0.5 * 300_000))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "detail"),
+    [((100, 100, 200), "allreduce|Float|2"), ((100, 700), "allreduce|Float|2"), ((100, 100, 700), "")],
+    ids=["no outlier", "seen twice", "bytes not known"],
+)
+def test_what_does_not_show_to_be_waiting(recording, lengths, detail):
+    found = repeated(recording, *lengths, detail=detail).find("exposed-communication")
+    assert "awaits_ranks" not in found.facts
+    assert found.title == "Collectives are not hidden under computation"
+
+
 def test_on_the_same_stream_nothing_waits_for_another(recording):
     r = recording()
     r.step(1, 0, 1000)

@@ -38,8 +38,8 @@ def test_a_collective_before_it_is_communication(recording):
     r = recording()
     r.step(1, 0, 1000)
     r.kernel("ncclDevKernel_AllReduce", 0, 300, stream=20, launched=(-20, -15))
-    r.kernel("relu", 400, 1000, stream=7, launched=(-10, -5))
-    assert r.booked() == {"exposed-communication": 100_000}
+    r.kernel("relu", 350, 1000, stream=7, launched=(-10, -5))
+    assert r.booked() == {"exposed-communication": 50_000}
 
 
 def test_it_comes_before_latency(queued):

@@ -21,6 +21,7 @@ from diagnose.changes.common.memory import batch_that_fits
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.forecast import middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
+from diagnose.replay.transforms import transfer_share
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
@@ -82,7 +83,8 @@ def _prescription(change: Change, finding: Finding, step_ns: float, program: Pro
 
 def _prescribed(change: Change, finding: Finding, step_ns: float, program: Program, advice: Advice) -> Prescription:
     least, most = _of_few(finding, advice)
-    least_ns, most_ns = finding.lost_ns * least, finding.lost_ns * most
+    costs_ns = finding.lost_ns * transfer_share(finding)
+    least_ns, most_ns = costs_ns * least, costs_ns * most
     edits = _edits(change, finding, advice)
     return Prescription(
         rule=finding.rule,
