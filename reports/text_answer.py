@@ -128,6 +128,8 @@ def _card(number: int, card: Card, a: Answer) -> RenderableType:
     else:
         saves.append(unpredicted(p), "dim")
     parts.append(saves)
+    if card.more is not None:
+        parts.append(Text(one_line(said(card.more)), "dim"))
     if card.trial is not None:
         measured = one_line(measured_words(card.trial, alone=bool(found and found.behind)))
         parts.append(Text(measured, "bold green" if card.trial.interval[0] > 1 else "bold"))

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from diagnose.answer.tried import offered_chain, took_longer, trial_of
-from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Where
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
+from diagnose.model.words import Words
+from diagnose.text.numbers import duration
 
-__all__ = ["Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
+__all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions", "why_more"]
 
 MAX_CARDS = 3
+SAME = 0.01  # of the step: what differs by less reads as the same
 MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise, only a bound
 
 
@@ -67,6 +70,7 @@ class Card:
     where: Where | None
     trial: Trial | None  # where it was measured alone
     rank: int | None = None  # the one that it is for: the others wait for it
+    more: Words | None = None  # why it saves more than its finding costs, if it does
 
 
 def predictions(d: Diagnosis) -> dict[str, Prediction]:
@@ -154,4 +158,20 @@ def _card(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Card:
     where = next((w for w in places if w.file), places[0] if places else None)
     of_late = p.rule == d.dominant and (d.dominant == LATE_RANKS or (d.job is not None and bool(d.job.late_ranks)))
     rank = late_rank(d) if of_late else None
-    return Card(p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), rank)
+    more = None
+    if at is not None and prediction is not None and not prediction.behind and prediction.is_replayed:
+        more = why_more(d.findings[at], prediction.saves_ns, d)
+    return Card(p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), rank, more)
+
+
+def why_more(finding: Finding, saved_ns: float, d: Diagnosis) -> Words | None:
+    """Return why the step becomes shorter by more than a finding costs, None if it does not."""
+    if saved_ns < finding.lost_ns + SAME * d.step_ns:
+        return None
+    kernels_ns = finding.total_ns / d.steps if len(finding.tasks) and d.steps else 0.0
+    if kernels_ns >= saved_ns:
+        words = "more than it costs: its kernels take {kernels}, and the cost counts only what is sure to go"
+        return Words(words, {"kernels": duration(kernels_ns)})
+    if len(finding.tasks):
+        return Words("more than it costs, as the launches of its kernels go too")
+    return Words("more than it costs, as what it delays comes earlier too")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnose.answer.cards import Prediction, offered
+from diagnose.answer.cards import SAME, Prediction, offered, why_more
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.frozen import dataclass
@@ -12,8 +12,6 @@ from diagnose.model.words import Words
 from diagnose.text.numbers import duration
 
 __all__ = ["FindingRow", "finding_rows"]
-
-SAME = 0.01  # of the step: what differs by less reads as the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,15 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
-                without=_without(finding, d.step_ns),
+                without=_without(finding, d),
             )
         )
     return tuple(rows)
 
 
-def _without(finding: Finding, step_ns: float) -> Words | None:
+def _without(finding: Finding, d: Diagnosis) -> Words | None:
     """Return what a step without the cause saves, if that differs from what it costs."""
-    relief = finding.relief_ns
+    relief, step_ns = finding.relief_ns, d.step_ns
     if not finding.lost_ns and (relief is None or step_ns <= 0 or relief < SAME * step_ns):
         return Words("costs no time by itself")
     if relief is None or abs(relief - finding.lost_ns) < SAME * step_ns:
@@ -66,6 +64,6 @@ def _without(finding: Finding, step_ns: float) -> Words | None:
         return Words("runs under the device's own work; without it the step is {time} shorter", shorter)
     if relief < SAME * step_ns:
         return Words("; without it other work takes as long")
-    if relief > finding.lost_ns:
-        return Words("; without it the step is {time} shorter, as what it delays comes earlier too", shorter)
+    if (more := why_more(finding, relief, d)) is not None:
+        return Words("; without it the step is {time} shorter, {more}", {**shorter, "more": more})
     return Words("; without it the step is {time} shorter, as other work takes the rest", shorter)

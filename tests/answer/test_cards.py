@@ -3,13 +3,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from diagnose.answer.cards import Prediction, late_rank, predictions
+from diagnose.answer.cards import Prediction, late_rank, predictions, why_more
 from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Finding, Trial
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
+from diagnose.model.words import english
 
 MS = 1_000_000
 
@@ -204,3 +206,28 @@ def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(form
     assert [(card.prescription.id, card.rank) for card in answer(d).cards] == [
         ("even-out-ranks", 1), ("data-stall-fix", None), ("host-sync-fix", None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lost", "tasks", "total", "saved", "words"),
+    [
+        (6, 0, 0, 6.1, None),  # of a step of 20 ms
+        (6, 0, 0, 8, "more than it costs, as what it delays comes earlier too"),
+        (6, 2, 7, 8, "more than it costs, as the launches of its kernels go too"),
+        (
+            6, 2, 9, 8,
+            "more than it costs: its kernels take 9.00 ms, and the cost counts only what is sure to go",
+        ),
+    ],
+)  # fmt: skip
+def test_a_saving_above_the_cost_is_explained(forms, lost, tasks, total, saved, words):
+    d = forms["gaps"]
+    finding = replace(
+        d.findings[0],
+        lost_ns=lost * MS,
+        tasks=np.arange(tasks),
+        total_ns=int(total * MS * d.steps),
+        worth_ns=saved * MS,
+    )
+    more = why_more(finding, saved * MS, d)
+    assert (None if more is None else english(more)) == words

@@ -63,7 +63,7 @@ def test_a_change_that_is_made_by_hand_is_explained_with_the_reason():
     page = change_page("own-device", list(rule_pages()))
     assert page.trial == "Made by hand: another process holds the device."
     assert page.remedy == "No module: a command of the machine."
-    assert page.rules == ("device-contention", "shared-device")
+    assert page.rules == ("device-contention",)
 
 
 def test_every_change_has_all_its_facts():

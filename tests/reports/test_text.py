@@ -265,7 +265,7 @@ def test_where_nothing_was_found_it_names_what_was_checked(forms):
     ("relief", "words"),
     [
         (2e6, "; without it the step is 2.00 ms shorter, as other work takes the rest"),
-        (8e6, "; without it the step is 8.00 ms shorter, as what it delays comes earlier too"),
+        (8e6, "; without it the step is 8.00 ms shorter, more than it costs, as what it delays comes earlier too"),
         (1e3, "; without it other work takes as long"),
         (6e6, ""),
     ],
