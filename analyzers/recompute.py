@@ -3,7 +3,7 @@
 What it looks for
     Operators of a forward (`linear`, convolutions, embeddings, norms, attention, activations) that run inside the
     backward of autograd, and the kernels launched there up to the last of them: at least 5 % of the busy time, or of
-    the step with the host's time for them.
+    the step with the host's time for them. Without a device: the operators' own time, at least 5 % of the step.
 
 Why it costs
     It is the price of the memory that checkpointing spares. Where the memory is there, the second forward buys nothing.
@@ -22,22 +22,27 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, contains, union
-from diagnose.model.rules import RuleMeta
+from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, span, total, union
+from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
+from diagnose.text.numbers import duration
 from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="recompute",
     kind="kernel",
     order=50,
+    host_order=74,
+    legend=Legend("the backward ran the forward a second time", "#8a6d3b"),
     changes=("checkpoint-less",),
 )
+TITLE = "The backward runs the forward a second time"
 MIN_BUSY_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
@@ -49,13 +54,27 @@ _FORWARD = lazy_pattern(
 )
 
 
-def find(t: Tables, free: Mask) -> list[Finding]:
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim the second forwards."""
+    return worth_claiming(t, left, _again(t), MIN_BUSY_SHARE)
+
+
+def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     """Name the time of the second forward."""
+    if free is None:
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts))
     tasks = np.flatnonzero(free & _recomputed(t))
-    rule = KernelRule(
-        META.id, "The backward runs the forward a second time", MIN_BUSY_SHARE, evidence=top_kernels(t, tasks)
-    )
+    rule = KernelRule(META.id, TITLE, MIN_BUSY_SHARE, evidence=top_kernels(t, tasks))
     return kernel_finding(t, rule, tasks)
+
+
+def _again(t: Tables) -> Intervals:
+    return union(*second_forwards(t).values(), EMPTY)
+
+
+def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
+    took = duration(total(intersect(_again(t), span(*t.steps.window))) / t.steps.num)
+    return [f"Operators of a forward take {took} of each step inside the backward."]
 
 
 def second_forwards(t: Tables) -> dict[int, Intervals]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.extent import lost_by_step, of_whole, steps_with
-from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines
+from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines, source_line
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
 from diagnose.model.frozen import NamedTuple, dataclass
@@ -17,15 +17,18 @@ from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span,
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_work import host_work
+from diagnose.tables.names import BACKWARD
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import duration, percent, plural
+from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["IdleGaps", "idle_finding", "idle_gaps_of", "worth_claiming"]
 
 # Places are looked up for so many of the largest idle gaps: their sum stands for the rest.
 MAX_LOOKED_UP = 200
 MAX_PLACES = 5
+_RUNS_BACKWARD = lazy_pattern(r"\.backward\(|autograd\.grad\(")
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
 
@@ -210,7 +213,16 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     lines = [where for where, share in sampled_lines(t, probe.during) if share >= 0.2]
     named = {(where.file, where.line) for where in lines}
     ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]
-    return tuple([*lines, *ranked][:MAX_PLACES])
+    places = [*lines, *ranked]
+    if t.device_id < 0 and any(w.file and w.op and BACKWARD.match(w.op) for w in ranked):
+        places.sort(key=lambda place: _runs_backward(t, place))
+    return tuple(places[:MAX_PLACES])
+
+
+def _runs_backward(t: Tables, place: Where) -> bool:
+    """Return whether a line calls the backward pass, which repeats what other lines called."""
+    text = source_line(t, place.file, place.line) if place.file and place.line else None
+    return _RUNS_BACKWARD.search(text or "") is not None
 
 
 def _examples(t: Tables, o: IdleGaps, probe: Probe) -> list[Example]:

@@ -32,3 +32,13 @@ def test_the_sort_of_an_embeddings_backward_pass_is_not_the_scripts(recording):
 
 def test_other_kernels_do_not_count(recording):
     assert sorting(recording, 100, "add_kernel").find("full-sort") is None
+
+
+@pytest.mark.parametrize(("took", "lost"), [(79, None), (100, 70_000)])
+def test_operators_that_sort_without_a_device(recording, took, lost):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::sort", 0, took)
+    r.op("aten::mm", took, 1000)
+    finding = r.find("full-sort")
+    assert (None if finding is None else finding.lost_ns) == (lost if lost is None else pytest.approx(lost))

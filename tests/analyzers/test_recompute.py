@@ -81,3 +81,27 @@ def test_a_second_forward_on_an_idle_device_counts_by_its_launches(recording):
     finding = next(f for f in r.diagnosis().findings if f.rule == "recompute")
     assert finding.lost_ns == pytest.approx(10_000)
     assert finding.relief_ns > 400_000
+
+
+@pytest.mark.parametrize(("took", "lost"), [(40, None), (300, 300_000)])
+def test_without_a_device_the_operators_own_time_counts(recording, took, lost):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.op("aten::linear", 0, 300)
+    r.op(EVALUATE + "CheckpointFunctionBackward", 300, 1000)
+    r.op("aten::linear", 300, 300 + took)
+    r.op("aten::mm", 300 + took, 1000)  # of the gradient
+    finding = r.find("recompute")
+    assert (None if finding is None else finding.lost_ns) == (lost if lost is None else pytest.approx(lost))
+
+
+def test_without_a_device_the_second_forwards_line_comes_before_that_of_the_backward(recording):
+    r = recording(devices=())
+    r.step(1, 0, 1000)
+    r.frame("model.py(7): forward", 0, 300)
+    r.op("aten::linear", 10, 290, sequence=4)
+    r.op(EVALUATE + "AddmmBackward0", 300, 1000, sequence=4)
+    r.op("aten::linear", 310, 700)
+    r.lines["train.py", 12] = "loss.backward()"
+    r.samples_every(20, 300, 990, ("train.py", 12, "main"), running=1)
+    assert [(where.file, where.line) for where in r.find("recompute").where] == [("model.py", 7), ("train.py", 12)]
