@@ -39,6 +39,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
+from diagnose.tables.lost import only_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
 from diagnose.text.numbers import duration, percent
 from diagnose.text.patterns import lazy_pattern
@@ -116,6 +117,8 @@ def find(t: Tables) -> list[Finding]:
     """Name collectives that nothing hides."""
     if t.device_id < 0:
         return _find_on_host(t)
+    if only_collectives(t):  # what could hide them is not in the file
+        return []
     others = union(exposed_broadcasts(t), exposed_small(t))  # those have rules of their own
     exposed = total(subtract(t.occupancy.exposed_communication, others))
     idle = idle_finding(t, IdleRule(META.id, TITLE))

@@ -1,8 +1,8 @@
 """One process drives several devices, and they are not equally busy.
 
 What it looks for
-    Several devices in one trace of which the least busy works less than 80 % as long as the busiest, which works at
-    least 10 % of the window.
+    Several devices in one trace of which the least busy computes less than 80 % as long as the busiest, which works at
+    least 10 % of the window. Collectives do not count: they wait.
 
 Why it costs
     The step ends with the busiest device; the others wait for it. DataParallel gathers outputs and losses on the first.
@@ -20,10 +20,10 @@ import numpy as np
 
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct, intersect, span, total, union
+from diagnose.model.intervals import among, distinct, intersect, span, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.names import rows_of
+from diagnose.tables.names import COLLECTIVE, matching, rows_of
 
 META = RuleMeta(
     id="imbalanced-devices",
@@ -38,6 +38,7 @@ MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobod
 def find(t: Tables) -> list[Finding]:
     """Name the time by which the busiest device works longer than the mean."""
     rows = rows_of(t.trace, Kind.KERNEL)
+    rows = rows[~among(rows, matching(t.trace, (Kind.KERNEL,), COLLECTIVE))]
     events = t.trace.events
     devices = distinct(events.device[rows]) if len(rows) else np.zeros(0, np.int16)
     if len(devices) < 2:

@@ -32,8 +32,8 @@ META = RuleMeta(
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim what is left of the device's parts."""
-    return intersect(left, t.gaps.device_part())
+    """Claim what is left of the device's parts, before tasks that the file shows to be queued."""
+    return intersect(left, t.gaps.device_part(t.gaps.launch >= 0))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -2,7 +2,8 @@
 
 What it looks for
     Idle in which no thread that drives the device recorded any event, and neither frames nor samples show what it did.
-    Without a device, the time between operators of a program that runs no Python.
+    Without a device, the time between operators of a program that runs no Python. Before tasks whose launch is not in
+    the file, nothing shows that it was the host.
 
 Why it costs
     The device waits for a host whose doings were not recorded.
@@ -28,12 +29,14 @@ META = RuleMeta(
     kind="idle",
     order=1000,
     host_order=120,
-    legend=Legend("the host was late; cause not recorded", "#98a1ae"),
+    legend=Legend("cause not recorded", "#98a1ae"),
     fallback=True,
     explains=False,
     cause="host-work",
     paced_by="host",
 )
+
+MIN_UNLAUNCHED = 0.5  # of the idle time
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
@@ -46,4 +49,15 @@ def find(t: Tables) -> list[Finding]:
     title = "The host launches nothing, for a reason the trace does not show"
     if t.device_id < 0:
         title = "The program runs code between its operators that the recording does not show"
+    elif _share_unlaunched(t) > MIN_UNLAUNCHED:
+        title = "The device is idle, and the file holds no launch that shows why"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))
+
+
+def _share_unlaunched(t: Tables) -> float:
+    """Return the share of it before tasks whose launch is not in the file."""
+    rows = t.causes.of(META.id)
+    length = (t.causes.end - t.causes.start)[rows]
+    gap = t.causes.gap[rows]
+    unknown = (t.gaps.launch[gap] < 0) & (t.gaps.after[gap] >= 0)
+    return float(length[unknown].sum() / max(int(length.sum()), 1))

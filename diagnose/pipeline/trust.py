@@ -25,7 +25,14 @@ from diagnose.tables.impossible_times import (
     crossing,
     overlap_share,
 )
-from diagnose.tables.lost import MIN_LOST_SHARE, graphs_left_no_task, launches_without_task, lost_share, num_captured
+from diagnose.tables.lost import (
+    MIN_LOST_SHARE,
+    graphs_left_no_task,
+    launches_without_task,
+    lost_share,
+    num_captured,
+    only_collectives,
+)
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
@@ -86,14 +93,21 @@ def why_unusable(t: Tables) -> str:
         return "The file is cut off: copy or record it again."
     if lacks_device(t):
         return "The device's records are missing: the GPU worked, and none of its tasks is in the file."
-    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
-        return "The times of this file cannot be true: tasks of one stream overlap."
-    if crossing(t).share > MAX_CROSSING_SHARE:
-        return "The times of this file cannot be true: calls of one thread cross each other."
+    if why := _why_impossible(t):
+        return why
     start, end = t.steps.window
     if t.causes.totals().get(COLD, 0) > MAX_COLD_SHARE * (end - start):
         return "The recording is of a cold start"
+    if only_collectives(t):
+        return "Only collectives are in this recording: what the devices compute is missing"
     return "Only a few device tasks are in this recording" if is_scanty(t) else ""
+
+
+def _why_impossible(t: Tables) -> str:
+    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
+        return "The times of this file cannot be true: tasks of one stream overlap."
+    crosses = crossing(t).share > MAX_CROSSING_SHARE
+    return "The times of this file cannot be true: calls of one thread cross each other." if crosses else ""
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:

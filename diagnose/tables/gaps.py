@@ -61,7 +61,7 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals, launch_latency: int |
     """Return the idle regions with their neighbours and their launch.
 
     A task that starts one launch latency after its launch waited for nothing else, also where the launch was in flight
-    before the gap began: all of that gap is the host's part.
+    before the gap began: all of that gap is the host's part. In a file without any launch nothing is.
     """
     latency = latency_bound(launch_latency)
     start, end = idle
@@ -76,7 +76,7 @@ def find_gaps(trace: Trace, tasks: Tasks, idle: Intervals, launch_latency: int |
     launch_start = np.where(known, events.start[launch], start)
     returned = np.where(known, events.end[launch], start)
     late = (known & (launch_start > start)) | ~has_after
-    if launches_unlinked(tasks):
+    if launches_unlinked(tasks) and (tasks.launch >= 0).any():
         late |= ~known & (end - start >= latency)
         returned = np.where(~known & late, end, returned)
         launch_start = np.where(~known & late, end, launch_start)

@@ -9,7 +9,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.graph_capture import captured
-from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, matching, rows_of
+from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
 
 __all__ = [
     "graph_holes",
@@ -17,6 +17,7 @@ __all__ = [
     "launches_without_task",
     "lost_share",
     "num_captured",
+    "only_collectives",
     "time_without_task",
 ]
 
@@ -43,6 +44,13 @@ def _all_launches(t: Tables) -> Rows:
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
     began = t.trace.events.start[rows]
     return rows[(began >= start) & (began < end)]
+
+
+@shared_table
+def only_collectives(t: Tables) -> bool:
+    """Return whether the device's tasks are collectives alone, in a file without launches: the rest was left out."""
+    tasks = t.tasks
+    return bool(len(tasks.row) and tasks.is_collective.all()) and not len(matching(t.trace, (Kind.RUNTIME,), LAUNCH))
 
 
 @shared_table

@@ -23,3 +23,18 @@ def test_nine_hundred_against_three_hundred(recording):
 @pytest.mark.parametrize(("first", "second"), [(900, 0), (900, 720), (90, 10)])
 def test_even_enough(recording, first, second):
     assert driving(recording, first, second).find("imbalanced-devices") is None
+
+
+def test_collectives_of_several_ranks_in_one_file_are_no_work_of_one_process(recording):
+    """Four devices of which the file holds collectives only: nothing shows what they compute, or who drives them."""
+    r = recording()
+    r.step(1, 0, 1000)
+    for device in range(4):
+        r.kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 100, 500 + 100 * device, device=device, stream=20)
+    assert r.find("imbalanced-devices") is None
+    assert r.find("exposed-communication") is None
+    d = r.diagnosis()
+    assert d.record_again == "Only collectives are in this recording: what the devices compute is missing"
+    assert [f.title for f in d.findings if f.rule == "unexplained-host"] == [
+        "The device is idle, and the file holds no launch that shows why"
+    ]

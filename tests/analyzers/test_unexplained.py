@@ -16,7 +16,8 @@ def test_a_task_without_a_launch_in_the_file(recording):
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 300, launched=(-20, -15))
     r.kernel("relu", 400, 1000)
-    assert r.booked() == {"unexplained-device": 100_000}
+    assert r.booked() == {"unexplained-host": 100_000}
+    assert r.find("unexplained-host").title == "The device is idle, and the file holds no launch that shows why"
 
 
 @pytest.mark.parametrize(("gap", "rule"), [(9, "kernel-latency"), (10, "launch-bound")])
@@ -24,9 +25,19 @@ def test_where_most_tasks_have_no_launch_longer_gaps_are_the_hosts(recording, ga
     r = recording()
     r.step(1, 0, 1000)
     r.op("aten::mm", 0, 1000)
-    r.kernel("gemm", 0, 300)
+    r.kernel("gemm", 0, 200, launched=(-20, -15))
+    r.kernel("gemm", 200, 300)
     r.kernel("relu", 300 + gap, 1000)
     assert r.booked() == {rule: gap * 1000}
+
+
+def test_without_any_launch_nothing_is_the_hosts(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 0, 1000)
+    r.kernel("gemm", 0, 300)
+    r.kernel("relu", 500, 1000)
+    assert r.booked() == {"unexplained-host": 200_000}
 
 
 @pytest.mark.parametrize("pause", [9, 10])
