@@ -6,15 +6,25 @@ import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, distinct, union
-from diagnose.tables import Tables
-from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, union
+from diagnose.tables import Tables, host_table
+from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP, rows_of
 from diagnose.tables.steps import COLD_CALL_NS
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["COMPILE", "allocations", "can_recur", "code_loads", "collections", "compile_frames", "recurs"]
+__all__ = [
+    "COMPILE",
+    "allocations",
+    "can_recur",
+    "code_loads",
+    "collections",
+    "compile_frames",
+    "of_known_kernels",
+    "recurs",
+]
 
 
+_OF_A_KERNEL = lazy_pattern(r"^(cuda|hip|cu)(FuncGetAttribute|FuncSetAttribute|OccupancyMaxActiveBlocks)")
 _COPY_OR_GRAPH = lazy_pattern(r"Memcpy|Memset|GraphLaunch")
 
 # Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
@@ -36,14 +46,37 @@ def allocations(t: Tables) -> Rows:
 
 
 def code_loads(t: Tables) -> Rows:
-    """Return the long calls that loaded device code or set the runtime up; a launch of over 1 ms loaded code too."""
+    """Return the long calls that loaded device code or set the runtime up; a launch of over 1 ms loaded code too.
+
+    What asks for or sets something of a kernel loads that one, unless it ran before.
+    """
     events = t.trace.events
     setup = t.calls(MODULE_LOAD)
     setup = setup[events.end[setup] - events.start[setup] > SETUP_NS]
+    setup = setup[~among(setup, of_known_kernels(t))]
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
     return distinct(slow, setup)
+
+
+@host_table
+def of_known_kernels(t: Tables) -> Rows:
+    """Return the calls for attributes of a kernel after which their thread launches one that ran before in the file."""
+    trace, events, asked = t.trace, t.trace.events, t.calls(_OF_A_KERNEL)
+    kernels = rows_of(trace, Kind.KERNEL)
+    kernels = kernels[events.cause[kernels] >= 0]
+    kernels = kernels[np.argsort(events.start[events.cause[kernels]], kind="stable")]
+    is_known = np.ones(len(kernels), bool)
+    is_known[grouped(events.name[kernels]).first] = False
+    launch = events.cause[kernels]
+    found = np.zeros(len(asked), bool)
+    for thread in t.threads:
+        mine = events.thread[launch] == thread
+        following = np.searchsorted(events.start[launch[mine]], events.end[asked])
+        known = np.append(is_known[mine], False)
+        found |= (events.thread[asked] == thread) & known[following]
+    return asked[found]
 
 
 def collections(t: Tables) -> Intervals:

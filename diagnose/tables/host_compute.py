@@ -22,6 +22,7 @@ from diagnose.model.intervals import (
     union,
 )
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.calls import of_known_kernels
 from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
@@ -60,6 +61,11 @@ NEVER_COMPUTES = lazy_pattern(
     r"|t|tensor_split|to|transpose_?|unbind|unflatten|unfold|unsafe_chunk|unsafe_split|unsqueeze_?|view|view_as"
     r"|view_as_complex|view_as_real|vsplit)$"
 )
+# Calls that neither wait for the device nor load anything.
+_INSTANT = lazy_pattern(
+    r"^(cuda|hip|cu)(Event(Record|Query)|Stream(Query|WaitEvent|IsCapturing|GetCaptureInfo)|Get(Device|LastError)$"
+    r"|PeekAtLastError|PointerGetAttribute|ThreadExchangeStreamCaptureMode)"
+)
 _WRAPS = lazy_pattern(r"^(autograd|torch|c10d)::|Backward\d*$")
 
 
@@ -97,10 +103,15 @@ def computing_operators(t: Tables) -> Rows:
 
 
 def interruptions(t: Tables) -> Intervals:
-    """Return the silent intervals of operators that do not compute: the thread was taken off its core, or recorded."""
+    """Return the silent intervals of operators that do not compute: the thread was taken off its core, or recorded.
+
+    So is a call of a millisecond that only notes or asks something, which takes microseconds.
+    """
     if not silent_operators(t):
         return EMPTY
-    return union(*(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in silent_operators(t)))
+    noted = distinct(t.calls(_INSTANT), of_known_kernels(t))
+    calls = longer_than(t.covering(noted), MIN_SILENCE_NS)
+    return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in silent_operators(t)))
 
 
 def without_operators(t: Tables) -> Intervals:

@@ -160,3 +160,25 @@ def test_a_recording_is_cold_where_one_off_work_is_most_of_its_idle_time(recordi
     r.runtime("cuModuleLoadData", 310, 310 + 2 * load_us)
     r.kernel("relu", 1000, 1010, launched=(980, 985))
     assert title in r.find("warm-up").title
+
+
+@pytest.mark.parametrize("call", ["cudaFuncSetAttribute", "cudaEventRecord", "cudaStreamIsCapturing"])
+def test_a_call_that_loads_nothing_is_no_first_use_however_long_it_takes(recording, call):
+    """The kernel behind it ran before, and such a call takes microseconds: for 2000 µs the thread had no core."""
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.runtime(call, 1000, 3000)
+    r.kernel("gemm", 3010, 10_000, launched=(3000, 3005))
+    booked = r.booked()
+    assert "warm-up" not in booked
+    assert booked["unexplained-host"] == 2_000_000
+
+
+def test_setting_up_a_kernel_that_never_ran_is_first_use(recording):
+    r = recording()
+    r.step(1, 0, 10_000)
+    r.kernel("gemm", 0, 1000, launched=(-20, -15))
+    r.runtime("cudaFuncSetAttribute", 1000, 3000)
+    r.kernel("conv", 3010, 10_000, launched=(3000, 3005))
+    assert r.booked()["warm-up"] >= 2_000_000
