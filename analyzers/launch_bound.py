@@ -229,7 +229,8 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     loop = _loop(t, issuer)
     if loop is not None:
         code = source_line(t, issuer.file, loop.head)
-        head = Where(issuer.file, loop.head, issuer.function, code=code)
+        last = loop.last if loop.last > loop.head else None
+        head = Where(issuer.file, loop.head, issuer.function, code=code, last_line=last)
         where = (head, *(w for w in where if (w.file, w.line) != (head.file, head.line)))
     mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file and not issuer.module)
     first = mine or (Where(issuer.file, issuer.line, issuer.function),)

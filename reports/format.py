@@ -47,7 +47,12 @@ def line_of(where: Where) -> str:
     if not where.file:
         return middle(op_name(where.op) or where.function or "", 50)
     name = where.file.rpartition("/")[2] if where.file.startswith("/") else path_tail(where.file)
-    return f"{name}:{where.line}" if where.line is not None and where.line > 0 else name
+    return f"{name}:{_lines(where)}" if where.line is not None and where.line > 0 else name
+
+
+def _lines(where: Where) -> str:
+    """Return "12", of a loop "12–18"."""
+    return f"{where.line}–{where.last_line}" if where.last_line is not None else str(where.line)
 
 
 def op_name(op: str | None) -> str:
@@ -71,7 +76,7 @@ def place(where: Where, limit: int = 40) -> str:
     """
     parts = []
     if where.file:
-        line = f":{where.line}" if where.line is not None and where.line > 0 else ""
+        line = f":{_lines(where)}" if where.line is not None and where.line > 0 else ""
         inside = f" {tr('in {function}', function=where.function)}" if where.function else ""
         parts.append(path_tail(where.file, limit) + line + inside)
         if where.library:

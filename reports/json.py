@@ -193,7 +193,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
 
 def _where(w: Where) -> dict[str, Json]:
     fields: dict[str, Json] = {"file": w.file, "line": w.line, "op": w.op, "function": w.function, "code": w.code}
-    fields["library"] = w.library
+    fields |= {"library": w.library, "last_line": w.last_line}
     return {**{k: _plain(v) for k, v in fields.items()}, "stack": each(text, w.stack)}
 
 

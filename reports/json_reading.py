@@ -171,7 +171,7 @@ def _finding(f: FindingRecord) -> Finding:
 
 
 def _where(w: WhereRecord) -> Where:
-    return Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library)
+    return Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library, w.last_line)
 
 
 def _prescription(p: PrescriptionRecord) -> Prescription:

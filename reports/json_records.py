@@ -83,6 +83,7 @@ class WhereRecord(msgspec.Struct):
     code: str | None
     stack: list[str]
     library: str | None = None  # absent in older reports
+    last_line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # the same
 
 
 class FindingRecord(msgspec.Struct):

@@ -34,6 +34,7 @@ MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms f
 MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
 MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
 MAX_PLACES = 1 << 20
+MAX_STATEMENT_LINES = 10_000  # a table of a file's whole length
 
 
 _Place: TypeAlias = tuple[str, Annotated[int, Meta(ge=-1, le=2**31 - 1)], str]
@@ -74,6 +75,7 @@ class _SourceFile(msgspec.Struct, gc=False):
     draws: list[int] = []
     seeded: list[int] = []  # absent in recordings of earlier versions
     lookups: list[LookupRecord] = []
+    statements: dict[int, int] = {}  # absent in recordings of earlier versions
 
 
 class _SourceFiles(msgspec.Struct, gc=False):
@@ -154,6 +156,11 @@ class SourceText(NamedTuple):
     draws: dict[str, tuple[int, ...]]  # of a file: lines at which samples draw random numbers
     seeded: dict[str, tuple[int, ...]]  # of a file: lines whose draws depend on nothing but a seed
     lookups: dict[str, tuple[LookupRecord, ...]]  # of a file: tests of membership in lists
+    statements: dict[str, dict[int, int]]  # of a file: the first line of a statement by each of its others
+
+    def first_line(self, file: str, line: int) -> int:
+        """Return the first line of the statement that a line is of, as far as the capture has it."""
+        return self.statements.get(file, {}).get(line, line)
 
 
 def read_lines(path: Path | Stored) -> SourceText:
@@ -169,7 +176,16 @@ def read_lines(path: Path | Stored) -> SourceText:
         {name: tuple(file.draws) for name, file in stored.items() if file.draws},
         {name: tuple(file.seeded) for name, file in stored.items() if file.seeded},
         {name: tuple(file.lookups) for name, file in stored.items() if file.lookups},
+        {name: _first_lines(file.statements) for name, file in stored.items() if file.statements},
     )
+
+
+def _first_lines(statements: dict[int, int]) -> dict[int, int]:
+    """Return the first line of the innermost statement by each of its other lines."""
+    found: dict[int, int] = {}
+    for first, last in sorted(statements.items()):
+        found.update(dict.fromkeys(range(first + 1, min(last, first + MAX_STATEMENT_LINES) + 1), first))
+    return found
 
 
 def _read(path: Path | Stored, limit: int) -> bytes:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from diagnose.errors import InputError, NotATraceError
-from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples
+from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples, SeenAt
 from diagnose.model.events import Note, Trace
 from diagnose.model.user_files import is_installed
 from diagnose.trace_reader.documents import SourceText, read_info, read_lines, read_samples, read_steps
@@ -77,7 +78,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
-    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {})
+    source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {})
     trace = timing or attribution
     if trace is None:
         why = notes[0].text if notes else "the script ended before a step was captured. Trace it again, longer."
@@ -88,39 +89,54 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
         trace=_of_rank(trace, info, notes),
         attribution=_of_rank(attribution, info, []) if timing and attribution else None,
         info=info,
-        samples=samples and _samples_from_cwd(samples, info),
-        run=run and _run_from_cwd(run, info),
+        samples=samples and _samples_from_cwd(samples, info, source),
+        run=run and _run_from_cwd(run, info, source),
         lines={(_name_from_cwd(file, info), line): text for (file, line), text in source.lines.items()},
         loops={_name_from_cwd(file, info): loops for file, loops in source.loops.items()},
-        draws={_name_from_cwd(file, info): draws for file, draws in source.draws.items()},
-        seeded={_name_from_cwd(file, info): seeded for file, seeded in source.seeded.items()},
-        lookups={_name_from_cwd(file, info): lookups for file, lookups in source.lookups.items()},
+        draws={_name_from_cwd(file, info): _firsts(source, file, draws) for file, draws in source.draws.items()},
+        seeded={_name_from_cwd(file, info): _firsts(source, file, seeded) for file, seeded in source.seeded.items()},
+        lookups={
+            _name_from_cwd(file, info): tuple(
+                msgspec.structs.replace(each, line=source.first_line(file, each.line)) for each in lookups
+            )
+            for file, lookups in source.lookups.items()
+        },
     )
 
 
-def _run_from_cwd(run: RunSteps, info: CaptureInfo) -> RunSteps:
+def _firsts(source: SourceText, file: str, lines: Sequence[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(source.first_line(file, line) for line in lines))
+
+
+def _run_from_cwd(run: RunSteps, info: CaptureInfo, source: SourceText) -> RunSteps:
     """Return the run with paths of the user's lines; samples without any, or before the first step, are left out."""
     users = tuple(tuple(at for at in path if not is_installed(at[0])) for path in run.paths)
     kept = np.array([*map(bool, users), False], bool)[run.path]
     if run.num:
         kept &= run.sampled_ns >= run.began_ns[0]
-    paths = tuple(_from_cwd(path or whole, info) for path, whole in zip(users, run.paths, strict=True))
+    paths = tuple(_from_cwd(path or whole, info, source) for path, whole in zip(users, run.paths, strict=True))
     return replace(run, paths=paths, path=run.path[kept], sampled_ns=run.sampled_ns[kept])
 
 
-def _samples_from_cwd(samples: Samples, info: CaptureInfo) -> Samples:
+def _samples_from_cwd(samples: Samples, info: CaptureInfo, source: SourceText) -> Samples:
     """Return samples in which a line of a library is no place."""
     others = tuple(
-        replace(each, places=tuple(at._replace(file=_name_from_cwd(at.file, info)) for at in each.places))
+        replace(each, places=tuple(SeenAt(*_named(at[:3], info, source), *at[3:]) for at in each.places))
         for each in samples.others
     )
     users = np.array([*(not is_installed(file) for file, _, _ in samples.places), False], bool)
     place = np.where(users[samples.place], samples.place, -1).astype(np.int32)
-    return replace(samples, place=place, places=_from_cwd(samples.places, info), others=others)
+    return replace(samples, place=place, places=_from_cwd(samples.places, info, source), others=others)
 
 
-def _from_cwd(places: Sequence[_Place], info: CaptureInfo) -> tuple[_Place, ...]:
-    return tuple((_name_from_cwd(file, info), line, function) for file, line, function in places)
+def _from_cwd(places: Sequence[_Place], info: CaptureInfo, source: SourceText) -> tuple[_Place, ...]:
+    return tuple(_named(place, info, source) for place in places)
+
+
+def _named(place: _Place, info: CaptureInfo, source: SourceText) -> _Place:
+    """Return a place below the working folder, with the first line of its statement."""
+    file, line, function = place
+    return _name_from_cwd(file, info), source.first_line(file, line), function
 
 
 def _name_from_cwd(file: str, info: CaptureInfo) -> str:

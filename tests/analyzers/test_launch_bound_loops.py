@@ -7,6 +7,7 @@ import pytest
 from diagnose.analyzers import launch_bound
 from diagnose.changes import CHANGES
 from diagnose.pipeline.find import build_tables
+from diagnose.reports.format import place
 from diagnose.tables.program import UNKNOWN
 from diagnose.tables.sampled_loops import SampledLoop, sampled_loop
 
@@ -35,6 +36,7 @@ def test_the_loop_is_named_whichever_of_its_lines_most_samples_are_at(recording,
     (finding,) = launch_bound.find(t)
     first = finding.where[0]
     assert (first.file, first.line, first.function, first.code) == (FILE, 23, FUNCTION, "for i in range(len(rows)):")
+    assert (first.last_line, place(first)) == (28, f"{FILE}:23–28 in {FUNCTION}")
     assert all(w.line != 23 for w in finding.where[1:])
     share = {12: 74, 23: 88, 24: 88, 25: 88, 28: 88}[most]
     assert f"{share} % of the samples of {FUNCTION} are in the loop of {FILE}, lines 23 to 28." in finding.evidence

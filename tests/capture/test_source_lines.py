@@ -40,6 +40,23 @@ def test_noted_lines_are_stored_beside_them(tmp_path):
     assert texts(lines.stored([("train.py", 1)])) == {"train.py": {"1": "import time", "4": "last()"}}
 
 
+SEVERAL = "loss = measure(\n    model(x),\n    y,\n)\nfor a, b in zip(\n    x, y\n):\n    add(a)\n    add(b)\n"
+
+
+@pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 4), (3, 1, 4), (6, 5, 7)])
+def test_a_statement_on_several_lines_is_stored_on_one_with_its_first(tmp_path, line, first, last):
+    an_hour_old(tmp_path / "train.py", SEVERAL)
+    found = SourceLines(tmp_path).stored([("train.py", line)])["files"]["train.py"]
+    assert found["statements"] == {str(first): last}
+    text = {1: "loss = measure( model(x), y, )", 5: "for a, b in zip( x, y ):"}[first]
+    assert found["lines"][str(first)] == text
+
+
+def test_the_body_of_a_loop_is_no_part_of_its_head(tmp_path):
+    an_hour_old(tmp_path / "train.py", SEVERAL)
+    assert SourceLines(tmp_path).stored([("train.py", 8)])["files"]["train.py"]["statements"] == {}
+
+
 def test_they_are_read_back_and_private(tmp_path):
     an_hour_old(tmp_path / "train.py")
     folder = CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False)

@@ -244,6 +244,20 @@ def test_what_an_earlier_version_wrote_is_masked(tmp_path):
     assert capture.info.notes == ("failed at https://h/?token=***",)
 
 
+def test_a_sampled_line_is_the_first_of_its_statement(tmp_path):
+    write_capture(tmp_path, lines_file="rank0.lines.json.gz")
+    samples = {
+        "places": [["train.py", 4, "main"], ["train.py", 9, "main"]], "time_ns": [1, 2], "place": [0, 1],
+        "running": [1, 1],
+    }  # fmt: skip
+    (tmp_path / "rank0.samples.json.gz").write_bytes(gzip.compress(json.dumps(samples).encode()))
+    file = {"lines": {"3": "loss = f( x )", "9": "g()"}, "statements": {"3": 5}, "draws": [4, 9]}
+    (tmp_path / "rank0.lines.json.gz").write_bytes(gzip.compress(json.dumps({"files": {"train.py": file}}).encode()))
+    (capture,) = open_captures([tmp_path])
+    assert capture.samples.places == (("train.py", 3, "main"), ("train.py", 9, "main"))
+    assert capture.draws == {"train.py": (3, 9)}
+
+
 def test_a_line_of_a_library_or_of_compiled_code_is_no_place_of_the_sampler(tmp_path):
     module = ["/opt/torch/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", 1778, "_call_impl"]
     compiled, own = ["/tmp/torchinductor_ada/3q/c.py", 40, "call"], ["/home/me/project/train.py", 3, "main"]

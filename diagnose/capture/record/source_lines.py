@@ -1,8 +1,9 @@
 """Stores the text of the source lines that a report may quote, as they were when the script ran.
 
 An analysis quotes these and opens no file that a capture names. What is stored is little: the lines that the sampler
-saw, the heads of the loops around them, the numbers of the lines at which samples draw at random, the lines that build
-a list which one of them looks up in, credentials masked, and of each file a checksum that identifies its version.
+saw (statements on several lines as one), the heads of the loops around them, the numbers of the lines at which samples
+draw at random, the lines that build a list which one of them looks up in, credentials masked, and of each file a
+checksum that identifies its version.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _Stored(NamedTuple):
     draws: list[int]  # lines
     seeded: list[int]  # lines
     lookups: list[Mapping[str, object]]  # of those lines, as ``LookupRecord``
+    statements: dict[str, int]  # last line by first line, of those lines' statements on several
 
 
 class SourceLines:
@@ -71,14 +73,18 @@ class SourceLines:
                 continue
             if name not in self._trees:
                 self._trees[name] = source_tree(file.lines)
-            loops, draws, seeded, lookups = self._trees[name]
-            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, seeded, []))
+            loops, draws, seeded, lookups, statements = self._trees[name]
+            each = found.setdefault(name, _Stored(file.sha256, file.changed_at, {}, {}, draws, seeded, [], {}))
             each.lookups.extend(known for known in lookups if _is_at(known, line) and known not in each.lookups)
             each.lines[str(line)] = text
             for head, last in loops:
                 if head <= line <= last:
                     each.loops[str(head)] = last
-                    each.lines[str(head)] = _line_of(file, head)
+                    each.lines.setdefault(str(head), _line_of(file, head))
+            for first, last in statements:
+                if first <= line <= last:
+                    each.statements[str(first)] = last
+                    each.lines[str(first)] = _statement_of(file, first, last)
         return {"files": {name: each._asdict() for name, each in found.items()}}
 
     def text(self, name: str) -> Sequence[str] | None:
@@ -113,6 +119,11 @@ class SourceLines:
 
 def _is_at(lookup: Mapping[str, object], line: int) -> bool:
     return int(str(lookup["line"])) <= line <= int(str(lookup["last"]))
+
+
+def _statement_of(file: _File, first: int, last: int) -> str:
+    """Return a statement on one line, credentials masked."""
+    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_WIDTH]
 
 
 def _line_of(file: _File, line: int) -> str:

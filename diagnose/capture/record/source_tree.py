@@ -34,18 +34,19 @@ class SourceTree(NamedTuple):
     draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
     seeded: list[int]  # draws that depend on nothing but a seed, in any function
     lookups: list[Mapping[str, object]]  # tests of membership in a list that is built once
+    statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
 
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
     """Return what the tree of a source file shows; nothing of what is no Python."""
     if sum(map(len, lines)) > MAX_CHARACTERS:
-        return SourceTree([], [], [], [])
+        return SourceTree([], [], [], [], [])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes: the script had them already
             tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
     except (SyntaxError, ValueError, RecursionError):
-        return SourceTree([], [], [], [])
+        return SourceTree([], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
     drawn = draw_lines(tree, lines)
@@ -56,7 +57,18 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
         sorted(draws)[:MAX_DRAWS],
         sorted(drawn.seeded)[:MAX_DRAWS],
         list_lookups(tree, lines),
+        list(_long_statements(tree)),
     )
+
+
+def _long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the first and last line of statements on several lines, of their heads alone where they have a body."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            if last > node.lineno and not isinstance(node, ast.Try):
+                yield node.lineno, last
 
 
 def _of_samples(tree: ast.Module) -> Iterator[int]:
