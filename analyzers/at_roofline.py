@@ -32,7 +32,7 @@ META = RuleMeta(
     id="at-roofline",
     kind="state",
     order=25,
-    needs=("shapes on a known device",),
+    needs=("shapes", "peak rates of the device"),
 )
 MIN_COVERED = 0.6  # of the busy time: most of what the device does must be covered for that
 

@@ -33,7 +33,7 @@ META = RuleMeta(
     kind="kernel",
     order=100,
     changes=("pad-size",),
-    needs=("shapes on a known device",),
+    needs=("shapes", "peak rates of the device"),
 )
 MIN_BUSY_SHARE = 0.05  # of the busy time
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes

@@ -34,7 +34,7 @@ META = RuleMeta(
     kind="kernel",
     order=80,
     changes=("embedding-lookup",),
-    needs=("shapes on a known device",),
+    needs=("shapes", "peak rates of the device"),
 )
 MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %

@@ -46,7 +46,7 @@ META = RuleMeta(
     order=120,
     is_avoidable=False,
     changes=("other-attention", "autotune-kernels"),
-    needs=("shapes on a known device",),
+    needs=("shapes", "peak rates of the device"),
     also=("profile-kernel",),
 )
 MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device

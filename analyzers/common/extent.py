@@ -23,7 +23,8 @@ def of_whole(t: Tables) -> str:
 def lost_by_step(t: Tables, start: Ints, lost: Ints) -> Floats:
     """Return what each step loses, ns, given where the losses begin, in time order, and how much each is."""
     step = np.searchsorted(t.steps.start, start, side="right") - 1
-    return np.bincount(np.maximum(step, 0), lost.astype(np.float64), minlength=t.steps.num)
+    found: Floats = np.bincount(np.maximum(step, 0), lost.astype(np.float64), minlength=t.steps.num).astype(np.float64)
+    return found
 
 
 def steps_with(by_step: Floats) -> Mask:

@@ -25,7 +25,7 @@ __all__ = [
 
 Records: TypeAlias = Literal[
     "shapes",
-    "shapes on a known device",
+    "peak rates of the device",
     "contents of tensors",
     "stacks",
     "garbage collections",
@@ -39,7 +39,7 @@ Records: TypeAlias = Literal[
 ]
 """What a recording must hold for a rule to see all that it looks for, besides operators and device tasks."""
 
-OF_WORK: frozenset[Records] = frozenset({"shapes", "shapes on a known device", "stacks"})
+OF_WORK: frozenset[Records] = frozenset({"shapes", "peak rates of the device", "stacks"})
 """Records that show whether operators and kernels do more than they need to."""
 OF_PAUSES: frozenset[Records] = frozenset({"garbage collections", "samples of the threads"})
 """Records that show what a thread does between operators."""

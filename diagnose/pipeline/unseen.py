@@ -22,7 +22,7 @@ def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
     traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
     held: dict[Records, bool] = {
         "shapes": has_shapes(t),
-        "shapes on a known device": has_shapes(t) and gpu_spec(t) is not None,
+        "peak rates of the device": gpu_spec(t) is not None,
         "contents of tensors": info is not None and t.capture.attribution is not None,
         "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in traces),
         "garbage collections": samples is not None or bool((t.trace.events.kind == Kind.GC).any()),
@@ -49,8 +49,6 @@ def not_looked(
     found: dict[str, tuple[Records, ...]] = {}
     for rule in rules:
         needs = (*rule.needs, *(rule.host_needs if t.device_id < 0 else ()))
-        if "shapes" in missing:  # whether the device is known makes no difference then
-            needs = tuple("shapes" if record == "shapes on a known device" else record for record in needs)
         found[rule.id] = tuple(dict.fromkeys(record for record in needs if record in missing))
     if lacks_device:
         of_device = (m for m in analyzers.META.values() if m.kind in ("idle", "kernel", "state") and m.id not in found)
