@@ -86,7 +86,11 @@ def test_a_recorded_run_of_eight_ranks(recorded):
         "4 take turns"
     )
     assert "56 % of the time in communication that nothing hides" in straggler.evidence[0]
-    assert found.dominant == "straggler"
+    # Of the step of 19.0 ms of the slowest rank; no rank is late in most steps.
+    assert [(f.rule, round(f.worth_ns / 1e6, 2)) for f in found.findings[:2]] == [
+        ("launch-bound", 4.32), ("straggler", 3.23),
+    ]  # fmt: skip
+    assert found.dominant == "launch-bound"
     assert min(found.ranks, key=lambda r: r.waits_ns).rank == 7
 
 

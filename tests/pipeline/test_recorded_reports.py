@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.answer.cards import predictions
-from diagnose.answer.headline import MAX_WORDS
+from diagnose.answer.headline import MAX_WORDS, SAME
 from diagnose.answer.screen import answer
 from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
@@ -126,7 +126,9 @@ def sentences(d):
         return
     if d.dominant is not None:
         first = d.findings[0]
-        assert f"{percent(min(first.worth_ns / d.step_ns, 1))}" in re.findall(r"\((?:saves )?([<>\d.]+ %)", d.headline)
+        worth, cost = min(first.worth_ns / d.step_ns, 1), first.lost_ns / d.step_ns
+        stated = worth if abs(worth - cost) > SAME else cost
+        assert percent(stated) in re.findall(r"\((?:saves )?([<>\d.]+ %)", d.headline)
     else:
         assert duration(d.step_ns) in d.headline
         if d.queue is not None:
