@@ -6,9 +6,7 @@ import pytest
 
 from diagnose import analyzers
 from diagnose.analyzers import host_sync
-from diagnose.answer.screen import answer
 from diagnose.errors import InputError
-from diagnose.model.words import english
 from diagnose.pipeline.run import analyze_captures
 
 
@@ -282,45 +280,6 @@ def test_without_a_device_only_the_hosts_rules_are_asked(recording, monkeypatch)
     assert (answer.verdict, answer.queue, answer.partition, dict(answer.idle_by_cause)) == ("no-gpu", None, None, {})
     assert answer.trust[0].text == "The file has no device task: only the host can be diagnosed."
     assert [op.name for op in answer.operators] == ["aten::mm"]
-
-
-def test_launches_without_any_device_task_are_no_cpu_training(recording):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.runtime("cudaLaunchKernel", 10, 20)
-    d = r.diagnosis()
-    (note,) = [n for n in d.trust if n.rule == "lost-records"]
-    assert note.text == (
-        "The file has 1 call of the GPU's runtime but no device task although the file lists NVIDIA A100: "
-        "ProfilerActivity.CUDA was on, and the device's records were lost. Close other profilers of this GPU, such as "
-        "Nsight or DCGM, and in a container allow CUPTI (--cap-add=SYS_ADMIN)."
-    )
-    assert english(answer(d).headline) == "Record again first: the device's records are missing"
-    assert english(answer(d).pill) == "No GPU records"
-    assert answer(d).cards == ()
-    assert d.not_checked["slow-kernel"] == "device records"
-
-
-@pytest.mark.parametrize(("until", "is_missing"), [(99, False), (100, True)])
-def test_a_wait_for_a_device_of_a_tenth_of_the_step_shows_that_one_worked(recording, until, is_missing):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.op("aten::mm", 200, 900)
-    r.runtime("cudaDeviceSynchronize", 0, until)
-    assert (answer(r.diagnosis()).record_again is not None) == is_missing
-
-
-@pytest.mark.parametrize(("load", "is_cold"), [(340, True), (330, False)])
-def test_warm_up_over_a_third_of_the_recording_is_a_cold_start(recording, load, is_cold):
-    r = recording()
-    r.step(1, 0, 1000)
-    r.step(2, 1000, 2000)
-    r.runtime("cuModuleLoadData", 10, 10 + 2 * load)
-    for at in (750, 1000):
-        r.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 1000 if at == 750 else 1950)
-    d = r.diagnosis()
-    assert d.findings[0].rule == "data-stall"  # 1,200 of 2,000 µs
-    assert (answer(d).record_again is not None) == is_cold
 
 
 @pytest.mark.parametrize(("marked", "words"), [(True, "2 kernels a step: "), (False, "2 kernels in all: ")])

@@ -38,7 +38,7 @@ def assert_is_honest(full: Diagnosis, less: Diagnosis, missing: str) -> None:
     lost = {f.rule for f in full.findings if f.worth_ns >= 0.02 * full.step_ns} - found
     screen = answer(less)
     if missing == "device records":
-        assert screen.record_again is not None or less.dominant == full.dominant or full.queue is None
+        assert screen.record_again is not None or full.queue is None  # on a CPU nothing is missing
         return
     for rule in lost & {rule for rule, meta in analyzers.META.items() if meta.needs or meta.host_needs}:
         assert rule not in less.checked, f"{rule} is said to have looked without {missing}"
