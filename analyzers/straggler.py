@@ -253,7 +253,9 @@ def _because(reason: Reason, there: str) -> str:
         "slower-host": f"everything on the host takes {slower}",
         "slower-rank": f"everything takes {slower}, kernels and host alike",
         "slower-kernel": f"the kernel {reason.kernel} takes {slower}",
-        "more-work": f"{more} more work {there}",
+        "more-work": f"{more} more work {there}"
+        + (f", on inputs {reason.ratio:.2f} × as large" if reason.ratio > 1 else ""),
+        "no-core": f"its thread had no core for {more} of each step more than theirs",
     }
     if reason.cause.startswith("compute-"):
         return f"the {reason.cause.removeprefix('compute-')} computes {more} longer {there}"

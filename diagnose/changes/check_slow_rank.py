@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-SLOWER: Final = frozenset({"slower-device", "slower-host", "slower-rank"})  # causes of a late rank: all takes longer
+SLOWER: Final = frozenset(  # causes of a late rank: all takes longer
+    {"slower-device", "slower-host", "slower-rank", "no-core"}
+)
 
 _DEVICE = """nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER   # under load: SM clock, and what slows it down
 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv   # another program on this GPU
@@ -38,10 +40,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     if finding.facts.get("kind") != "late" or cause not in SLOWER:
         return None
     hosts = cast("Sequence[str]", finding.facts.get("hosts", ()))
-    looks = {"slower-device": (_DEVICE,), "slower-host": (_HOST,)}.get(str(cause), (_DEVICE, _HOST))
+    looks = {"slower-device": (_DEVICE,), "slower-host": (_HOST,), "no-core": (_HOST,)}.get(
+        str(cause), (_DEVICE, _HOST)
+    )
     begin = f"# on {', '.join(hosts)}, where rank {late} runs, and where another one does\n" if hosts else ""
     return Advice(
-        title=f"Find out why everything takes longer on rank {late}: its clocks, and what else runs there",
+        title=f"Find out what else runs on the cores of rank {late}"
+        if cause == "no-core"
+        else f"Find out why everything takes longer on rank {late}: its clocks, and what else runs there",
         after=begin + "\n".join(looks),
         least=0.0,
         needs="the job under way, or another load on the same rank",

@@ -35,7 +35,9 @@ _OTHER_SHARES = other_training("gradients are averaged over ranks, so that a sam
 
 # links, what lies before the recording, and pauses on another rank each step have changes of their own
 _NOT_OF_THE_WORK = frozenset({"slow-group", "late-begin", "turns"})
-_SLOWER = frozenset({"slower-device", "slower-host", "slower-rank"})  # as much work, which takes longer there
+_SLOWER = frozenset(
+    {"slower-device", "slower-host", "slower-rank", "no-core"}
+)  # as much work, which takes longer there
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:

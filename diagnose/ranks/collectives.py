@@ -19,7 +19,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import NAME_PART, matching
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "hidden_by"]
+__all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
 _HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
@@ -229,12 +229,20 @@ def _of_shapes(t: Tables, row: int) -> tuple[str, int]:
     if row < 0 or events.shapes[row] < 0:
         return "", -1
     try:
-        shapes = json.loads(names[int(events.shapes[row])])
+        elements = elements_of(names[int(events.shapes[row])])
         types = json.loads(names[int(events.types[row])]) if events.types[row] >= 0 else []
     except (ValueError, RecursionError):
         return "", -1
-    elements = _num_elements(shapes)
     return (types[0] if types and isinstance(types[0], str) else "", elements or -1)
+
+
+def elements_of(text: str) -> int:
+    """Return the elements of all inputs that an operator or annotation lists, as their JSON text.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    return _num_elements(json.loads(text))
 
 
 def _num_elements(shapes: object) -> int:

@@ -16,13 +16,21 @@ from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile
-from diagnose.ranks.speeds import MIN_SLOWER, MIN_SURELY_SLOWER, slower, slower_kernel
+from diagnose.ranks.speeds import (
+    MAX_COUNT_APART,
+    MIN_SLOWER,
+    MIN_SURELY_SLOWER,
+    input_ratio,
+    slower,
+    slower_kernel,
+)
 from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
 
 MIN_LED_SHARE = 0.5  # of the lateness, by which the others' hosts are further ahead of their devices
+MIN_INPUT_SHARE = 0.5  # of what everything takes longer, that inputs are larger: with less a machine is slower
 MIN_REASON_SHARE = 0.5  # of the lateness: with less, most of it is left to explain
 
 
@@ -31,13 +39,13 @@ class Reason:
     """What the lateness consists of.
 
     ``cause`` is a rule of idle time, a phase of computing, `slower-device`, `slower-host`, `slower-rank` where both
-    are, `slower-kernel` where one kernel is, `more-work`, or "" where no recorded cause explains it.
+    are, `slower-kernel` where one kernel is, `more-work`, `no-core`, or "" where no recorded cause explains it.
     """
 
     cause: str = ""
     more_ns: float = 0.0  # of it a step, than on the others
     share: float = 0.0  # of the lateness
-    ratio: float = 1.0  # by which everything is slower, or one kernel
+    ratio: float = 1.0  # by which everything is slower, or one kernel, or inputs are larger
     kernel: str = ""  # the one that is
     clock_mhz: tuple[float, float] = (0.0, 0.0)  # of the late rank and the others, where both were recorded
     differences: dict[str, float] = field(default_factory=dict)  # cause: ns a step more than the others, largest first
@@ -68,6 +76,10 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     if ahead.mean() >= MIN_LED_SHARE * late_ns and ranks[late].has_device:
         reason = _of_led(ranks, (late, equals), reason, late_ns, traits)
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
+    no_core_ns = (ready[0] - ready[1]) * ranks[late].step_ns
+    if no_core_ns >= MIN_REASON_SHARE * late_ns:  # whatever its thread did then takes no longer by itself
+        share = min(no_core_ns / late_ns, 1.0)
+        return Reason("no-core", no_core_ns, share, differences=differences, ready_shares=ready)
     return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 
 
@@ -130,6 +142,8 @@ def _named(
     hosting = sum(ns for cause, ns in differences.items() if cause in traits.host)
     found = _of_computing(ranks, compared, differences, late_ns)
     largest = found or _largest(differences, late_ns, traits)
+    if not found and hosting >= MIN_REASON_SHARE * late_ns and slower(ranks, "operators", late, equals)[1]:
+        return Reason("more-work", hosting, min(hosting / late_ns, 1.0), differences=differences)
     if found or (largest.cause and largest.cause not in traits.operators):
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
@@ -172,11 +186,13 @@ def _of_computing(
     clocks = (ranks[late].clock_mhz, float(np.median([ranks[i].clock_mhz for i in equals])))
     both = clocks if min(clocks) > 0 else (0.0, 0.0)
     share = min(computing / late_ns, 1.0)
+    inputs = input_ratio(ranks, late, equals)
+    are_larger = inputs > 1 + MAX_COUNT_APART and inputs - 1 >= MIN_INPUT_SHARE * (ratio - 1)
+    if more_work or are_larger:
+        return Reason("more-work", computing, share, inputs if are_larger else 1.0, differences=differences)
     if ratio >= MIN_SLOWER:
         cause = _slower_cause(ranks, late, equals)
         return Reason(cause, computing, share, ratio, clock_mhz=both, differences=differences)
-    if more_work:
-        return Reason("more-work", computing, share, differences=differences)
     name, more_ns, ratio = slower_kernel(ranks, late, equals)
     if more_ns >= MIN_REASON_SHARE * late_ns:
         share = min(more_ns / late_ns, 1.0)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, subtract, union
 from diagnose.model.rules import OUTSIDE, WORK
-from diagnose.ranks.collectives import collectives_of, hidden_by
+from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
 from diagnose.ranks.host_times import host_times
 from diagnose.ranks.lines import lines_of
 from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
@@ -79,6 +79,8 @@ def profile_of(
         kernels=kernels,
         kernel_names=tuple(middle(name.removeprefix("void "), MAX_NAME_CHARS) for name in kernel_names),
         operators=_speeds(t, _leaves(t))[0],
+        blocks=_blocks(t),
+        elements=_elements(t, _leaves(t)),
         lines=lines_of(
             t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
         ),
@@ -195,3 +197,21 @@ def _speeds(t: Tables, rows: Rows) -> tuple[Speeds, list[str]]:
     order = np.argsort(crc, kind="stable")
     speeds = Speeds(crc[order], count[top][order].astype(np.int64), total[top][order].astype(np.int64))
     return speeds, [t.trace.names[i] for i in top[order].tolist()]
+
+
+def _blocks(t: Tables) -> float:
+    """Return how many blocks of threads the kernels that a step launches run, 0 where that was not recorded."""
+    computes = ~(t.tasks.is_collective | t.tasks.is_copy) & (t.tasks.launch >= 0)
+    return float(np.maximum(t.trace.events.grid[t.tasks.row[computes]].astype(np.int64), 0).sum()) / t.steps.num
+
+
+def _elements(t: Tables, operators: Rows) -> float:
+    """Return how many elements the inputs of a step's operators have, 0 where shapes were not recorded."""
+    shapes = t.trace.events.shapes[operators]
+    kinds = grouped(shapes[shapes >= 0])
+    texts = [t.trace.names[int(shape)] for shape in shapes[shapes >= 0][kinds.first].tolist()]
+    try:
+        each = np.array([elements_of(text) for text in texts], np.float64)
+    except (ValueError, RecursionError):  # the file's texts may be anything
+        return 0.0
+    return float((each * np.bincount(kinds.of, minlength=len(each))).sum()) / t.steps.num

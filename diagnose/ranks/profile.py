@@ -160,6 +160,8 @@ class RankProfile:
     kernels: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))
     kernel_names: tuple[str, ...] = ()  # of the rows of ``kernels``
     operators: Speeds = field(default_factory=lambda: Speeds(_no_ints(), _no_ints(), _no_ints()))  # on the host
+    blocks: float = 0.0  # of threads that its kernels run in a step: as many on equal inputs; 0: not recorded
+    elements: float = 0.0  # of the inputs of its operators in a step; 0: not recorded
     lines: tuple[LineTime, ...] = ()  # of the host's time, where the capture has samples
     ready_share: float = 0.0  # of the time, in which the training thread was runnable but had no core; 0: not recorded
     clock_mhz: float = 0.0  # mean of the SM clock while it worked; 0: not recorded

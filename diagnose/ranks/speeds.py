@@ -11,7 +11,7 @@ from diagnose.model.arrays import Floats, Rows
 from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.profile import RankProfile
 
-__all__ = ["MIN_SLOWER", "MIN_SURELY_SLOWER", "slower", "slower_kernel"]
+__all__ = ["MAX_COUNT_APART", "MIN_SLOWER", "MIN_SURELY_SLOWER", "input_ratio", "slower", "slower_kernel"]
 
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
 MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
@@ -61,6 +61,18 @@ def slower(
     if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work or is_one:
         return 1.0, more_work
     return middle, more_work
+
+
+def input_ratio(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> float:
+    """Return how many times as large inputs the late rank computes on, 1 if that is not known.
+
+    Kernels on equal inputs run in as many blocks of threads, and operators read as many elements.
+    """
+    for name in ("blocks", "elements"):
+        others = float(np.median([getattr(ranks[i], name) for i in equals]))
+        if others > 0 and getattr(ranks[late], name) > 0:
+            return float(getattr(ranks[late], name)) / others
+    return 1.0
 
 
 def slower_kernel(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> tuple[str, float, float]:
