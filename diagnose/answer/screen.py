@@ -217,9 +217,9 @@ def _to_try(d: Diagnosis) -> tuple[Words, str] | None:
         )
     said = Words(words, {"share": percent(share, 0), "changes": ", ".join(ids)})
     asked = ",".join(ids)
-    if not d.source.command:  # a step function was diagnosed, which a function makes for each run
+    if not d.source.command and d.source.torch:  # a step function was recorded, which a function makes for each run
         return said, f'diagnose.prove(make_step, apply="{asked}")'
-    return said, f"diagnose prove --apply {asked} {d.source.command}"
+    return said, f"diagnose prove --apply {asked} {d.source.command or 'train.py'}"
 
 
 def _view(d: Diagnosis) -> Words | None:
