@@ -217,7 +217,7 @@ def _to_try(d: Diagnosis) -> tuple[Words, str] | None:
         )
     said = Words(words, {"share": percent(share, 0), "changes": ", ".join(ids)})
     asked = ",".join(ids)
-    if not d.source.command and d.source.torch:  # a step function was recorded, which a function makes for each run
+    if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds
         return said, f'diagnose.prove(make_step, apply="{asked}")'
     return said, f"diagnose prove --apply {asked} {d.source.command or 'train.py'}"
 
