@@ -27,7 +27,8 @@ from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.step_wait import StepWait, spent_at
-from diagnose.capture.steps.listener import Listener, in_backward
+from diagnose.capture.steps.autograd_state import in_backward
+from diagnose.capture.steps.listener import Listener
 from diagnose.errors import OutputError
 from diagnose.model.files import printable, reason
 
@@ -78,8 +79,7 @@ class Session:
         self.steps_file = self.samples_file = self.lines_file = ""  # without a sampler, or if there was no room
         self.cwd = str(Path.cwd())
         self.started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self._lines = SourceLines(Path(self.cwd))
-        self._report, self._stop = report, stop
+        self._report, self._stop, self._lines = report, stop, SourceLines(Path(self.cwd))
         self._said: tuple[str, float] = ("", 0.0)
         self._stops, self._cutting, self._at_once = 0, False, False
         self._samplers = Samplers(options.sampler_ms, wanted=options.sampler)

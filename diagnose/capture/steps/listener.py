@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import warnings
@@ -15,15 +14,17 @@ from typing import Any
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks, phase_hooks
+from diagnose.capture.steps.autograd_state import gradients_on, in_backward
 from diagnose.capture.steps.batch_numbers import num_numbers
 from diagnose.capture.steps.callers import by_torch, in_module, prepares_data
 from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
+from diagnose.capture.steps.forward_passes import ForwardPasses
 from diagnose.capture.steps.period import StepFinder
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.replacing import Undo
 from diagnose.capture.steps.step_source import SourceChoice
 
-__all__ = ["Listener", "in_backward"]
+__all__ = ["Listener"]
 
 
 class Listener:
@@ -59,6 +60,7 @@ class Listener:
         self._due = False  # a step ended inside a backward pass and is reported after it
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
+        self._passes: ForwardPasses | None = None
         self._depth = 0  # how many DataLoaders the main thread is waiting for, one within another
         self._awaited = ""  # the class of the outermost one's iterator
         self._wait_over: Callable[[], None] | None = None
@@ -86,6 +88,9 @@ class Listener:
             warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
             self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
+        if not self.brief:
+            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and not self._depth)
+            self._undo.append(self._passes.stop)
 
     def remove(self) -> None:
         """Remove every hook; the script goes on unhooked."""
@@ -97,6 +102,8 @@ class Listener:
         """Fix what a step is."""
         self.finder.locked = True
         self._leave_forward()
+        if self._passes is not None:
+            self._passes.settle()
 
     def rest(self) -> None:
         """Report boundaries only, until ``wake``."""
@@ -275,7 +282,7 @@ class Listener:
             self._report()
 
     def _ends_step(self, source: str, origin: object, *, prepares_data: bool) -> bool:
-        if self.choice.on_event(source, gradients=_gradients(), prepares_data=prepares_data):
+        if self.choice.on_event(source, gradients=gradients_on(), prepares_data=prepares_data):
             self.finder = StepFinder(at_start=source == "forward")
             self._fresh = True
         if not self.choice.counts(source, prepares_data=prepares_data):
@@ -309,22 +316,3 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _gradients() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is None or bool(torch.is_grad_enabled())
-
-
-_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
-
-
-def in_backward() -> bool:
-    """Return whether this thread is executing a backward pass."""
-    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
-    if _graph_task_id is None:
-        torch = sys.modules.get("torch")
-        if torch is None or not hasattr(torch, "_C"):
-            return False
-        _graph_task_id = torch._C._current_graph_task_id
-    return _graph_task_id() != -1
