@@ -55,8 +55,8 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     """Name the time of kernels or operators that sort."""
     if free is None:
-        rule = IdleRule(META.id, "Whole rows are sorted", probe="middle", evidence=_texts, confidence="medium")
-        return idle_finding(t, rule)
+        title = "Whole rows are sorted"
+        return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_texts, confidence="medium"))
     tasks = np.flatnonzero(free & t.tasks_matching(_KERNELS))
     tasks = tasks[~in_embedding_backward(t, tasks)]
     kept_ns = KEPT * float((t.tasks.end - t.tasks.start)[tasks].sum())

@@ -1,4 +1,4 @@
-"""What holds of every answer: one true step, one ranking, and a possible step that is the forecast of the cards."""
+"""What holds of every answer: one true step, one ranking, a possible step that is the forecast of the cards, places."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +11,7 @@ from diagnose.answer.gates import limit
 from diagnose.answer.ranking import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import answer
 from diagnose.model.rules import LATE_RANKS
+from diagnose.model.user_files import is_user_file
 from diagnose.pipeline.run import analyze_paths
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -79,7 +80,15 @@ def possible_step(d):
         assert all(after.step_ns < before.step_ns for before, after in pairwise(d.waterfall.forecasts))
 
 
-CHECKS = (true_step, ranking, possible_step)
+def places(d):
+    """Check that a place is a line of the user's, or an operator."""
+    shown = [where for finding in d.findings for where in finding.where]
+    shown += [card.where for card in answer(d).cards if card.where is not None]
+    assert [w for w in shown if w.file and not (w.line and is_user_file(w.file))] == []
+    assert [w for w in shown if not (w.file or w.op or w.library)] == []
+
+
+CHECKS = (true_step, ranking, possible_step, places)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
