@@ -50,9 +50,7 @@ META = RuleMeta(
 MIN_STEP_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
 MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
-MIN_STEPS_HIGH = 5  # compared, for high confidence
-SURE_SIGMAS = 10.0
-MIN_CORE_SHARE = 0.5  # of the lateness, that the rank lacked a core for longer than the others
+MIN_STEPS_HIGH, SURE_SIGMAS = 5, 10.0  # compared, for high confidence
 _FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
 MAX_DIFFERENCES = 3
 MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
@@ -87,8 +85,8 @@ def _late(c: Comparison) -> Finding | None:
         title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
         lost_ns=c.saved_ns,
         where=c.reason.where,
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c)),
-        confidence="low" if _cores(c) else None,
+        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c.reason)),
+        confidence="low" if c.reason.cause == "no-core" else None,
         kind="late",
         late=numbers[0],
         facts={"hosts": _hosts(c, numbers)},
@@ -192,8 +190,7 @@ def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
     lateness = c.lateness
     if not lateness.in_turns:
         return None
-    numbers = [c.ranks[i].rank for i in lateness.taking_turns]
-    names = in_order(numbers)
+    names = in_order([c.ranks[i].rank for i in lateness.taking_turns])
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
     title = f"Ranks {names} take turns in coming late{cause}"
     lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
@@ -279,15 +276,14 @@ def _clocks(reason: Reason) -> tuple[str, ...]:
     return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
 
 
-def _cores(c: Comparison) -> tuple[str, ...]:
-    """State that the late rank had no core where that explains most of its lateness: any of its lines may wait then."""
-    own, others = c.reason.ready_shares
-    if (own - others) * c.step_ns < MIN_CORE_SHARE * c.lateness.late_ns or own <= others:
-        return ()
-    return (
+def _cores(reason: Reason) -> tuple[str, ...]:
+    """State that the late rank had no core: any of its lines may wait then."""
+    own, others = reason.ready_shares
+    text = (
         f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
-        "other programs or too many threads on its cores may be all that makes it late.",
+        "other programs or too many threads on its cores may be all that makes it late."
     )
+    return (text,) if reason.cause == "no-core" else ()
 
 
 def _shares(c: Comparison, numbers: list[int]) -> str:
