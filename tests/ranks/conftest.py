@@ -12,6 +12,7 @@ from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import COMMUNICATION, CollectiveKind, Collectives, Group, JobProfile, RankProfile
 
 MS = 1_000_000
+NOISE = (0.02, -0.01, 0.0, 0.03, -0.02, 0.01)  # ms, by which steps vary
 UNNAMED = Group()
 Spent = Sequence[Mapping[str, float]]  # ms by cause, of each step
 
@@ -81,3 +82,8 @@ def compared() -> Callable[..., Comparison]:
 def make_profile() -> Callable[..., RankProfile]:
     """Give what makes one profile."""
     return profile
+
+
+def steps(computing, *, loading=0.0, num=6, shift=0):
+    """Return steps of ``computing`` ms that vary a little, and ``loading`` ms of waiting for the loader."""
+    return [{"compute-forward": computing + NOISE[(n + shift) % 6], "data-stall": loading} for n in range(num)]
