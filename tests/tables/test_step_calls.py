@@ -31,6 +31,19 @@ def test_a_step_with_another_number_of_calls_is_left_out(recording):
     assert {call: len(rows) for call, rows in step_calls(t).rows.items()} == {("aten::add", True, 0, 1): 2}
 
 
+def test_calls_are_those_of_the_hosts_steps_however_late_the_device_runs_them(recording):
+    r = recording()
+    for begin in (0, 100):
+        r.step(1 + begin // 100, begin, begin + 100)
+        r.op("aten::add", begin + 10, begin + 20)
+    r.kernel("before", 0, 500, launched=(-20, -15))
+    for begin in (0, 100):
+        r.kernel("add", 500 + begin, 600 + begin, launched=(begin + 12, begin + 15))
+    t = r.tables()
+    assert t.steps.window[0] == 500_000
+    assert {call: len(rows) for call, rows in step_calls(t).rows.items()} == {("aten::add", True, 0, 1): 2}
+
+
 def test_without_operators_there_are_none(recording):
     r = recording(devices=())
     r.step(1, 0, 1000)
