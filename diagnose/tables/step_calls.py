@@ -43,11 +43,11 @@ def step_calls(t: Tables) -> StepCalls:
         among(events.thread[annotations], np.array(t.threads, np.int16)) & ~is_mark[events.name[annotations]]
     ]
     rows = np.sort(np.concatenate([*ops, annotations]))
-    if not t.steps.num or not len(rows):
-        return StepCalls({}, {})
     # Of the steps on the host: the window is that of their tasks, which a device may run later.
-    began = events.start[rows]
-    rows = rows[(began >= t.steps.start[0]) & (began < t.steps.end[-1])]
+    first, last = np.searchsorted(events.start[rows], [t.steps.start[:1].sum(), t.steps.end[-1:].sum()])
+    rows = rows[first:last]
+    if not len(rows):
+        return StepCalls({}, {})
     step = np.searchsorted(t.steps.start, events.start[rows], side="right")
     is_main = events.thread[rows] == t.main
     order = np.lexsort((events.start[rows], step, is_main, events.name[rows]))

@@ -48,3 +48,5 @@ def test_without_operators_there_are_none(recording):
     r = recording(devices=())
     r.step(1, 0, 1000)
     assert step_calls(r.tables()).rows == {}
+    r.op("aten::add", 2000, 2100)  # after the step
+    assert step_calls(r.tables()).rows == {}
