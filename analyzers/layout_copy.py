@@ -29,6 +29,8 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,7 +38,7 @@ from diagnose.analyzers.common.conversions import conversions, types_of_casts
 from diagnose.analyzers.common.graph_copies import CASTS, graph_copies
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
-from diagnose.model.diagnosis import Confidence, Facts, Finding
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
@@ -84,7 +86,12 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
     least = MIN_BUSY_SHARE if is_conversion else MIN_REORDERED
     rule = KernelRule(META.id, title, least, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion})
-    return kernel_finding(t, rule, tasks)
+    return [replace(found, where=_script_first(found.where)) for found in kernel_finding(t, rule, tasks)]
+
+
+def _script_first(places: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Return the places with copies that the script calls itself first: other operators copy what these give them."""
+    return tuple(sorted(places, key=lambda place: place.op not in _COPY_OPS))
 
 
 def _casts(t: Tables, tasks: Rows) -> list[Finding]:

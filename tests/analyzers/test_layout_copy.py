@@ -27,6 +27,14 @@ def test_a_copy_of_one_type_only_reorders(recording):
     assert [p.id for p in r.prescribe("layout-copy")] == ["no-contiguous"]
 
 
+def test_a_copy_that_the_script_calls_comes_before_what_other_operators_copy_after_it(recording):
+    r = reordering(recording, took=100, op="aten::contiguous")
+    r.op("aten::conv2d", -9, -4, shapes=SHAPES, types='["float", "float", ""]')
+    r.kernel(COPY, 1000, 1300, launched=(-8, -6))
+    r.step(2, 1000, 1300)
+    assert [where.op for where in r.find("layout-copy").where] == ["aten::contiguous", "aten::conv2d"]
+
+
 @pytest.mark.parametrize("name", ["cudnn::ops::nchwToNhwcKernel<float>", "batched_transpose_16x32_half"])
 def test_conversions_of_the_libraries(recording, name):
     r = reordering(recording, name, op="aten::cudnn_convolution")
