@@ -133,7 +133,7 @@ def find(t: Tables) -> list[Finding]:
     rows, length = t.tasks.row[mine], (t.tasks.end - t.tasks.start)[mine]
     busy = max(int(length.sum()), 1)
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)
-    evidence = (
+    evidence: tuple[str, ...] = (
         f"{len(rows) / t.steps.num:.1f} collectives a step, median {_median_ms(length):.3f} ms; "
         f"{percent(exposed / busy, 0)} of their time is exposed: {duration(exposed / t.steps.num)} {of_whole(t)}.",
     )

@@ -4,9 +4,9 @@ What it looks for
     The collectives that the ranks share, and each rank's own time: what of a step, up to its last collective, it does
     not spend in collectives. A rank is late where its own time exceeds that of its equals (ranks that exchange alike)
     by 1 % of the step or more, in seven of ten steps, and by five times what ranks and steps differ by anyway, or where
-    steps by themselves or the time of hundreds of operators show it; or where two thirds of the waiting is for it, and
-    that is 5 % of the step, or 1 % in more steps than by chance. Ranks that are late in turns, a group whose links are
-    slow, a rank that begins the window late, bubbles of a pipeline and an uneven all-to-all are named as that.
+    steps by themselves or the time of hundreds of operators show it; or where two thirds of the waiting is for it in
+    more steps than by chance, or 95 % of waiting that takes 5 % of the step. Ranks that are late in turns, a group
+    whose links are slow, a rank that begins the window late, bubbles of a pipeline and an uneven all-to-all are named.
 
 Why it costs
     A collective ends for all when the last rank has come. The step of every rank is as long as that of the slowest.

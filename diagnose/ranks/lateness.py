@@ -34,7 +34,10 @@ OUTLIERS = 0.05  # of the steps of a rank that is not late lie beyond it: hosts 
 MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps
 FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20: as Student's t at 1 in 100
 MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
-MIN_AWAITED_SHARE = 2 / 3  # of the waiting, for one rank: it is the late one; pauses in turn reach 3/5 of two ranks
+# Of the waiting, for one rank, that makes it the late one: if it is waited for in more steps than by chance, and in
+# however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
+MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
+MAX_CHANCE_OF_MUCH = 0.02  # that one of equal ranks is waited for in so many steps, where they wait for long
 MIN_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
@@ -105,8 +108,16 @@ def lateness_of(
     )
     if is_late and (awaited is None or awaited in late):
         num_late = int((np.nan_to_num(excess[worst]) >= min(usual[worst] / 2, least_ns)).sum())
-        times_of_late = {"late_ns": float(usual[worst]), "saved_ns": saved, "sigmas": float(sigmas)}
-        return replace(found, late=tuple(late), num_late=num_late, in_turns=False, taking_turns=(), **times_of_late)
+        return replace(
+            found,
+            late=tuple(late),
+            num_late=num_late,
+            late_ns=float(usual[worst]),
+            saved_ns=saved,
+            in_turns=False,
+            taking_turns=(),
+            sigmas=float(sigmas),
+        )
     return found if awaited is None else _by_waiting(found, waits, awaited, step_ns)
 
 
@@ -133,12 +144,13 @@ def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
     if any(kind.purpose == "pipeline" for kind in matches.kinds) or not waited.sum():
         return None
     worst = int(waits.attributed_ns.argmax())
-    if waits.attributed_ns[worst] < MIN_AWAITED_SHARE * waited.sum():
-        return None
+    share = float(waits.attributed_ns[worst] / waited.sum())
     mean_ns, most = _mean_waiting(waits), waited.argmax(axis=0)[waited.sum(axis=0) > 0]
-    is_steady = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited)) <= MAX_BY_CHANCE
-    least = MIN_STEP_SHARE if is_steady else MIN_TURNS_SHARE
-    return worst if mean_ns >= least * step_ns else None
+    by_chance = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited))
+    is_long = mean_ns >= MIN_TURNS_SHARE * step_ns
+    is_steady = by_chance <= (MAX_CHANCE_OF_MUCH if is_long else MAX_BY_CHANCE) and share >= MIN_AWAITED_SHARE
+    is_late = is_steady or (is_long and share >= MIN_SURELY_AWAITED)
+    return worst if is_late and mean_ns >= MIN_STEP_SHARE * step_ns else None
 
 
 def _by_waiting(found: Lateness, waits: Waits, late: int, step_ns: float) -> Lateness:
