@@ -155,7 +155,8 @@ class Phases:
         """Take notice of a backward pass: no module that is in its evaluation mode meanwhile is being evaluated."""
         if not self._step.first_backward:
             self._step.first_backward = self._clock()
-            self._count_unused()
+            if self._step.forwards:
+                self._count_unused()
         self._step.backwards += 1
         self._eval_began = 0
 
