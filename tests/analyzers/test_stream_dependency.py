@@ -31,7 +31,7 @@ def test_an_unknown_launch_does_not_show_that_it_was_queued(recording):
     r.step(1, 0, 1000)
     r.kernel("gemm", 0, 300, stream=20, launched=(-20, -15))
     r.kernel("relu", 400, 1000, stream=7)
-    assert r.booked() == {"unexplained-device": 100_000}
+    assert r.booked() == {"unexplained-host": 100_000}
 
 
 def test_a_collective_before_it_is_communication(recording):
