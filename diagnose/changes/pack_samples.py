@@ -41,11 +41,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         arguments.append(f"epoch_batches=len({dataset}) // ({size} * dist.get_world_size())")
     lines = [
         "# once, in a script that makes the dataset; the shards hold its samples, decoded",
-        *(
-            [f"# without the random draw at {draws}, which belongs in WebShards(..., transforms=...)"]
-            if draws
-            else []
-        ),
+        *([f"# without the random draw at {draws}, which belongs in WebShards(..., transforms=...)"] if draws else []),
         "from diagnose.kernels.shard_writing import dataset_samples, write_shards",
         "",
         f'write_shards(dataset_samples({dataset}{", seed=None" if is_ordered else ""}), "shards")',
