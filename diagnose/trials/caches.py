@@ -21,7 +21,7 @@ from diagnose.trials.copying import copy_file
 
 __all__ = ["Cache", "seed", "user_caches"]
 
-MAX_SEEDED = 20_000  # names of one cache: about a second
+MAX_SEEDED = 5_000  # names of one cache: below a second, some seconds on a network file system
 MAX_COPIED_BYTES = 64 << 10  # locks, indices and tables of contents are smaller
 CACHE = ".cache"
 IN_HOME = (CACHE, ".triton", ".nv", ".cupy")  # folders of the home that a run has to itself

@@ -24,7 +24,15 @@ NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000  # of linux/sched.h
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18  # of linux/mount.h
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # of linux/sockios.h and linux/if.h
 SHARED_MEMORY, HOSTS = "/dev/shm", "/etc/hosts"
-PROBE = "import sys; sys.path.append(sys.argv[1]); from diagnose.trials.isolation import isolate; isolate()"
+PROBE = """
+import sys
+sys.path.append(sys.argv[1])
+from diagnose.trials.isolation import isolate
+try:
+    isolate()
+except OSError as error:
+    sys.exit(error.strerror)
+"""
 PROBE_S = 20.0
 
 
