@@ -84,7 +84,8 @@ def _named() -> dict[str, Path]:
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
         named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
-    return {name: Path(path).expanduser().resolve() for name, path in named.items()}
+    paths = {name: Path(path).expanduser().resolve() for name, path in named.items()}
+    return {name: path for name, path in paths.items() if path.parent != path}
 
 
 def seed(cache: Cache, target: Path) -> None:

@@ -51,13 +51,14 @@ def why_not_isolated() -> str:
 
 def hosts_text() -> str:
     """Return this machine's /etc/hosts with its own name standing for the loopback."""
+    known = ("127.0.0.1 localhost", "::1 localhost", "::ffff:127.0.0.1 loopback")  # no server would be there to ask
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn()))
     try:
         lines = Path(HOSTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        lines = []
     others = [line for line in lines if not names.keys() & set(line.partition("#")[0].split()[1:])]
-    return "\n".join((f"127.0.0.1 {' '.join(names)}", *others, ""))
+    return "\n".join((f"127.0.0.1 {' '.join(names)}", *others, *known, ""))
 
 
 def isolate(hosts: str | None = None) -> None:

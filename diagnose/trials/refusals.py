@@ -22,16 +22,20 @@ UNREACHED = re.compile(
 def why_refused(failure: str, limits: Limits) -> str:
     """Return a sentence to follow one about a failed run, "" if the limits did not cause it."""
     if limits.writable is not None and REFUSED.search(failure):
-        path = next((path for path in map(Path, _paths(failure)) if _is_refused(path, limits)), None)
+        paths = _paths(failure)
+        path = next(
+            (path for path in reversed(paths) if _is_refused(path, limits)), None
+        )  # a file is renamed to the last
         if path is not None:
             return f" Runs may not write to {printable(path)}; --writable {printable(path.parent)} allows it."
+        return "" if paths else " Runs may write to their copy only; --writable FOLDER allows another place."
     if limits.is_offline and UNREACHED.search(failure):
         return " Runs have no network; --network opens it."
     return ""
 
 
-def _paths(failure: str) -> list[str]:
-    return [quoted or bare for quoted, bare in PATH.findall(failure)]
+def _paths(failure: str) -> list[Path]:
+    return [Path(quoted or bare) for quoted, bare in PATH.findall(failure)]
 
 
 def _is_refused(path: Path, limits: Limits) -> bool:

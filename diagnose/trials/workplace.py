@@ -141,11 +141,9 @@ class Workplace:
         here, is_restricted = plan.source.resolve(), not self.limits.backup
         outside = [*plan.linked, *([] if script.is_relative_to(here) else [script])]
         project = [] if is_restricted else _project(here)
-        originals = Originals(
-            [plan.source],
-            [*outside, *project],
-            (self.private, self.results, *map(Path, self.limits.allowed), plan.source),
-        )
+        named = [*self.limits.allowed, *([] if is_restricted else [self.limits.backup])]
+        without = (self.private, self.results, *map(Path, named), plan.source)
+        originals = Originals([plan.source], [*outside, *project], without)
         if originals.unverified:
             names = ", ".join(map(clean, originals.unverified))
             self.report(f"{names} holds too many files to see whether the script writes there")

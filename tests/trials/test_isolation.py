@@ -20,7 +20,12 @@ import socket
 server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 socket.create_connection((socket.gethostname(), server.getsockname()[1])).close()
+for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+    socket.getnameinfo((address, 1), socket.NI_NAMEREQD)
 print("loopback works")
+"""
+SENDS = """
+import socket
 socket.create_connection(("127.0.0.1", PORT)).sendall(b"POST /api/runs")
 print("sent")
 """
@@ -30,8 +35,8 @@ print("sent")
 @pytest.mark.parametrize("mode", ["copy", "same"])
 def test_a_run_reaches_itself_and_no_server_unless_the_network_is_allowed(run_at_home, tmp_path, mode):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asks = ASKS.replace("PORT", str(server.getsockname()[1]))
-        _, result, printed = run_at_home(asks, cwd_mode=mode)
+        port = str(server.getsockname()[1])
+        _, result, printed = run_at_home(ASKS + SENDS.replace("PORT", port), cwd_mode=mode)
         assert "loopback works" in printed
         assert "sent" not in printed
         assert "ConnectionRefusedError" in result.failure
@@ -41,7 +46,7 @@ def test_a_run_reaches_itself_and_no_server_unless_the_network_is_allowed(run_at
         with pytest.raises(BlockingIOError):
             server.accept()
         (tmp_path / "project").mkdir()
-        (tmp_path / "project" / "train.py").write_text(asks.replace("socket.gethostname()", "'127.0.0.1'"))
+        (tmp_path / "project" / "train.py").write_text(SENDS.replace("PORT", port))
         runner = Runner(Command(("train.py",), tmp_path / "project"), tmp_path / "open", cwd_mode=mode, limits=opened)
         runner.time((), timeout_s=60)
         assert "sent" in runner.last_log.read_text()

@@ -11,6 +11,7 @@ from diagnose.trials import limits
 from diagnose.trials.isolation import why_not_isolated
 from diagnose.trials.limits import limits_of
 from diagnose.trials.protection import can_restrict
+from diagnose.trials.refusals import why_refused
 
 restricted = pytest.mark.skipif(not can_restrict(), reason="this system has no Landlock")
 
@@ -105,6 +106,16 @@ def test_the_printed_places_are_the_enforced_ones(tmp_path, monkeypatch):
     )
 
 
+SENTENCES = {  # what a run has said, and what follows
+    "[Errno 13] Permission denied: '/proc/x' -> '{}'": " Runs may not write to {}; --writable {} allows it.",
+    "[Errno 30] Read-only file system: '/proc/x'": "",
+    "open file failed with strerror: Permission denied": (
+        " Runs may write to their copy only; --writable FOLDER allows another place."
+    ),
+    "FileNotFoundError: '{}'": "",
+}
+
+
 @restricted
 def test_a_refused_write_names_the_path_and_the_option_which_allows_it(run_at_home, home, tmp_path):
     target = home / ".local" / "share" / "best.pt"
@@ -112,13 +123,21 @@ def test_a_refused_write_names_the_path_and_the_option_which_allows_it(run_at_ho
     runner, result, _ = run_at_home(writes)
     assert result.failure.endswith(f" Runs may not write to {target}; --writable {target.parent} allows it.")
     assert target.read_text() == "mine"
+    for text, said in SENTENCES.items():
+        assert why_refused(text.format(target), runner.enforced) == said.format(target, target.parent), text
     runner.limits = limits_of(tmp_path / "runs", tmp_path / "runs", [target.parent])
     runner.time((), timeout_s=60)
     assert target.read_text() == "new"
 
 
+@restricted
+def test_a_checkpoint_that_could_not_be_saved_is_named(run_at_home, home):
+    _, result, _ = run_at_home(f"import torch; torch.save(torch.ones(3), '{home}/.ssh/best.pt')")
+    assert result.failure.endswith(f"Runs may not write to {home}/.ssh/best.pt; --writable {home}/.ssh allows it.")
+
+
 LOADS = """
-import os, tempfile, torch
+import tempfile, torch
 from torch.utils.data import DataLoader, TensorDataset
 print("temporary", tempfile.gettempdir())
 data = TensorDataset(torch.arange(64.0))
