@@ -45,7 +45,7 @@ BUILT = (
     "TORCH_EXTENSIONS_DIR",
     "TRITON_CACHE_DIR",
 )  # of compilers
-FILLED = frozenset({"huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
+FILLED = frozenset({"diagnose", "huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
 
 Kind = Literal["folder", "file", "link"]
 
