@@ -49,6 +49,7 @@ def why_not_isolated() -> str:
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
+@functools.cache  # a name server may have to be asked
 def hosts_text() -> str:
     """Return this machine's /etc/hosts with its own name standing for the loopback."""
     known = ("127.0.0.1 localhost", "::1 localhost", "::ffff:127.0.0.1 loopback")  # no server would be there to ask
