@@ -220,7 +220,11 @@ def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
 
 
 def _run(
-    request: TraceRequest, options: CaptureOptions, ranks: Launched, exchange: Exchange, copied: CopiedFolder | None
+    request: TraceRequest,
+    options: CaptureOptions,
+    ranks: Launched,
+    exchange: Exchange,
+    copied: CopiedFolder | None = None,
 ) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder that holds what was captured.
 
