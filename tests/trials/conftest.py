@@ -6,6 +6,12 @@ from diagnose.trials.isolation import why_not_isolated
 from diagnose.trials.runs import Command, Runner
 
 
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    """Let backups, which a system without Landlock makes before a run, go to the test's folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def isolated():
     if why_not_isolated():

@@ -18,7 +18,6 @@ for name in ("best.pt", "notes.txt"):
 @pytest.fixture
 def unprotected(monkeypatch, tmp_path):
     monkeypatch.setattr(limits, "can_restrict", lambda: False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "diagnose"
 
 
