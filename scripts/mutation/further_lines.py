@@ -118,7 +118,7 @@ _FOURTH: dict[str, tuple[tuple[str, str], ...]] = {
         ("                steps = [steps[i] for i in torch.randperm(len(steps), generator=generator).tolist()]",
          "                pass"),
     ),
-    "test_shard_writing.py": (("with atomic_write(path) as file", 'with Path(path).open("wb") as file'),),
+    "test_shard_writing.py": (("with atomic_write(path) as file, tarfile", 'with Path(path).open("wb") as file, tarfile'),),
     "test_on_demand.py": (("        self._waiting.discard(path)\n", ""),),
     "test_fast_load.py": (("    _tie(model, tied, set())\n", ""),),
     "test_checkpointing.py": ((".items())[::every]", ".items())[every - 1 :: every]"),),

@@ -14,6 +14,7 @@ import pytest
 
 from diagnose.kernels import _atomic_write
 from diagnose.kernels._atomic_write import HOST, NewFile, atomic_write
+from diagnose.kernels.shared_cache import SharedCache
 
 WRITER = """
 import sys
@@ -237,6 +238,16 @@ def test_a_file_that_can_be_made_again_is_not_waited_for(tmp_path, monkeypatch):
         new.file.write(b"value")
         new.publish(force=True)
     assert stat.S_IMODE((tmp_path / "sample").stat().st_mode) == 0o600
+
+
+def test_a_cache_that_makes_room_removes_what_a_killed_worker_left(tmp_path):
+    cache = SharedCache(1000, path=tmp_path / "cache")
+    left = cache.folder / f".{HOST}-0123456789abcdef.partial"
+    left.write_bytes(b"cut off")
+    for number in range(3):
+        cache.put(str(number) * 32, bytes(600))
+    assert not left.exists()
+    cache.close()
 
 
 def test_it_needs_python_only():
