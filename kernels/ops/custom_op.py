@@ -236,7 +236,8 @@ def transforming() -> bool:
 def sharded(*arguments: Any) -> bool:
     """Return whether an argument, or an entry of a list among them, is a DTensor."""
     # By name, which torch.compile follows too: importing the class takes seconds.
-    return any(type(tensor).__name__ == "DTensor" for tensor in _tensors(arguments))
+    entries = [entry for argument in arguments for entry in (argument if type(argument) is list else [argument])]
+    return any(type(entry).__name__ == "DTensor" for entry in entries)
 
 
 def checked(operation: str, *, dtypes: Sequence[torch.dtype] = FLOATING, **tensors: Tensor | None) -> None:
