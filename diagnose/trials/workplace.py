@@ -99,10 +99,10 @@ class Workplace:
         if self._home is not None:
             found["HOME"] = str(below(self.root, self._home))
         folder = self.private / TEMPORARY
-        if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER:
+        if len(os.fsencode(folder)) > MAX_SOCKET_FOLDER and self.limits.is_isolated:
+            found["TMPDIR"] = SHARED_MEMORY  # the run's own
+        elif len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER or self.limits.writable is not None:
             found["TMPDIR"] = str(folder)
-        elif self.limits.is_isolated:
-            found["TMPDIR"] = SHARED_MEMORY
         return found
 
     def verify(self) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -160,15 +161,15 @@ for strategy in ("file_descriptor", "file_system"):
 
 
 @restricted
-@pytest.mark.parametrize("private", ["short", "x" * 100])
-def test_workers_share_memory_and_sockets_however_long_the_name_of_the_temporary_folder_is(
-    run_at_home, tmp_path, private
-):
-    if len(private) > 10 and why_not_isolated():
+@pytest.mark.parametrize("name", ["x", "x" * 100])
+def test_workers_share_memory_and_sockets_however_long_the_name_of_the_temporary_folder_is(run_at_home, name):
+    if len(name) > 1 and why_not_isolated():
         pytest.skip(f"this system cannot isolate a run: {why_not_isolated()}")
-    _, result, printed = run_at_home(LOADS, private=tmp_path / private)
+    with TemporaryDirectory(dir="/tmp") as folder:
+        _, result, printed = run_at_home(LOADS, private=Path(folder, name))
     assert "file_descriptor 2016.0" in printed, result.failure
     assert "file_system 2016.0" in printed
+    assert f"temporary {'/dev/shm' if len(name) > 1 else f'{folder}/x/tmp'}" in printed.splitlines()
 
 
 def test_the_reason_for_no_protection_and_the_folder_of_the_backup_are_printed(tmp_path, monkeypatch):
