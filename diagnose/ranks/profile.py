@@ -153,7 +153,7 @@ class RankProfile:
     spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
     beside: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((0, 1), np.int64)
-    )  # of spent: see unlaunched
+    )  # of spent, what the device was busy for: with collectives (see unlaunched) or copies
     groups: tuple[Group, ...] = ()
     kinds: tuple[CollectiveKind, ...] = ()
     collectives: Collectives = NO_COLLECTIVES
