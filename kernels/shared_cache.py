@@ -11,8 +11,8 @@ When it does not help
 
 Cost
     Up to ``num_bytes`` of shared memory, or of the disk under ``path``; tens of µs for a hit, and under ``path`` a
-    checksum of the value, about 0.5 ms per MB. Each process computes its first value twice, to see that the stage repeats
-    itself.
+    checksum of the value, about 0.5 ms per MB. Each process computes its first value twice, to see that the stage
+    repeats itself.
 
 Numerics
     None: values come back bit by bit. What a worker changes in place stays its own.
