@@ -82,7 +82,9 @@ _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 _THIRD: dict[str, tuple[tuple[str, str], ...]] = {
     "test_shared_cache.py": (("    if os.getpid() == owner:  #", "    if True:  #"),),
-    "test_web_shards.py": (("tuple(shards[number % len(shards) :: readers])", "tuple(shards[number % len(shards) :: 1])"),),
+    "test_web_shards.py": (
+        ("tuple(shards[number % len(shards) :: readers])", "tuple(shards[number % len(shards) :: 1])"),
+    ),
     "test_saving.py": (
         ("while len(self._pending) >= self.max_pending:", "while len(self._pending) > self.max_pending:"),
     ),
