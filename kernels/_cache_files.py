@@ -15,7 +15,6 @@ import mmap
 import os
 import pickle
 import struct
-import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diagnose.kernels._atomic_write import NewFile
 from diagnose.kernels._private_files import open_private
 
 __all__ = ["Ledger", "load", "pack", "store"]
@@ -80,14 +80,9 @@ def store(path: Path, chunks: list[bytes | memoryview]) -> None:
     Raises:
         OSError: there is no room; nothing is left behind.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)  # for this user alone
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(chunks)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with NewFile(path, private=True, durable=False) as new:
+        new.file.writelines(chunks)
+        new.publish(force=True)
 
 
 def load(path: Path, *, all_of_it: bool = False) -> tuple[Any] | None:

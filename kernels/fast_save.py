@@ -38,11 +38,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
 
+from diagnose.kernels._atomic_write import atomic_write
 from diagnose.kernels._checkpoint_files import INDEXES, SINGLE
 
 __all__ = ["SavedFiles", "save_files"]
@@ -235,8 +235,6 @@ def _whole_files(folder: Path, names: list[str], headers: list[bytes]) -> dict[s
         whole = {}
         for name in filter(_PART.fullmatch, left.get("files", ())):
             (folder / name).unlink(missing_ok=True)
-    for partial in folder.glob(".model-*.partial") if left else ():
-        partial.unlink(missing_ok=True)
     others = sorted({path.name for path in folder.glob("*.safetensors")} - set(left.get("files", ())))
     if others:
         raise FileExistsError(f"{folder} holds {others[0]} already; give each checkpoint a folder of its own.")
@@ -270,27 +268,16 @@ def _checksum(part: Parts) -> int:
 
 
 def _write(path: Path, header: bytes, part: Parts) -> int:
-    """Write beside the path and rename; return the checksum of the tensors."""
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")
+    """Write the file and return the checksum of its tensors."""
     value = 0
-    try:
-        with partial.open("xb") as file:
-            file.write(header)
-            for piece in _bytes(part):
-                file.write(piece)
-                value = zlib.crc32(piece, value)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with atomic_write(path) as file:
+        file.write(header)
+        for piece in _bytes(part):
+            file.write(piece)
+            value = zlib.crc32(piece, value)
     return value
 
 
 def _write_json(path: Path, content: object) -> None:
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")
-    try:
-        partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with atomic_write(path) as file:
+        file.write(json.dumps(content, indent=1).encode())

@@ -9,7 +9,9 @@ When it does not help
     room for a copy.
 
 What to watch
-    The file is not there yet when `save` returns: call `wait` before what reads, copies, moves or removes it.
+    The file is not there yet when `save` returns: call `wait` before what reads, copies, moves, uploads or removes it.
+    A process that ends by itself waits for the last file. If that could not be written, it prints why and ends with
+    an exit code that is not 0, also without `close`; ``os._exit`` and signals end it at once.
 
 Cost
     One copy of the state in host memory, taken while the step waits, whose memory serves the next copy too; the
@@ -42,21 +44,25 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from diagnose.kernels._atomic_write import atomic_write
+from diagnose.kernels._unwritten import forget, watch
+
 __all__ = ["BackgroundSaver"]
 
 
 class BackgroundSaver:
-    """Writes what ``torch.save`` would, on a thread; a file appears under its name when it is whole.
+    """Writes what ``torch.save`` would, on a thread; a file appears under its name when it is whole and on the disk.
 
+    As ``torch.save`` does, it follows links, writes into devices and pipes, and leaves a file its mode and owner.
     `save_sharded` does the same for a folder of all ranks' parts. At most ``max_pending`` files are being written; a
     further `save` waits for the oldest. An error of a write is raised by the next `save`, or by `wait`.
 
@@ -64,28 +70,34 @@ class BackgroundSaver:
         ValueError: ``max_pending`` is less than one.
     """
 
+    _pending: deque[_Pending]
+    _written: Sequence[torch.UntypedStorage]  # copies whose files are written: the next ones go there
+    _group: dist.ProcessGroup | None
+
     def __init__(self, *, max_pending: int = 1) -> None:
         if max_pending < 1:
             raise ValueError(f"BackgroundSaver needs max_pending >= 1, not {max_pending}.")
         self.max_pending = max_pending
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
-        self._pending: deque[_Pending] = deque()
-        self._written: Sequence[torch.UntypedStorage] = ()  # copies whose files are written: the next ones go there
-        self._group: dist.ProcessGroup | None = None
         self._is_closed = False
+        self._start()
 
     def save(self, obj: Any, path: str | os.PathLike[str]) -> None:  # whatever torch.save takes
-        """Copy ``obj`` to the host and begin to write it; return when the copy is made.
+        """Copy ``obj`` to the host and start to write it; return when the copy is made.
+
+        What is no path, such as an open file or a buffer, is written at once, as ``torch.save`` does.
 
         Raises:
             OSError: an earlier file could not be written.
             RuntimeError: `close` was called.
         """
         self._make_room(path)
+        if not isinstance(path, str | os.PathLike):
+            torch.serialization.save(obj, path)
+            return
         copies = _Copies(self._written)
         copied, self._written = copies.of(obj), ()
         path = Path(path).absolute()
-        self._pending.append(_Pending(self._pool.submit(_write, copied, path), path, copies.made))
+        self._add(_Pending(self._pool.submit(_write, copied, path), path, copies.made))
 
     def save_files(
         self, state: Mapping[str, Tensor], folder: str | os.PathLike[str], *, max_bytes: int = 5 << 30
@@ -105,7 +117,7 @@ class BackgroundSaver:
         copied, self._written = copies.of(dict(state)), ()
         folder = Path(folder).absolute()
         writing = self._pool.submit(save_files, copied, folder, max_bytes=max_bytes)
-        self._pending.append(_Pending(writing, folder, copies.made))
+        self._add(_Pending(writing, folder, copies.made))
 
     def save_sharded(self, state: dict[str, Any], folder: str | os.PathLike[str]) -> None:
         """Copy this rank's part of ``state`` to the host and begin to write it into ``folder``; all ranks call it.
@@ -133,11 +145,23 @@ class BackgroundSaver:
 
         folder = Path(folder).absolute()
         pending: Any = async_save(_unshared(state), checkpoint_id=folder, process_group=self._group)
-        self._pending.append(_Pending(getattr(pending, "upload_completion", pending), folder))
+        self._add(_Pending(getattr(pending, "upload_completion", pending), folder))
+
+    def _start(self) -> None:
+        """Make the thread, which another process does not have; files that are not written yet are its parent's."""
+        self._process = os.getpid()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="save-checkpoint")
+        self._pending, self._written, self._group = deque(), (), None
+
+    def _add(self, pending: _Pending) -> None:
+        self._pending.append(pending)
+        watch(pending.writing, pending.path)
 
     def _make_room(self, path: str | os.PathLike[str]) -> None:
         if self._is_closed:
             raise RuntimeError(f"{path} cannot be saved: the saver was closed; make another BackgroundSaver.")
+        if self._process != os.getpid():
+            self._start()
         while len(self._pending) >= self.max_pending:
             self._finish_oldest()
 
@@ -147,13 +171,20 @@ class BackgroundSaver:
         Raises:
             OSError: one of them could not be.
         """
+        if self._process != os.getpid():
+            self._start()
         needed = None if path is None else Path(path).absolute()
         while any(needed in (None, pending.path, *pending.path.parents) for pending in tuple(self._pending)):
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
-        oldest = self._pending.popleft()
-        oldest.writing.result()
+        oldest = self._pending[0]
+        try:
+            oldest.writing.result()
+        finally:
+            if oldest.writing.done():  # else the wait was interrupted, and goes on another time
+                self._pending.popleft()
+                forget(oldest.writing)
         self._written = oldest.copies or self._written
 
     def close(self) -> None:
@@ -171,7 +202,12 @@ class BackgroundSaver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        self._is_closed = True  # the block's own error goes on; one of a file is reported when the process ends
+        wait_for(pending.writing for pending in self._pending)
+        self._pool.shutdown(wait=True)
 
 
 def _unshared(value: Any) -> Any:  # whatever is saved
@@ -250,12 +286,6 @@ class _Copies:
 
 
 def _write(obj: Any, path: Path) -> None:  # whatever torch.save takes
-    """Write beside the path and rename, so that no reader finds half a file."""
-    partial = path.with_name(f".{path.name}.{uuid4().hex}.partial")
-    try:
-        partial.touch(exist_ok=False)
-        torch.serialization.save(obj, partial)  # whatever stands in the place of torch.save meanwhile
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    """Write a file so that no reader finds half of it."""
+    with atomic_write(path) as file:
+        torch.serialization.save(obj, file)  # whatever stands in the place of torch.save meanwhile

@@ -45,6 +45,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from diagnose.kernels._atomic_write import atomic_write
 from diagnose.kernels._nested import mapped
 
 __all__ = ["Progress", "Samples", "dataset_samples", "folder_samples", "table_samples", "write_shards"]
@@ -94,18 +95,12 @@ def write_shards(
     sample = next(source, None)
     while sample is not None:
         path = target / f"shard-{len(paths):06}.tar"
-        partial = path.with_suffix(".partial")
-        try:
-            with tarfile.open(partial, "w") as shard:
-                size = 0
-                while sample is not None and size < max_bytes:
-                    size += _add(shard, f"{number:09}", sample)
-                    number += 1
-                    sample = next(source, None)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        with atomic_write(path) as file, tarfile.open(fileobj=file, mode="w") as shard:
+            size = 0
+            while sample is not None and size < max_bytes:
+                size += _add(shard, f"{number:09}", sample)
+                number += 1
+                sample = next(source, None)
         paths.append(str(path))
         total += size
         if progress is not None:

@@ -11,8 +11,8 @@ When it does not help
 
 Cost
     Up to ``num_bytes`` of shared memory, or of the disk under ``path``; tens of µs for a hit, and under ``path`` a
-    checksum of the value, about 0.5 ms per MB. Each process computes its first value twice, to see that the stage repeats
-    itself.
+    checksum of the value, about 0.5 ms per MB. Each process computes its first value twice, to see that the stage
+    repeats itself.
 
 Numerics
     None: values come back bit by bit. What a worker changes in place stays its own.
@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from diagnose.kernels._atomic_write import remove_leftovers
 from diagnose.kernels._cache_files import Ledger, load, pack, store
 from diagnose.kernels._loader_costs import same
 from diagnose.kernels._private_files import check_folder, make_private
@@ -177,6 +178,7 @@ class SharedCache:
             totals["held_bytes"] += size
 
     def _evict(self, totals: dict[str, int], keep: int) -> None:
+        remove_leftovers(self.folder)
         files = [(e.stat().st_mtime_ns, e.stat().st_size, e.path) for e in os.scandir(self.folder) if len(e.name) == 32]
         held = sum(size for _, size, _ in files)  # what is there, also after a process died in between
         for _, size, path in sorted(files):

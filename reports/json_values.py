@@ -28,5 +28,5 @@ def ms(ns: float) -> float | None:
 
 
 def text(value: str) -> str:
-    """Keep a string as it is, except half a surrogate pair, which no strict reader accepts."""
-    return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
+    """Keep a string as it is, but escape half a surrogate pair, which no strict reader accepts."""
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if not value.isascii() else value

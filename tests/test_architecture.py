@@ -59,6 +59,7 @@ WITHOUT_TORCH = (
     "compare",
 )
 FRAMES = ("pandas", "polars")
+FILE_WRITER = "diagnose.kernels._atomic_write"  # of Python's library only: what writes a file, on any floor
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -85,7 +86,8 @@ def imported(tree: ast.Module) -> set[str]:
 def arrows(name: str, tree: ast.Module) -> set[tuple[str, str]]:
     """Return (package, package) for each import of another package of ours."""
     own = name.split(".", maxsplit=1)[0]
-    others = {other.split(".")[1] for other in imported(tree) if other.startswith("diagnose.")}
+    ours = {other for other in imported(tree) if other.startswith("diagnose.") and not other.startswith(FILE_WRITER)}
+    others = {other.split(".")[1] for other in ours}
     return {(own, other) for other in others - {own, "__version__"}}
 
 

@@ -6,7 +6,7 @@ What it does
 What to watch
     The shards are written once, before the run, and hold the samples as the dataset returns them: decoded, which takes
     more room than compressed files, and with what was drawn at random as it was drawn once. Random augmentation belongs
-    into the `transforms` of `WebShards`. Files can be packed as they are, too: by `folder_samples` or `table_samples`.
+    in the `transforms` of `WebShards`. Files can be packed as they are, too: by `folder_samples` or `table_samples`.
     Samples are shuffled within a buffer. A sampler that chooses samples cannot be kept, so this is left out for one.
 """
 
@@ -41,11 +41,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
         arguments.append(f"epoch_batches=len({dataset}) // ({size} * dist.get_world_size())")
     lines = [
         "# once, in a script that makes the dataset; the shards hold its samples, decoded",
-        *(
-            [f"# without the random draw at {draws}, which belongs into WebShards(..., transforms=...)"]
-            if draws
-            else []
-        ),
+        *([f"# without the random draw at {draws}, which belongs in WebShards(..., transforms=...)"] if draws else []),
         "from diagnose.kernels.shard_writing import dataset_samples, write_shards",
         "",
         f'write_shards(dataset_samples({dataset}{", seed=None" if is_ordered else ""}), "shards")',

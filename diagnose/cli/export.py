@@ -15,6 +15,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable, write_bytes
 from diagnose.model.frozen import dataclass
 from diagnose.reports import exports
+from diagnose.text.plain_text import is_utf8
 from diagnose.text.progress import Progress
 
 __all__ = ["ExportRequest", "export"]
@@ -125,6 +126,8 @@ def _check_log(folder: Path, *, force: bool) -> None:
     """
     if find_spec("tensorboard") is None:
         raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
+    if not is_utf8(str(folder)):
+        raise OutputError(f"The path {printable(folder)} is not UTF-8, which TensorBoard cannot write; name another.")
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
     if folder.is_dir() and any(folder.iterdir()) and not force:

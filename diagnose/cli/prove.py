@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from diagnose.capture.process.script import check_utf8
 from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
@@ -85,6 +86,8 @@ def _prove_and_answer(request: ProveRequest) -> int:
     files = prepare(request)
     _check_patch(request)
     command, capture = command_of(request)
+    first = command.script[0]
+    check_utf8(command.cwd if first == "-m" else Path(command.cwd, first).resolve())
     _check_launcher(command)
     if remove_leftovers():
         request.progress.report("removed the temporary files of an earlier prove that was killed")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.capture.process.child import CaptureRequest
+from diagnose.capture.process.script import check_utf8
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare
 from diagnose.cli.diff_files import with_diff_files
@@ -162,16 +163,19 @@ def _run_plainly(request: TraceRequest) -> int:
 
 def _check_script(request: TraceRequest) -> None:
     if request.module:
+        check_utf8(Path.cwd())
         return  # only the interpreter that runs it can tell where a module lies
     script = Path(request.script)
     if not script.exists():
         raise UsageError(f"The script {printable(script)} does not exist; give the path of a Python file.")
     if script.is_dir() and not (script / "__main__.py").is_file():
         raise UsageError(f"{printable(script)} is a folder without __main__.py; give the path of a Python file.")
+    check_utf8(script.resolve())
 
 
 def _capture_folder(request: TraceRequest, ranks: Launched) -> Path:
     folder = Path(request.folder) if request.folder else Path(named_after("diagnose-capture", ranks))
+    check_utf8(folder.absolute())
     name = printable(folder)
     try:
         if os.path.lexists(folder) and not folder.is_dir():
@@ -216,7 +220,11 @@ def _options(request: TraceRequest, folder: Path) -> CaptureOptions:
 
 
 def _run(
-    request: TraceRequest, options: CaptureOptions, ranks: Launched, exchange: Exchange, copied: CopiedFolder | None
+    request: TraceRequest,
+    options: CaptureOptions,
+    ranks: Launched,
+    exchange: Exchange,
+    copied: CopiedFolder | None = None,
 ) -> tuple[int, Path]:
     """Run the script; return its exit code and the folder that holds what was captured.
 

@@ -1,12 +1,12 @@
 """Writes files of the user's choice: whole or not at all, and over something that exists only where that was asked for.
 
-A file is written beside its target under a hidden name, readable by its owner alone, and linked to its name when it is
-complete: linking fails where the name is taken, also where another process took it a moment ago.
+A file is written next to its target under a hidden name, readable by its owner only, and linked to its name when it is
+complete: linking fails if the name is taken, also if another process took it a moment ago. `kernels._atomic_write` does
+that, as it does for the files of remedies.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from diagnose.errors import OutputError, UsageError
+from diagnose.kernels._atomic_write import PRIVATE, NewFile, move_new
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = [
@@ -34,9 +35,7 @@ __all__ = [
     "write_file",
 ]
 
-PRIVATE, PUBLIC = 0o600, 0o666  # modes, before the umask
 MAX_PATH_CHARS = 160  # characters of a path in a message
-NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}  # FAT, some network file systems
 SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))  # a new file among devices is a mistake, except in SHARED_MEMORY
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs
 ELSEWHERE = "Choose a place that can be written."
@@ -52,43 +51,6 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Give a shorter name.",
     errno.ENOENT: "Create its folder first.",
 }
-
-
-class NewFile:
-    """A file that is written beside ``path`` and appears there whole, with ``publish``; leaving the block cleans up.
-
-    Writing may go on after ``publish``. Errors of the file system come as OSError, FileExistsError where ``path``
-    has come into being. A ``private`` file is its owner's alone.
-    """
-
-    def __init__(self, path: Path, *, private: bool = False) -> None:
-        self._path = path
-        self._temporary: Path | None = path.with_name(f".{os.urandom(8).hex()}.part")
-        descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE if private else PUBLIC)
-        self.file: IO[bytes] = os.fdopen(descriptor, "wb")
-        self._mode = stat.S_IMODE(os.fstat(descriptor).st_mode)  # as the umask and the folder's defaults have made it
-        _set_mode(self._temporary, self._mode & PRIVATE)
-
-    def publish(self, *, force: bool) -> None:
-        """Give the file its name; what has that name is replaced with ``force`` only."""
-        if self._temporary is None:
-            return
-        self.file.flush()
-        _set_mode(self._temporary, self._mode)
-        if force:
-            self._temporary.replace(self._path)
-        else:
-            move_new(self._temporary, self._path)
-        self._temporary = None
-
-    def __enter__(self) -> NewFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # what could not be written stays in the buffer and fails again
-            self.file.close()
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
 
 
 def check_file(path: Path, *, force: bool) -> None:
@@ -161,28 +123,6 @@ def replace_private(path: Path, data: bytes) -> None:
         new.publish(force=True)
 
 
-def move_new(source: Path, target: Path) -> None:
-    """Rename a file to a name on the same file system that nothing has.
-
-    Raises:
-        FileExistsError: something has that name.
-        OSError: it cannot be renamed.
-    """
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))  # takes the name, or fails
-        try:
-            source.replace(target)
-        except BaseException:
-            target.unlink(missing_ok=True)
-            raise
-    else:
-        source.unlink()
-
-
 def open_private(path: Path) -> IO[bytes]:
     """Open a new file that its owner alone can read.
 
@@ -248,11 +188,6 @@ def _mode(path: Path) -> int | None:
         if error.errno == errno.ELOOP:  # links in a circle lead to nothing
             return None
         raise
-
-
-def _set_mode(path: Path, mode: int) -> None:
-    with contextlib.suppress(PermissionError):  # FAT has no modes
-        path.chmod(mode)
 
 
 def check_distinct(options: Mapping[str, str | None], inputs: Iterable[str | Path] = ()) -> None:

@@ -119,7 +119,7 @@ class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mean_period_ms: Milliseconds | None = None
     num_samples: Count | None = None
     cost_share: Share | None = None
-    ready_share: Share | None = None
+    ready_share: Annotated[float, Meta(ge=0, le=1)] | None = None  # of one thread's time
     method: str | None = None  # how frames were read: memory, from outside; interpreter, with its lock
     fallback: str | None = None  # why not from memory
 

@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-__all__ = ["inflate", "pack", "unpack"]
+from diagnose.text.plain_text import is_utf8
+
+__all__ = ["inflate", "pack", "text_of", "unpack", "utf8"]
 
 _Types: TypeAlias = Mapping[str, type]
 
@@ -31,6 +33,16 @@ def pack(value: object, *types: type) -> bytes:
         OverflowError: it holds an integer of more than 64 bits.
     """
     return msgspec.msgpack.encode(_packed(value, _known(types)))
+
+
+def utf8(value: Any) -> Any:
+    """Return a text as bytes if UTF-8 does not have it, since a path may be of any bytes; anything else as it is."""
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) and not is_utf8(value) else value
+
+
+def text_of(packed: Any) -> Any:
+    """Return the text that `utf8` turned into bytes; anything else as it is."""
+    return packed.decode("utf-8", "surrogatepass") if isinstance(packed, bytes) else packed
 
 
 def inflate(data: bytes, max_bytes: int) -> bytes:
@@ -79,7 +91,7 @@ def _packed(value: Any, types: _Types) -> Any:
     if isinstance(value, np.generic):  # rounds otherwise than Python's numbers do
         return [_NUMBER, value.dtype.str, value.tobytes()]
     if value is None or isinstance(value, _PLAIN):
-        return value
+        return utf8(value)
     if isinstance(value, np.ndarray):
         return [_ARRAY, value.dtype.str, list(value.shape), value.tobytes()]
     if isinstance(value, Mapping):
@@ -99,7 +111,7 @@ def _names(kind: Any) -> list[str]:
 
 def _unpacked(packed: Any, types: _Types) -> Any:
     if not isinstance(packed, list):
-        return packed
+        return text_of(packed)
     tag, *rest = packed
     if tag == _NUMBER:
         return np.frombuffer(rest[1], rest[0])[0]

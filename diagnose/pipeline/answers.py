@@ -47,7 +47,7 @@ class Answers:
         """Store an answer with the keys of the ranks that were examined for it."""
         if self._cache is None or self._key is None or not examined:
             return
-        with suppress(TypeError, OverflowError, InputError):  # it is only not kept
+        with suppress(TypeError, OverflowError, UnicodeEncodeError, InputError):  # it is only not kept
             keys = [self._cache.key(self._what, files) for files in examined]
             if None not in keys:
                 entry = [str(files) for files in examined], keys, pack(answer)

@@ -164,7 +164,7 @@ def _program() -> str:
 
     digest = _hash(diagnose.__version__.encode())
     for name, size, changed in sorted(_sources(str(Path(diagnose.__file__).parent))):
-        digest.update(f"{name} {size} {changed}\n".encode())
+        digest.update(os.fsencode(f"{name} {size} {changed}\n"))
     for plugin in installed("diagnose.analyzers", "diagnose.changes"):
         digest.update(plugin.encode())
     return digest.hexdigest()

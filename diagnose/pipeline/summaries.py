@@ -196,7 +196,7 @@ def _row(p: RankProfile) -> dict[str, object]:
     return {
         "rank": p.rank,
         "world_size": p.world_size,
-        "path": p.path,
+        "path": p.path.encode("utf-8", "backslashreplace").decode(),
         "run_id": p.run_id,
         "host": p.host,
         "verdict": p.verdict,

@@ -21,6 +21,7 @@ from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.run import scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
+from diagnose.pipeline.trust import why_unusable
 from diagnose.pipeline.what_if_asked import Asked, are_rare, asked_prescriptions, listed, without_syncs_at
 from diagnose.pipeline.what_if_ranks import of_all_ranks
 from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale
@@ -32,6 +33,7 @@ from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
 from diagnose.text.numbers import percent, plural
 from diagnose.text.plain_text import one_line
+from diagnose.text.titles import lower_first
 from diagnose.trace_reader import open_captures
 
 __all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "run_what_if"]
@@ -127,6 +129,8 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     is_rare = are_rare(asked) and request == WhatIfRequest(apply=request.apply)
     state, now = _baseline(t), _now(capture, len(captures))
     forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
+    if why := why_unusable(t):
+        assumptions.append(f"Record again first: {lower_first(why)}")
     of_job, request = request.of_job(len(captures))
     for step in _steps(t, capture, asked, request, state.step_ns):
         state = step.after(state)

@@ -48,7 +48,9 @@ def profile_of(
     parts = _device_parts(t, traits, own) if t.device_id >= 0 else _host_parts(t, traits.waits)
     causes, spent = _spent(t, bounds, parts)
     inside = _intervals(t, bounds)
-    beside = np.array([covered(own.get(cause, EMPTY), *inside) for cause in causes]) if own else spent[:0]
+    copies = t.occupancy.exposed_copy if t.device_id >= 0 else EMPTY
+    busy = own | {traits.copies: union(own.get(traits.copies, EMPTY), copies)} if len(copies.start) else own
+    beside = np.array([covered(busy.get(cause, EMPTY), *inside) for cause in causes]) if busy else spent[:0]
     kernels, kernel_names = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
     return RankProfile(

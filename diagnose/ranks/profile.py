@@ -20,7 +20,7 @@ from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
 from diagnose.model.frozen import dataclass
-from diagnose.model.serialization import inflate
+from diagnose.model.serialization import inflate, text_of, utf8
 
 __all__ = [
     "COMMUNICATION",
@@ -153,7 +153,7 @@ class RankProfile:
     spent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), np.int64))  # [cause, interval], ns
     beside: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((0, 1), np.int64)
-    )  # of spent: see unlaunched
+    )  # of spent, what the device was busy for: with collectives (see unlaunched) or copies
     groups: tuple[Group, ...] = ()
     kinds: tuple[CollectiveKind, ...] = ()
     collectives: Collectives = NO_COLLECTIVES
@@ -238,7 +238,7 @@ def _packed(value: Any) -> Any:
         return [_packed(each) for each in value]
     if hasattr(value, "__dataclass_fields__"):
         return {f.name: _packed(getattr(value, f.name)) for f in fields(value)}
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if isinstance(value, np.generic) else utf8(value)
 
 
 def _packed_array(values: npt.NDArray[Any]) -> _Packed:
@@ -266,6 +266,7 @@ def _unpacked(packed: _Packed) -> RankProfile:
     built |= {k: _speeds(packed[k]) for k in ("kernels", "operators")}
     built |= {k: tuple(packed[k]) for k in ("window", "causes", "notes")}
     built["kernel_names"] = tuple(packed.get("kernel_names", ()))
+    built["path"] = text_of(packed["path"])
     built["partition"] = Partition(**packed["partition"]) if packed["partition"] else None
     built["groups"] = tuple(Group(**{**g, "members": tuple(g["members"])}) for g in packed["groups"])
     built["kinds"] = tuple(CollectiveKind(**k) for k in packed["kinds"])

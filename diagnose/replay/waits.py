@@ -7,10 +7,13 @@ the device, since blocks are given out in the order of the kernels).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
+from diagnose.model.intervals import grouped
 from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import AGREE_NS, late_by
@@ -37,6 +40,9 @@ LATE_NS = 10_000  # a task that starts so long after all that is known to hold i
 # Of a kernel's length, what its last wave takes at most: with more the device was not full. Of 285 tasks that waited
 # for 0.3 ms and more in four traces 271 started in this last part of a kernel, most in its last hundredth.
 LAST_WAVE = 0.5
+# A synchronisation of the device waits for the tasks of this many streams at most, those that end last: no recording
+# at hand has more than 13 streams, and what ended long before holds nothing back.
+MAX_AWAITED = 64
 QUEUED_BEFORE = np.iinfo(np.int64).min
 _WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free")
 
@@ -48,6 +54,7 @@ class _Lanes:
         tasks = t.tasks
         begun = np.where(tasks.launch >= 0, t.trace.events.start[tasks.launch], tasks.start)
         self.end = tasks.end
+        self._place = grouped(tasks.stream).of
         self.task: dict[int, Rows] = {}
         self.begun: dict[int, Ints] = {}
         for stream, mine in t.streams.items():
@@ -56,11 +63,22 @@ class _Lanes:
                 begun[mine[: linked[0]]] = QUEUED_BEFORE
             by_launch = mine[np.argsort(begun[mine], kind="stable")]
             self.task[stream], self.begun[stream] = by_launch, begun[by_launch]
+        self._by_launch = np.argsort(begun, kind="stable")
+        self._begun = begun[self._by_launch]
 
     def last(self, stream: int, before: int) -> int:
         """Return the task that was launched last on the stream before a time, -1 for none."""
         at = int(np.searchsorted(self.begun[stream], before)) - 1
         return int(self.task[stream][at]) if at >= 0 else -1
+
+    def last_of_each(self, before: Ints) -> Iterator[Rows]:
+        """Yield for each time, which ascend, the task that was launched last on each stream before it."""
+        latest, done = np.full(len(self.task), -1, np.intp), 0
+        for num in np.searchsorted(self._begun, before).tolist():
+            new = self._by_launch[done:num]
+            latest[self._place[new]] = new
+            done = num
+            yield latest[latest >= 0]
 
 
 def awaited(t: Tables, points: Points) -> Pairs:
@@ -73,32 +91,43 @@ def awaited(t: Tables, points: Points) -> Pairs:
     stream_of = dict(zip(events.cause[syncs].tolist(), events.stream[syncs].tolist(), strict=True))
     at = {row: task for task, row in enumerate(t.tasks.row.tolist())}
     room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in full_queue(t)), strict=True)}
+    waiting = np.flatnonzero(points.sort == AWAITED)
+    calls = points.row[waiting].tolist()
+    known = own | {call: [task] if task >= 0 else [] for call, task in room.items()}
+    known |= _drained(t, lanes, [row for row in calls if row not in known], stream_of)
     tasks: list[int] = []
     ends: list[int] = []
-    for point in np.flatnonzero(points.sort == AWAITED).tolist():
-        row = int(points.row[point])
-        if row in room:
-            found = [room[row]] if room[row] >= 0 else []
-        else:
-            found = own.get(row) or _drained(t, lanes, row, stream_of.get(row, -1))
-        tasks += found
-        ends += [point] * len(found)
+    for point, row in zip(waiting.tolist(), calls, strict=True):
+        tasks += known[row]
+        ends += [point] * len(known[row])
     return tasks, ends
 
 
-def _drained(t: Tables, lanes: _Lanes, call: int, stream: int) -> list[int]:
-    """Return the last tasks that had to end before a synchronisation returned.
+def _drained(t: Tables, lanes: _Lanes, calls: list[int], stream_of: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return by synchronisation the last tasks that had to end before it returned.
 
     The stream is known where sync records were captured. Without them the one that ended last within the call is
-    taken, and all of them for a synchronisation of the whole device.
+    taken, and those of all streams for a synchronisation of the whole device.
     """
-    begin, finish = int(t.trace.events.start[call]), int(t.trace.events.end[call])
-    streams = [stream] if stream in lanes.task else list(lanes.task)
-    last = [task for task in (lanes.last(s, begin) for s in streams) if task >= 0]
-    last = [task for task in last if lanes.end[task] <= finish + MARGIN_NS + late_by(t)]
-    if len(last) < 2 or _WHOLE_DEVICE.search(t.name(call)):
-        return last
-    return [max(last, key=lambda task: int(lanes.end[task]))]
+    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + late_by(t))
+    found: dict[int, list[int]] = {}
+    of_any: list[int] = []
+    for call in calls:
+        stream = stream_of.get(call, -1)
+        if stream not in lanes.task:
+            of_any.append(call)
+        elif (task := lanes.last(stream, int(start[call]))) >= 0 and lanes.end[task] <= latest[call]:
+            found[call] = [task]
+        else:
+            found[call] = []
+    of_any.sort(key=lambda call: int(start[call]))
+    for call, tasks in zip(of_any, lanes.last_of_each(start[of_any]), strict=True):
+        ended = tasks[lanes.end[tasks] <= latest[call]]
+        num = MAX_AWAITED if _WHOLE_DEVICE.search(t.name(call)) else 1
+        if len(ended) > num:
+            ended = ended[np.sort(np.argsort(-lanes.end[ended], kind="stable")[:num])]
+        found[call] = ended.tolist()
+    return found
 
 
 def recorded_events(t: Tables) -> Pairs:
@@ -110,20 +139,23 @@ def recorded_events(t: Tables) -> Pairs:
         return [], []
     runtime = rows_of(t.trace, Kind.RUNTIME)
     record_of = dict(zip(events.correlation[runtime].tolist(), runtime.tolist(), strict=True))
-    sources: list[int] = []
-    targets: list[int] = []
+    pairs: list[tuple[int, int]] = []  # the call that records the event, and the task that follows it
     for wait in waits.tolist():
         stream, record = int(events.stream[wait]), record_of.get(int(events.awaits[wait]), -1)
         if stream not in lanes.task or record < 0:
             continue
         at = int(np.searchsorted(lanes.begun[stream], events.start[events.cause[wait]]))
-        if at == len(lanes.task[stream]):
-            continue
-        target = int(lanes.task[stream][at])
-        before = [lanes.last(s, int(events.start[record])) for s in lanes.task if s != stream]
-        before = [s for s in before if s >= 0 and lanes.end[s] <= t.tasks.start[target] + MARGIN_NS]
-        if before:
-            sources.append(max(before, key=lambda s: int(lanes.end[s])))
+        if at < len(lanes.task[stream]):
+            pairs.append((record, int(lanes.task[stream][at])))
+    pairs.sort(key=lambda pair: int(events.start[pair[0]]))
+    sources: list[int] = []
+    targets: list[int] = []
+    recorded = events.start[[record for record, _ in pairs]]
+    for (_, target), last in zip(pairs, lanes.last_of_each(recorded), strict=True):
+        before = last[t.tasks.stream[last] != t.tasks.stream[target]]
+        before = before[lanes.end[before] <= t.tasks.start[target] + MARGIN_NS]
+        if len(before):
+            sources.append(int(before[lanes.end[before].argmax()]))
             targets.append(target)
     return sources, targets
 

@@ -117,7 +117,7 @@ def _own_gaps(t: Tables) -> Intervals:
 
 
 def unrecorded_calling(t: Tables) -> Unrecorded | None:
-    """Return what calling operators takes of a step that is not recorded; None where its length is not known.
+    """Return what calling operators takes of a step that is not recorded; None if its length or no call is known.
 
     Recording makes calls longer, and neither the operators that work nor long intervals outside of operators: what
     these leave of the unrecorded step is calling, whatever recording costs.
@@ -131,7 +131,7 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
     if t.capture.recorded_step_ns and t.steps.step_ns > 0:  # the trace was scaled, and work with it
         other_ns *= t.capture.recorded_step_ns / t.steps.step_ns
     calls = sum(len(t.in_window(found.rows[0].astype(np.intp))) for found in _nested(t) if found.rows) / t.steps.num
-    return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0))
+    return Unrecorded(step_ns, calls, max(step_ns - other_ns, 0.0)) if calls else None
 
 
 def tiny_share(t: Tables) -> tuple[float, float]:

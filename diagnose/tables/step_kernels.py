@@ -31,7 +31,8 @@ def repeated_kernels(trace: Trace) -> Rows:
     none = tasks[:0]
     if len(linked) < max(MIN_STEPS * MIN_KERNELS, MIN_LINKED * len(tasks)):
         return none
-    linked = linked[events.device[linked] == np.bincount(events.device[linked]).argmax()]
+    _, _, device = grouped(events.device[linked])  # of which some may be unknown
+    linked = linked[device == np.bincount(device).argmax()]
     linked = linked[np.lexsort((events.start[linked], events.start[events.cause[linked]]))]
     _, _, name = grouped(events.name[linked])
     count = np.bincount(name)

@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "middle", "one_line", "whole_line"]
+__all__ = [
+    "MAX_LINE",
+    "MAX_WIDTH",
+    "MIN_WIDTH",
+    "clean",
+    "columns",
+    "in_encoding",
+    "is_utf8",
+    "middle",
+    "one_line",
+    "whole_line",
+]
 
 MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 
@@ -42,6 +53,14 @@ def one_line(text: str) -> str:
 def whole_line(text: str) -> str:
     """Return text on one line with nothing left out, since a command cut in its middle is another one."""
     return _visible(text)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 has the text; a path may hold any bytes, and text of JSON half a character."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def columns() -> int:

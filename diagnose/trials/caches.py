@@ -21,7 +21,7 @@ from diagnose.trials.copying import copy_file
 
 __all__ = ["Cache", "seed", "user_caches"]
 
-MAX_SEEDED = 20_000  # names of one cache: about a second
+MAX_SEEDED = 5_000  # names of one cache: below a second, some seconds on a network file system
 MAX_COPIED_BYTES = 64 << 10  # locks, indices and tables of contents are smaller
 CACHE = ".cache"
 IN_HOME = (CACHE, ".triton", ".nv", ".cupy")  # folders of the home that a run has to itself
@@ -45,7 +45,7 @@ BUILT = (
     "TORCH_EXTENSIONS_DIR",
     "TRITON_CACHE_DIR",
 )  # of compilers
-FILLED = frozenset({"huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
+FILLED = frozenset({"diagnose", "huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
 
 Kind = Literal["folder", "file", "link"]
 
@@ -84,7 +84,8 @@ def _named() -> dict[str, Path]:
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
         named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
-    return {name: Path(path).expanduser().resolve() for name, path in named.items()}
+    paths = {name: Path(path).expanduser().resolve() for name, path in named.items()}
+    return {name: path for name, path in paths.items() if path.parent != path}
 
 
 def seed(cache: Cache, target: Path) -> None:

@@ -23,6 +23,7 @@ from diagnose.capture.steps.listener import Listener
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
+from diagnose.model.files import replace_private
 from diagnose.trials.edited_script import edited
 from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
@@ -153,9 +154,7 @@ def _why_nothing(order: TrialRequest, outcome: Outcome, timer: StepTimer, timed:
 def _write(order: TrialRequest, run: TrialResult) -> None:
     rank, size = rank_and_size()
     path = Path(order.result if size == 1 or rank == 0 else f"{order.result}.rank{rank}")
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(run.to_json(), encoding="utf-8")
-    partial.replace(path)
+    replace_private(path, run.to_json().encode())
 
 
 if __name__ == "__main__":

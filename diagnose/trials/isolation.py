@@ -24,7 +24,15 @@ NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000  # of linux/sched.h
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18  # of linux/mount.h
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1  # of linux/sockios.h and linux/if.h
 SHARED_MEMORY, HOSTS = "/dev/shm", "/etc/hosts"
-PROBE = "import sys; sys.path.append(sys.argv[1]); from diagnose.trials.isolation import isolate; isolate()"
+PROBE = """
+import sys
+sys.path.append(sys.argv[1])
+from diagnose.trials.isolation import isolate
+try:
+    isolate()
+except OSError as error:
+    sys.exit(error.strerror)
+"""
 PROBE_S = 20.0
 
 
@@ -41,15 +49,17 @@ def why_not_isolated() -> str:
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
+@functools.cache  # a name server may have to be asked
 def hosts_text() -> str:
     """Return this machine's /etc/hosts with its own name standing for the loopback."""
+    known = ("127.0.0.1 localhost", "::1 localhost", "::ffff:127.0.0.1 loopback")  # no server would be there to ask
     names = dict.fromkeys((socket.gethostname(), socket.getfqdn()))
     try:
         lines = Path(HOSTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        lines = ["127.0.0.1 localhost", "::1 localhost"]
+        lines = []
     others = [line for line in lines if not names.keys() & set(line.partition("#")[0].split()[1:])]
-    return "\n".join((f"127.0.0.1 {' '.join(names)}", *others, ""))
+    return "\n".join((f"127.0.0.1 {' '.join(names)}", *others, *known, ""))
 
 
 def isolate(hosts: str | None = None) -> None:

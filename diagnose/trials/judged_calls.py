@@ -54,6 +54,7 @@ _SERVES_LOADER_OR_MODEL = re.compile(r"Dataset|Sampler|Module|Function$")
 
 _OPENED = m.Call(func=m.Name("open") | m.Name("BytesIO") | m.Attribute(attr=m.Name("open") | m.Name("BytesIO")))
 
+_RUN_THEIR_FIRST = {"compile", "filter", "iter", "map", "partial", "reduce", "starmap", "vmap", "wraps"}
 _PARTS: Mapping[type, tuple[str, ...]] = {
     cst.Attribute: ("value",), cst.Subscript: ("value",), cst.UnaryOperation: ("expression",),
     cst.BinaryOperation: ("left", "right"), cst.BooleanOperation: ("left", "right"), cst.IfExp: ("body", "orelse"),
@@ -91,7 +92,7 @@ class Judge:
         is_builtin = isinstance(func, cst.Name) and not whole and not self._is_own(name)
         if is_builtin and name in _COUNTING:
             return True
-        if any(self._may_run(arg.value) for arg in call.args):
+        if self._may_run_others(call):
             return False
         if whole or is_builtin:
             return _is_harmless_name(whole) if whole else name in _COLLECTING | _ERRORS
@@ -139,7 +140,7 @@ class Judge:
         return all(self.is_plain(getattr(node, part)) for part in parts)
 
     def _makes_plain(self, call: cst.Call) -> bool:
-        if any(self._may_run(arg.value) for arg in call.args):
+        if self._may_run_others(call):
             return False
         name, whole = dotted(call.func), self.names.imported(call.func)
         function = self.names.called(call)
@@ -157,11 +158,24 @@ class Judge:
     def _is_own(self, name: str) -> bool:
         return name in self.names.bound or name in self.names.functions or name in self.names.classes
 
-    def _may_run(self, node: cst.BaseExpression) -> bool:
-        """Return whether an argument is a function that the call may run, and that is not known to be harmless."""
-        name = dotted(node)
-        whole = self.names.imported(node)
-        return (bool(whole) and not _is_harmless_name(whole)) or (name in self.names.functions)
+    def _may_run_others(self, call: cst.Call) -> bool:
+        """Return whether a call may run a function that it is given, and that is not known to be harmless.
+
+        What a lambda calls is judged as if it stood in the place of the lambda.
+        """
+        runs_first = dotted(call.func).rpartition(".")[2] in _RUN_THEIR_FIRST
+        for i, arg in enumerate(call.args):
+            name, whole = dotted(arg.value), self.names.imported(arg.value)
+            if whole:
+                is_known = _is_harmless_name(whole)
+            elif (i == 0 and runs_first) or (arg.keyword and arg.keyword.value == "key"):
+                is_known = isinstance(arg.value, cst.Lambda) or (hasattr(builtins, name) and not self._is_own(name))
+            else:
+                is_method = any(name.endswith(f".{method}") for _, method in self.names.methods)
+                is_known = name not in self.names.functions and not is_method
+            if not is_known:
+                return True
+        return False
 
 
 def _is_harmless_name(whole: str) -> bool:

@@ -14,7 +14,8 @@ __all__ = ["why_refused"]
 REFUSED = re.compile(r"permission denied|read-only file system|errno 13\b|cross-device link", re.IGNORECASE)
 PATH = re.compile(r"['\"](/[^'\"\n]*)['\"]|(?<![\w./])(/[^\s'\":,;()]+)")
 UNREACHED = re.compile(
-    r"unreachable|name resolution|resolve host|not known|getaddrinfo|connect|offline|urlopen|max retries|timed out",
+    r"unreachable|name resolution|resolve host|service not known|getaddrinfo|n.t connect|connection ?(error|refused)|"
+    r"no internet|offline|urlopen|max retries",
     re.IGNORECASE,
 )
 
@@ -22,16 +23,18 @@ UNREACHED = re.compile(
 def why_refused(failure: str, limits: Limits) -> str:
     """Return a sentence to follow one about a failed run, "" if the limits did not cause it."""
     if limits.writable is not None and REFUSED.search(failure):
-        path = next((path for path in map(Path, _paths(failure)) if _is_refused(path, limits)), None)
-        if path is not None:
-            return f" Runs may not write to {printable(path)}; --writable {printable(path.parent)} allows it."
+        paths = _paths(failure)
+        for path in reversed(paths):  # a file that is renamed comes before its new name
+            if _is_refused(path, limits):
+                return f" Runs may not write to {printable(path)}; --writable {printable(path.parent)} allows it."
+        return "" if paths else " Runs may write to their copy only; --writable FOLDER allows another place."
     if limits.is_offline and UNREACHED.search(failure):
-        return " Runs have no network; --network opens it."
+        return f" Runs {'have no network' if limits.is_isolated else 'are set to offline mode'}; --network opens it."
     return ""
 
 
-def _paths(failure: str) -> list[str]:
-    return [quoted or bare for quoted, bare in PATH.findall(failure)]
+def _paths(failure: str) -> list[Path]:
+    return [Path(quoted or bare) for quoted, bare in PATH.findall(failure)]
 
 
 def _is_refused(path: Path, limits: Limits) -> bool:

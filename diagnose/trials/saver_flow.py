@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import libcst as cst
 from libcst import matchers as m
@@ -48,6 +48,17 @@ class Waits:
     why: str = ""
 
 
+class _Head(NamedTuple):
+    """What the expressions of a statement do before its body runs."""
+
+    calls: Sequence[cst.Call]
+    saving: bool
+    is_mixed: bool  # something else runs after what saves
+    uses_files: bool
+    yields: bool
+    is_certain: bool  # all of it runs
+
+
 def find_waits(tree: cst.Module) -> Waits:
     """Return where the script waits if each `torch.save` to a path only starts to write."""
     judge = Judge(tree)
@@ -72,6 +83,7 @@ class _Flow:
         self._settled: int | None = (
             None  # at what depth of loops a block starts that must be left without a pending file
         )
+        self._heads: dict[cst.CSTNode, _Head] = {}
         self._loops: list[list[State]] = []
         self._tries: list[State] = []  # the latest state in each
         self._returned: list[State] = []
@@ -179,7 +191,7 @@ class _Flow:
             end = self._block(node.body, around)
             end = max(end, *self._loops.pop())
             if isinstance(node, cst.While):
-                if end and self._may_use_files(head):
+                if end and self._may_use_files(self._looked_at(node, head)):
                     self._refuse(_HEAD)
                 end = max(end, self._head(node, head, end))
             if end <= around:
@@ -190,7 +202,9 @@ class _Flow:
     def _with(self, node: cst.With, state: State) -> State:
         items = [item.item for item in node.items]
         state = self._head(node, items, state)
-        if not self._may_use_files(items) and all(isinstance(i, cst.Call) or self._judge.is_plain(i) for i in items):
+        if not self._may_use_files(self._looked_at(node, items)) and all(
+            isinstance(i, cst.Call) or self._judge.is_plain(i) for i in items
+        ):
             return self._block(node.body, state)
         outer, self._settled = self._settled, len(self._loops)  # its end may use files
         end = self._block(node.body, state)
@@ -212,31 +226,42 @@ class _Flow:
 
     def _head(self, node: cst.CSTNode, parts: Sequence[cst.CSTNode], state: State) -> State:
         """Return the state after the expressions of a statement; note a wait before it if they may use a file."""
-        calls = [call for part in parts for call in calls_in(part)]
-        saving = [call for call in calls if call in self._found.saves or self._called(call) in self._saving]
-        self._tries = [State.PENDING if saving else latest for latest in self._tries]
-        unknown = [call for call in calls if self._is_unknown(call)]
-        if saving and any(not any(one in calls_in(call) for call in saving) for one in unknown):
+        head = self._looked_at(node, parts)
+        if head.saving:
+            self._tries = [State.PENDING for _ in self._tries]
+        if head.is_mixed:
             self._refuse(_MIXED)
-        if state and self._may_use_files(parts):
+        if state and self._may_use_files(head):
             self._found.before.add(node)
             state = State.CLEAN
-        is_certain = not any(m.findall(part, _MAY_NOT_RUN) for part in parts)
-        for call in calls:
+        for call in head.calls:
             if call in self._found.saves:
                 state = State.PENDING
             elif (function := self._called(call)) is not None and function not in self._generators:
                 after = self._after.setdefault((function, state), State.CLEAN)
-                state = after if is_certain else max(after, state)
+                state = after if head.is_certain else max(after, state)
             elif state is State.PENDING and self._judge.computes(call):
                 self._overlaps = True
-        return max(state, State.ASSUMED) if any(map(_yields, parts)) else state
+        return max(state, State.ASSUMED) if head.yields else state
 
-    def _may_use_files(self, parts: Sequence[cst.CSTNode]) -> bool:
-        if any(map(self._is_unknown, (call for part in parts for call in calls_in(part)))):
-            return True
-        hands_over = m.Await() | m.Import() | m.ImportFrom()
-        return any(m.findall(part, hands_over) or (self._is_saving and _yields(part)) for part in parts)
+    def _may_use_files(self, head: _Head) -> bool:
+        return head.uses_files or (head.yields and self._is_saving)
+
+    def _looked_at(self, node: cst.CSTNode, parts: Sequence[cst.CSTNode]) -> _Head:
+        if node not in self._heads:
+            calls = [call for part in parts for call in calls_in(part)]
+            saving = [call for call in calls if call in self._found.saves or self._called(call) in self._saving]
+            unknown = [call for call in calls if self._is_unknown(call)]
+            hands_over = m.Await() | m.Import() | m.ImportFrom()
+            self._heads[node] = _Head(
+                calls=calls,
+                saving=bool(saving),
+                is_mixed=bool(saving) and any(not any(one in calls_in(call) for call in saving) for one in unknown),
+                uses_files=bool(unknown) or any(m.findall(part, hands_over) for part in parts),
+                yields=any(map(_yields, parts)),
+                is_certain=not any(m.findall(part, _MAY_NOT_RUN) for part in parts),
+            )
+        return self._heads[node]
 
     def _is_unknown(self, call: cst.Call) -> bool:
         return call not in self._found.saves and self._called(call) is None and not self._judge.is_harmless(call)

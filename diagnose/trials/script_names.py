@@ -162,7 +162,7 @@ class ScriptNames(_Written):
         super().__init__()
         self._is_harmless_name = is_harmless_name
         tree.visit(self)
-        self.trained.discard("")
+        self.trained -= {"", "self"}
         self._bind_parameters()
 
     def _bind_parameters(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.model.trial_methods import shows_no_difference
@@ -15,7 +17,17 @@ __all__ = ["error_text", "sentence"]
 def error_text(error: BaseException) -> str:
     """Return the exception's name and the first line of its message, without a full stop."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}{_saved_file(error)}"
+
+
+def _saved_file(error: BaseException) -> str:
+    """Return the name of the file that torch.save could not open, which its error lacks."""
+    if "open file failed" not in str(error):
+        return ""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "save"]
+    return next((f": {str(found['f'])!r}" for found in reversed(frames) if isinstance(found.get("f"), str | Path)), "")
 
 
 def sentence(trial: Trial) -> str:

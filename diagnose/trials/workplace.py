@@ -65,7 +65,7 @@ class Workplace:
         self._surroundings = WorkingCopy(around, self.root)
         self._copy = WorkingCopy(plan, below(self.root, around.source))
         self._around = around
-        self._settings: Mapping[str, str] | None = None
+        self._is_seeded = False
         self._backup: Path | None = None
         self._originals = self._watched()
 
@@ -77,6 +77,10 @@ class Workplace:
         """
         self._surroundings.restore()
         self._copy.restore()
+        for cache in () if self._is_seeded else self._caches:
+            if self._around.kind_of(cache.path) == "copy":
+                seed(cache, below(self.root, cache.path))
+        self._is_seeded = True
         temporary = self.private / TEMPORARY
         remove_tree(temporary)
         temporary.mkdir()
@@ -88,10 +92,18 @@ class Workplace:
         return self._copy.path
 
     def settings(self) -> dict[str, str]:
-        """Return what a run must find in its environment."""
-        if self._settings is None:
-            self._settings = self._made()
-        return {**PROTECTED, **self._settings, "PWD": str(self.path)}
+        """Return what a run must find in its environment: its home, its caches, and where temporary files go."""
+        found = {**PROTECTED, "PWD": str(self.path)}
+        for cache in self._caches:
+            found |= {name: str(below(self.root, path)) for name, path in cache.variables.items()}
+        if self._home is not None:
+            found["HOME"] = str(below(self.root, self._home))
+        folder = self.private / TEMPORARY
+        if len(os.fsencode(folder)) > MAX_SOCKET_FOLDER and self.limits.is_isolated:
+            found["TMPDIR"] = SHARED_MEMORY  # the run's own
+        elif len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER or self.limits.writable is not None:
+            found["TMPDIR"] = str(folder)
+        return found
 
     def verify(self) -> str:
         """Return a sentence about those of the user's files that have changed, "" if none has."""
@@ -116,22 +128,6 @@ class Workplace:
         self._surroundings.remove()
         return changed
 
-    def _made(self) -> dict[str, str]:
-        """Make the caches, and return where a run finds its home, caches and temporary folder."""
-        found = self._temporary()
-        for cache in self._caches:
-            if self._around.kind_of(cache.path) == "copy":
-                seed(cache, below(self.root, cache.path))
-            found |= {name: str(below(self.root, path)) for name, path in cache.variables.items()}
-        return found if self._home is None else {**found, "HOME": str(below(self.root, self._home))}
-
-    def _temporary(self) -> dict[str, str]:
-        """Return where temporary files go: a place short enough for the names of sockets."""
-        folder = self.private / TEMPORARY
-        if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER:
-            return {"TMPDIR": str(folder)}
-        return {"TMPDIR": SHARED_MEMORY} if self.limits.is_isolated else {}
-
     def _report_plan(self) -> None:
         plan = self.plan
         if plan.is_large:
@@ -145,11 +141,9 @@ class Workplace:
         here, is_restricted = plan.source.resolve(), not self.limits.backup
         outside = [*plan.linked, *([] if script.is_relative_to(here) else [script])]
         project = [] if is_restricted else _project(here)
-        originals = Originals(
-            [plan.source],
-            [*outside, *project],
-            (self.private, self.results, *map(Path, self.limits.allowed), plan.source),
-        )
+        named = [*self.limits.allowed, *([] if is_restricted else [self.limits.backup])]
+        without = (self.private, self.results, *map(Path, named), plan.source)
+        originals = Originals([plan.source], [*outside, *project], without)
         if originals.unverified:
             names = ", ".join(map(clean, originals.unverified))
             self.report(f"{names} holds too many files to see whether the script writes there")

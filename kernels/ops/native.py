@@ -46,6 +46,7 @@ from typing import Any
 
 import torch
 
+from diagnose.kernels._atomic_write import NewFile
 from diagnose.kernels._private_files import make_private, open_private
 
 __all__ = ["ARCHITECTURES", "build", "implementation", "load", "missing"]
@@ -105,9 +106,9 @@ def _built(folder: Path, name: str, nvcc: str | None, architectures: Sequence[st
         if not _is_sealed(library):  # another process may have built it while this one waited
             made = _compile(Path(work), nvcc, architectures)
             content = made.read_bytes()
-            made.write_bytes(content + SEAL + hashlib.sha256(content).digest())
-            made.chmod(0o600)
-            made.replace(library)
+            with NewFile(library, private=True) as new:
+                new.file.write(content + SEAL + hashlib.sha256(content).digest())
+                new.publish(force=True)
     return library
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fuzzing import folders, made, mutations, values
 from fuzzing.anywhere import mutate_anywhere
-from fuzzing.damage import damage, packed
+from fuzzing.damage import ARCHIVES, archived, cut, damage, packed
 
 __all__ = ["KINDS", "Case", "Inputs", "make"]
 
@@ -22,14 +22,6 @@ SMALL_RECORDED = 60_000  # most cases take one of these, so that the rate is hig
 EXCERPT = 400  # events of a recorded trace that most cases keep
 LARGEST_MUTANT = 2_000_000  # bytes: long names on many events make more, which only takes time
 SHARE_RECORDED, SHARE_LARGE, SHARE_BYTES = 0.35, 0.03, 0.2
-ODD_FILE_NAMES = (
-    "tr\x1b[31mace.json",
-    "a\nb.json",
-    "<script>zq.json",
-    "[bold]t.json",
-    "\u202egnp.json",
-    "é\udcff.json",
-)
 APPLY = ("load-in-workers", "autocast", "fused-optimizer", "no-such-change", "\x1b[31m")
 
 
@@ -103,14 +95,17 @@ def make(seed: int, kind: str, index: int, inputs: Inputs) -> Case:
 
 def _trace_case(rng: random.Random, inputs: Inputs) -> Case:
     data, what = _mutated_trace(rng, inputs)
-    name = rng.choice(("t.json", "t.json", "t.json.gz", "rank0.pt.trace.json"))
+    name = rng.choice(("t.json", "t.json", "t.json.gz", "t.json.gz", "rank0.pt.trace.json"))
     if rng.random() < 0.04:
-        name = rng.choice(ODD_FILE_NAMES)
-    if name.endswith(".gz"):
+        name = rng.choice(values.FILE_NAMES)
+    elif rng.random() < 0.06:
+        name = rng.choice(ARCHIVES)
+        data = archived(name, {"run/rank0.pt.trace.json": data, "run/notes.txt": b"notes"})
+    if name.endswith(".gz") and name not in ARCHIVES:
         data = packed(data)
-        if rng.random() < 0.1:
-            data, how = damage(rng, data)
-            what.append(f"gz {how}")
+    if name.endswith((".gz", *ARCHIVES)) and rng.random() < 0.25:
+        data, how = (cut(rng, data), "cut") if rng.random() < 0.6 else damage(rng, data)
+        what.append(f"{name.rpartition('.')[2]} {how}")
     return Case(_trace_command(rng, name), {name: data}, tuple(what))
 
 
@@ -166,6 +161,8 @@ def _excerpt(rng: random.Random, events: list[Any]) -> list[Any]:
 
 
 def _trace_command(rng: random.Random, name: str) -> tuple[str, ...]:
+    if name.startswith("-"):  # as a shell's user has to name it
+        return ("analyze", "--quiet", *rng.choice(((), ("--json",))), *rng.choice((("--", name), (f"./{name}",))))
     which = rng.random()
     if which < 0.55:
         return ("analyze", name, "--json", "--quiet")

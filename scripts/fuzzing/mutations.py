@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzing import values
+from fuzzing.extremes import EXTREMES
+from fuzzing.picking import Event, events_of, some
 
 __all__ = ["MUTATIONS", "mutate_trace"]
 
-Event = dict[str, Any]
-Events = list[Any]
 Mutation = Callable[[random.Random, dict[str, Any]], None]
 FIELDS = ("ts", "ts", "ts", "dur", "dur", "dur", "tid", "pid", "ph", "cat", "name", "name", "args", "id", "s")
 ARGS = (
@@ -89,74 +89,53 @@ SHAPES: tuple[Any, ...] = (
 )
 
 
-def _events(document: dict[str, Any]) -> Events:
-    events = document.get("traceEvents")
-    return events if isinstance(events, list) else []
-
-
-def _some(rng: random.Random, document: dict[str, Any], *, most: float = 1.0) -> list[Event]:
-    """Return one event, some, or all of a kind: an exporter that errs does so everywhere."""
-    events = [event for event in _events(document) if isinstance(event, dict)]
-    if not events:
-        return []
-    how = rng.random()
-    if how < 0.35:
-        return [rng.choice(events)]
-    if how < 0.75:
-        chosen = rng.choice(events)
-        same = [event for event in events if event.get("cat") == chosen.get("cat")]
-        return same if rng.random() < 0.5 else [event for event in same if rng.random() < 0.3] or same[:1]
-    share = rng.random() * most
-    return [event for event in events if rng.random() < share]
-
-
 def drop(rng: random.Random, document: dict[str, Any]) -> None:
     """Drop some events: half of them, one kind, or the first ones."""
-    events = _events(document)
-    gone = {id(event) for event in _some(rng, document)}
+    events = events_of(document)
+    gone = {id(event) for event in some(rng, document)}
     if rng.random() < 0.2:
         gone = {id(event) for event in events if rng.random() < 0.5}
     events[:] = [event for event in events if id(event) not in gone]
 
 
 def duplicate(rng: random.Random, document: dict[str, Any]) -> None:
-    events = _events(document)
-    chosen = _some(rng, document, most=0.3)
+    events = events_of(document)
+    chosen = some(rng, document, most=0.3)
     events += [copy.deepcopy(event) for event in chosen for _ in range(rng.choice((1, 1, 3)))]
 
 
 def reorder(rng: random.Random, document: dict[str, Any]) -> None:
-    events = _events(document)
+    events = events_of(document)
     rng.shuffle(events) if rng.random() < 0.5 else events.reverse()
 
 
 def truncate(rng: random.Random, document: dict[str, Any]) -> None:
-    events = _events(document)
+    events = events_of(document)
     del events[rng.randrange(len(events) + 1) :]
 
 
 def keep_kinds(rng: random.Random, document: dict[str, Any]) -> None:
     """Keep one or two categories only."""
     kept = set(rng.sample(CATEGORIES, rng.randint(1, 3)))
-    events = _events(document)
+    events = events_of(document)
     events[:] = [event for event in events if isinstance(event, dict) and str(event.get("cat")) in kept]
 
 
 def set_field(rng: random.Random, document: dict[str, Any]) -> None:
     field, found = rng.choice(FIELDS), values.value(rng)
-    for event in _some(rng, document):
+    for event in some(rng, document):
         event[field] = found if rng.random() < 0.8 else values.value(rng)
 
 
 def set_number(rng: random.Random, document: dict[str, Any]) -> None:
     field, found = rng.choice(("ts", "dur")), values.number(rng)
-    for event in _some(rng, document):
+    for event in some(rng, document):
         event[field] = found
 
 
 def remove_field(rng: random.Random, document: dict[str, Any]) -> None:
     field = rng.choice(FIELDS)
-    for event in _some(rng, document):
+    for event in some(rng, document):
         event.pop(field, None)
 
 
@@ -164,27 +143,27 @@ def set_argument(rng: random.Random, document: dict[str, Any]) -> None:
     key, found = rng.choice(ARGS), values.value(rng)
     if key in ("Input Dims", "Input type", "grid", "Concrete Inputs") and rng.random() < 0.6:
         found = rng.choice(SHAPES)
-    for event in _some(rng, document):
+    for event in some(rng, document):
         args = event.get("args")
         event["args"] = {**(args if isinstance(args, dict) else {}), key: found}
 
 
 def remove_argument(rng: random.Random, document: dict[str, Any]) -> None:
     key = rng.choice(ARGS)
-    for event in _some(rng, document):
+    for event in some(rng, document):
         if isinstance(event.get("args"), dict):
             event["args"].pop(key, None)
 
 
 def rename(rng: random.Random, document: dict[str, Any]) -> None:
     found = values.name(rng)
-    for event in _some(rng, document, most=0.3):
+    for event in some(rng, document, most=0.3):
         event["name"] = found if rng.random() < 0.9 else values.name(rng)
 
 
 def recategorise(rng: random.Random, document: dict[str, Any]) -> None:
     found = rng.choice(CATEGORIES)
-    for event in _some(rng, document, most=0.3):
+    for event in some(rng, document, most=0.3):
         event["cat"] = found
 
 
@@ -193,20 +172,20 @@ def stretch(rng: random.Random, document: dict[str, Any]) -> None:
     factor = rng.choice((0.0, 1e-3, -1.0, 0.5, 1.5, 1e6, 3.6e9))
     shift = rng.choice((0.0, 0.0, -1e4, 1e3, 3.6e9, 1e15, -1e15, 0.0004))
     field = rng.choice(("dur", "dur", "ts"))
-    for event in _some(rng, document):
+    for event in some(rng, document):
         if isinstance(event.get(field), (int, float)):
             event[field] = event[field] * (factor if field == "dur" else 1.0) + shift
 
 
 def jitter(rng: random.Random, document: dict[str, Any]) -> None:
     width = rng.choice((1.0, 50.0, 5000.0))
-    for event in _some(rng, document):
+    for event in some(rng, document):
         if isinstance(event.get("ts"), (int, float)):
             event["ts"] = round(event["ts"] + rng.uniform(-width, width), 3)
 
 
 def _marks(document: dict[str, Any]) -> list[Event]:
-    return [e for e in _events(document) if isinstance(e, dict) and str(e.get("name")).startswith("ProfilerStep")]
+    return [e for e in events_of(document) if isinstance(e, dict) and str(e.get("name")).startswith("ProfilerStep")]
 
 
 def step_times(rng: random.Random, document: dict[str, Any]) -> None:
@@ -240,12 +219,12 @@ def step_names(rng: random.Random, document: dict[str, Any]) -> None:
 
 def many_steps(rng: random.Random, document: dict[str, Any]) -> None:
     mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "dur": rng.choice((0, 1, 1e5)), "args": {}}
-    _events(document).extend({**mark, "name": f"ProfilerStep#{i}", "ts": i * 3.0} for i in range(300))
+    events_of(document).extend({**mark, "name": f"ProfilerStep#{i}", "ts": i * 3.0} for i in range(300))
 
 
 def intrude(rng: random.Random, document: dict[str, Any]) -> None:
     """Put something into the list that is no event."""
-    events = _events(document)
+    events = events_of(document)
     for _ in range(rng.choice((1, 1, 5))):
         events.insert(rng.randrange(len(events) + 1), values.value(rng))
 
@@ -253,13 +232,13 @@ def intrude(rng: random.Random, document: dict[str, Any]) -> None:
 def crossed_links(rng: random.Random, document: dict[str, Any]) -> None:
     """Give many events the same link, or each another one's."""
     found = rng.choice((0, 1, -1, 2**63, 7))
-    for event in _some(rng, document):
+    for event in some(rng, document):
         if isinstance(event.get("args"), dict) and "correlation" in event["args"]:
             event["args"]["correlation"] = found if rng.random() < 0.5 else rng.randint(1, 20)
 
 
 def many_streams(rng: random.Random, document: dict[str, Any]) -> None:
-    for event in _some(rng, document):
+    for event in some(rng, document):
         if isinstance(event.get("args"), dict) and "stream" in event["args"]:
             event["args"]["stream"] = rng.choice((0, -1, 2**31, 2**32 - 1, 2**40, "0x0", "seven", rng.randint(0, 9)))
             event["args"]["device"] = rng.choice((0, 0, 1, -1, 70_000, "0"))
@@ -280,7 +259,7 @@ def keys(rng: random.Random, document: dict[str, Any]) -> None:
 
 
 def wrong_container(rng: random.Random, document: dict[str, Any]) -> None:
-    events = _events(document)
+    events = events_of(document)
     document["traceEvents"] = rng.choice(
         ({str(i): event for i, event in enumerate(events)}, None, "events", [events], [None, *events], 3, events * 2)
     )
@@ -291,7 +270,7 @@ def nest(rng: random.Random, document: dict[str, Any]) -> None:
     depth = rng.choice((50, 500, 1000, 3000))
     opening, closing = rng.choice((("[", "]"), ("{@a@:", "}")))
     deep = values.raw(opening * depth + "1" + closing * depth)
-    for event in _some(rng, document, most=0.1)[:3]:
+    for event in some(rng, document, most=0.1)[:3]:
         if rng.random() < 0.7:
             args = event.get("args")
             event["args"] = {**(args if isinstance(args, dict) else {}), rng.choice(ARGS): deep}
@@ -301,7 +280,7 @@ def nest(rng: random.Random, document: dict[str, Any]) -> None:
 
 def multiply(rng: random.Random, document: dict[str, Any]) -> None:
     """Repeat the whole list later in time."""
-    events = [event for event in _events(document) if isinstance(event, dict)]
+    events = [event for event in events_of(document) if isinstance(event, dict)]
     if len(events) > 2000:
         return
     for i in range(1, rng.choice((2, 4))):
@@ -309,14 +288,14 @@ def multiply(rng: random.Random, document: dict[str, Any]) -> None:
         for event in later:
             if isinstance(event.get("ts"), (int, float)):
                 event["ts"] += i * rng.choice((5000.0, 0.0, 1e9))
-        _events(document).extend(later)
+        events_of(document).extend(later)
 
 
 MUTATIONS: tuple[Mutation, ...] = (
     drop, duplicate, reorder, truncate, keep_kinds, set_field, set_field, set_number, set_number, remove_field,
     set_argument, set_argument, remove_argument, rename, rename, recategorise, stretch, stretch, jitter,
     step_times, step_times, step_names, many_steps, intrude, crossed_links, many_streams, keys, keys, wrong_container,
-    nest, multiply,
+    nest, multiply, *EXTREMES, *EXTREMES,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import random
 import re
 from typing import Any
 
-__all__ = ["HOSTILE", "MARKERS", "dump", "hostile", "name", "number", "raw", "value"]
+__all__ = ["FILE_NAMES", "HOSTILE", "MARKERS", "dump", "hostile", "name", "number", "raw", "value"]
 
 _RAW = "@raw:"
 _PLACEHOLDER = re.compile(f'"{_RAW}([^"]*)"')
@@ -117,6 +117,22 @@ HOSTILE: tuple[str, ...] = (
     "std::function<" * 300,
     " ",
     "\n",
+)
+# As a path names a file: escapes stand for bytes that are not UTF-8.
+FILE_NAMES = (
+    "tr\x1b[31mace.json",
+    "a\nb.json",
+    "<script>zq.json",
+    "[bold]t.json",
+    "\u202egnp.json",
+    "é\udcff.json",
+    "\udcff\udcfe/t.json.gz",
+    "with space/a trace.json.gz",
+    " .json",
+    "new\nline\n/t.json.gz",
+    "-t.json.gz",
+    "--help",
+    "a" * 200 + ".json",
 )
 KNOWN_NAMES = (
     "ProfilerStep#0",

@@ -42,7 +42,7 @@ _LINES = {
         ("return float(late_tasks(trace, tasks)[", "return 1 - float(late_tasks(trace, tasks)["),
     ),
     "causes": (
-        ("mine = intersect(left, claim(left))", "mine = claim(left)"),
+        ("mine = intersect(left, union(claim(left)))", "mine = union(claim(left))"),
         ("left = subtract(left, mine)", "left = subtract(idle, mine)"),
         ("order = np.argsort(-sums, kind=\"stable\")", "order = np.argsort(sums, kind=\"stable\")"),
         ("gap = np.searchsorted(gaps.start, start, side=\"right\") - 1",
@@ -63,7 +63,7 @@ _LINES = {
          "sound = (rank[src] < rank[dst]) & (slack >= 10 * MARGIN_NS)"),
         ("late = np.flatnonzero(tasks.start - allowed > LATE_NS)",
          "late = np.flatnonzero(tasks.start - allowed < LATE_NS)"),
-        ("lanes.end[task] <= finish + MARGIN_NS + late_by(t)]", "lanes.end[task] > finish + MARGIN_NS + late_by(t)]"),
+        ("ended = tasks[lanes.end[tasks] <= latest[call]]", "ended = tasks[lanes.end[tasks] > latest[call]]"),
         ("duration[tasks[hit]] - less[at[hit]]", "duration[tasks[hit]] + less[at[hit]]"),
         ("ready = end - self.duration_ns", "ready = end"),
         ("fraction * finding.lost_ns * t.steps.num / float(", "fraction * finding.lost_ns / float("),

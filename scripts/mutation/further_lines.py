@@ -53,7 +53,7 @@ _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
          "    torch._foreach_add_(roots, eps)\n    torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)\n"),
     ),
     "test_accumulation.py": (
-        ("if stepped and self.scheduler is not None:", "if self.scheduler is not None:"),
+        ("        if stepped:\n            self._stepped += 1\n", "        if True:\n            self._stepped += 1\n"),
     ),
     "test_precision.py": (
         ("            self._last_scale = float(state[\"scaler\"][\"scale\"])\n", ""),
@@ -82,7 +82,9 @@ _SECOND: dict[str, tuple[tuple[str, str], ...]] = {
 }  # fmt: skip
 _THIRD: dict[str, tuple[tuple[str, str], ...]] = {
     "test_shared_cache.py": (("    if os.getpid() == owner:  #", "    if True:  #"),),
-    "test_web_shards.py": (("mine = shards[share :: self.place[1] * workers]", "mine = shards[share::workers]"),),
+    "test_web_shards.py": (
+        ("tuple(shards[number % len(shards) :: readers])", "tuple(shards[number % len(shards) :: 1])"),
+    ),
     "test_saving.py": (
         ("while len(self._pending) >= self.max_pending:", "while len(self._pending) > self.max_pending:"),
     ),
@@ -112,14 +114,15 @@ _FOURTH: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "test_shared_cache.py": (("        os.utime(descriptor)\n", ""),),
     "test_sharding.py": (
-        ("self.equal if self.equal is not None else ranks(self.rank, self.num_ranks)[1] > 1", "bool(self.equal)"),
+        ("equal = self.equal if self.equal is not None else num_ranks > 1", "equal = bool(self.equal)"),
     ),
     "test_length_batches.py": (
         ("                steps = [steps[i] for i in torch.randperm(len(steps), generator=generator).tolist()]",
          "                pass"),
     ),
-    "test_shard_writing.py": (("            partial.unlink(missing_ok=True)\n            raise\n        paths",
-                               "            raise\n        paths"),),
+    "test_shard_writing.py": (
+        ("with atomic_write(path) as file, tarfile", 'with Path(path).open("wb") as file, tarfile'),
+    ),
     "test_on_demand.py": (("        self._waiting.discard(path)\n", ""),),
     "test_fast_load.py": (("    _tie(model, tied, set())\n", ""),),
     "test_checkpointing.py": ((".items())[::every]", ".items())[every - 1 :: every]"),),

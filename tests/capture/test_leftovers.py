@@ -18,7 +18,7 @@ DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace
 def run_child(monkeypatch, tmp_path, leave, *, failure=""):
     """Run `diagnose trace` up to the diagnosis, with a child that leaves ``leave`` and is killed."""
 
-    def supervise(order, script, *, stdout_to_stderr, with_store):
+    def supervise(order, script, *, stdout_to_stderr, with_store, place):
         for name, text in leave.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""The printed code of pack-samples, run as it stands, gives the samples of the dataset."""
+"""The printed code of pack-samples, run unchanged, gives the samples of the dataset."""
 
 import functools
 

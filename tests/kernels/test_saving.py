@@ -1,14 +1,19 @@
 """Checkpoints written by a thread hold what the state was when they were asked for."""
 
 import functools
+import io
+import os
+import stat
+import sys
 import threading
 from collections import OrderedDict
-from types import SimpleNamespace
+from concurrent.futures import Future
 
 import pytest
 import torch
 from torch import nn
 
+from diagnose.kernels import _unwritten
 from diagnose.kernels.fast_load import fast_load
 from diagnose.kernels.saving import BackgroundSaver
 
@@ -112,11 +117,24 @@ def test_a_second_file_waits_for_the_first(tmp_path):
         BackgroundSaver(max_pending=0)
 
 
+class LazyFuture(Future):
+    """A file that is written when it is waited for."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def result(self):
+        if not self.done():
+            self.set_result(self.write())
+        return super().result()
+
+
 class Lazy:
-    """A thread that writes each file when somebody waits for it."""
+    """A thread that writes each file when it is waited for."""
 
     def submit(self, write, *args):
-        return SimpleNamespace(result=functools.partial(write, *args))
+        return LazyFuture(functools.partial(write, *args))
 
     def shutdown(self, *, wait):
         assert wait
@@ -135,6 +153,7 @@ def test_one_file_or_folder_is_waited_for(tmp_path, monkeypatch, waited_for, wri
         saver.save(torch.tensor(number), f"{number}.pt")
     saver.wait(waited_for)
     assert {path.name for path in tmp_path.iterdir()} == written
+    saver.close()
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -174,6 +193,75 @@ def test_the_next_call_raises_what_went_wrong_with_the_last(tmp_path):
         saver.save({}, tmp_path / "missing" / "state.pt")
         with pytest.raises(OSError, match="missing"):
             saver.save({}, tmp_path / "state.pt")
+
+
+def test_a_buffer_is_written_at_once_as_torch_save_does(tmp_path):
+    buffer = io.BytesIO()
+    with BackgroundSaver() as saver:
+        saver.save({"x": torch.ones(2)}, buffer)
+        buffer.seek(0)
+        assert torch.load(buffer, weights_only=True)["x"].tolist() == [1, 1]
+
+
+def test_a_link_is_followed_and_a_file_keeps_its_mode(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    target = tmp_path / "scratch" / "latest.pt"
+    torch.save(0, target)
+    target.chmod(0o640)
+    (tmp_path / "latest.pt").symlink_to("scratch/latest.pt")
+    with BackgroundSaver() as saver:
+        saver.save(torch.ones(()), tmp_path / "latest.pt")
+    assert (tmp_path / "latest.pt").is_symlink()
+    assert torch.load(target, weights_only=True) == 1
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert [path.name for path in target.parent.iterdir()] == ["latest.pt"]
+
+
+def test_a_pipe_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with BackgroundSaver() as saver:
+        saver.save({"x": torch.ones(2)}, tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    reader.join()
+    assert torch.load(io.BytesIO(read[0]), weights_only=True)["x"].tolist() == [1, 1]
+
+
+class Interrupted(Future):
+    """What is interrupted when it is waited for the first time."""
+
+    def result(self):
+        if not self.done():
+            self.set_exception(OSError("disk full"))
+            self.done = lambda: False
+            raise KeyboardInterrupt
+        return super().result()
+
+
+def test_an_interrupt_of_the_wait_loses_no_error(tmp_path, monkeypatch):
+    saver = BackgroundSaver()
+    monkeypatch.setattr(saver._pool, "submit", lambda *_: Interrupted())
+    saver.save({}, tmp_path / "state.pt")
+    with pytest.raises(KeyboardInterrupt):
+        saver.wait()
+    del saver._pending[0].writing.done
+    with pytest.raises(OSError, match="disk full"):
+        saver.wait()
+
+
+def test_an_error_of_the_block_is_not_replaced_by_one_of_a_file(tmp_path, capsys, monkeypatch):
+    def fails():
+        with BackgroundSaver() as saver:
+            saver.save({}, tmp_path / "missing" / "state.pt")
+            raise ValueError("of the block")
+
+    with pytest.raises(ValueError, match="of the block"):
+        fails()
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    _unwritten._report()  # as when the process ends
+    assert f"could not write {tmp_path}/missing/state.pt: FileNotFoundError" in capsys.readouterr().err
 
 
 def test_a_relative_path_is_of_the_folder_that_was_current_when_it_was_saved(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from diagnose.errors import OutputError, UsageError
+from diagnose.kernels import _atomic_write
 from diagnose.model import files
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.model.reservation import Reservation
@@ -99,14 +100,14 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
 def test_modes_follow_the_umask_once_the_file_is_whole(tmp_path, monkeypatch):
     seen = []
     move_new = files.move_new
-    monkeypatch.setattr(files, "move_new", lambda old, new: (seen.append(old.name), move_new(old, new)))
+    monkeypatch.setattr(_atomic_write, "move_new", lambda old, new: (seen.append(old.name), move_new(old, new)))
     for mask, expected in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
         with umask(mask):
             write_file(tmp_path / f"{mask}.txt", "text", force=False)
         assert mode(tmp_path / f"{mask}.txt") == expected
     assert len(set(seen)) == 3
     with umask(0o022), files.NewFile(tmp_path / "new.txt"):
-        (temporary,) = tmp_path.glob(".*.part")
+        (temporary,) = tmp_path.glob(".*.partial")
         assert mode(temporary) == 0o600
 
 

@@ -11,6 +11,7 @@ from diagnose.answer.screen import answer
 from diagnose.api import analyze_trace
 from diagnose.model.words import english
 from diagnose.pipeline.ignoring import RuleChoice, leave_out
+from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
 from diagnose.reports import text
 from diagnose.reports.json_reading import from_json
 
@@ -74,6 +75,14 @@ def test_nor_one_in_which_nothing_is_found(file):
     assert d.findings == ()
     assert d.headline == "Record again first: the file is cut off"
     assert answer(d).command == "diagnose trace --quick train.py"
+
+
+def test_a_replay_that_is_asked_for_states_the_cut(file):
+    read(file, 0.6)
+    result = run_what_if(file, WhatIfRequest(without=("data-stall",)))
+    assert result.assumptions[0] == "Record again first: the file is cut off: copy or record it again."
+    read(file, 1.0)
+    assert not any("cut off" in text for text in run_what_if(file, WhatIfRequest()).assumptions)
 
 
 def test_the_cut_stays_when_findings_are_left_out_and_when_it_is_read_back(file):

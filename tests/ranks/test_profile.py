@@ -78,6 +78,19 @@ def test_what_is_launched_late_beside_a_collective_is_the_ranks_own_time(recordi
     assert p.idle_by_cause["gc-pause"] == pytest.approx(0.1)  # of 1000 µs those in which the device was idle
 
 
+def test_a_copy_that_nothing_hides_is_no_idle_time(recording):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.kernel("gemm", 0, 300, launched=(0, 5))
+    r.copy("Memcpy HtoD (Pageable -> Device)", 400, 600, launched=(10, 15))
+    r.kernel("adam", 700, 1000, launched=(620, 625))
+    p = profile_rank(Capture(r.trace))
+    assert p.partition.exposed_copy == pytest.approx(0.2)
+    assert sum(p.idle_by_cause.values()) == pytest.approx(p.partition.idle)
+    spent = dict(zip(p.causes, p.spent.sum(axis=1).tolist(), strict=True))
+    assert spent["exposed-copy"] >= 200_000  # of the rank's own time it is a part all the same
+
+
 def test_what_the_host_did_is_looked_at_once_also_where_time_beside_collectives_is_divided(recording, monkeypatch):
     seen = Counter[str]()
     of_host, of_tasks = host_table(lambda _: seen.update(["host"])), shared_table(lambda _: seen.update(["tasks"]))

@@ -3,6 +3,7 @@
 import numpy as np
 
 from diagnose.replay import Edge, build, drop_waits, scale_kernels, simulate
+from diagnose.replay.waits import MAX_AWAITED
 
 
 def ends(graph, name, t):
@@ -49,3 +50,31 @@ def test_pauses_that_bind_too_seldom_are_not_usual(recording):
     stream = graph.kind == Edge.STREAM
     assert graph.delay[stream & graph.binding].tolist() == [40_000]
     assert graph.delay[stream & ~graph.binding].tolist() == [1500, 1500, 1500, 1500]  # what is usual elsewhere
+
+
+def synchronizing(recording, num, call="cudaDeviceSynchronize"):
+    """Launch a task on a stream of its own and wait for the device, again and again."""
+    r = recording()
+    r.step(1, 0, 20 * num)
+    for i in range(num):
+        at = 20 * i
+        r.kernel("gemm", at + 3, at + 9, stream=i, launched=(at + 1, at + 2))
+        r.runtime(call, at + 5, at + 12)
+    return build(r.tables())
+
+
+def waits(graph):
+    """Return for each point how many tasks it waits for, in time order."""
+    return np.bincount(graph.dst[graph.kind == Edge.WAIT])[1:].tolist()
+
+
+def test_a_synchronization_of_the_device_waits_for_the_last_task_of_each_stream(recording):
+    assert [num for num in waits(synchronizing(recording, 5)) if num] == [1, 2, 3, 4, 5]
+    assert [num for num in waits(synchronizing(recording, 5, "cudaStreamSynchronize")) if num] == [1] * 5
+
+
+def test_of_many_streams_for_those_that_end_last(recording):
+    graph = synchronizing(recording, 300)
+    assert sum(waits(graph)) <= MAX_AWAITED * 300
+    last = graph.src[(graph.kind == Edge.WAIT) & (graph.dst == graph.dst[graph.kind == Edge.WAIT].max())]
+    assert sorted(graph.end[last].tolist()) == [1000 * (20 * i + 9) for i in range(300 - MAX_AWAITED, 300)]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from diagnose.tables.step_kernels import repeated_kernels
+
 LAYER = ["norm", "qkv", "attention", "out", "up", "down"]
 
 
@@ -27,6 +29,15 @@ def test_kernels_that_repeat_in_one_order_part_steps(recording):
 def test_a_kernel_now_and_then_changes_nothing(recording):
     layer = [f"op{i}" for i in range(20)]
     assert running(recording, 8, layer=layer, layers=1, extra_in=2).num == 8
+
+
+def test_kernels_of_a_device_that_is_not_known(recording):
+    r = recording()
+    for i in range(60):
+        device = -1 if i < 20 else 0
+        r.kernel(f"op{i % 20}", 10 * i + 2, 10 * i + 10, device=device, launched=(10 * i - 20, 10 * i - 15))
+    assert len(repeated_kernels(r.trace)) == 0  # two steps of the device that is known
+    assert not r.tables().steps.marked
 
 
 @pytest.mark.parametrize(("num", "layers"), [(1, 24), (2, 24)])

@@ -177,7 +177,7 @@ def test_a_script_that_writes_removes_and_renames_reaches_no_original(runner, tm
     assert {path.read_bytes() for path in (project / "note.txt", *project.glob("*.bin"), *data.iterdir())} == {
         b"0" * size for size in (9, *FILES.values())
     }
-    assert said == []
+    assert [text for text in said if not text.startswith("backed up ")] == []
     assert not (project / "beside.txt").exists()
     assert found.changed == ""
     found.close()
@@ -210,8 +210,7 @@ def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runn
 
 
 @pytest.mark.usefixtures("unrestricted")
-def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path):
     found = runner(f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'project', 'best.pt').write_text('worse')")
     (tmp_path / "project" / "best.pt").write_text("best")
     found.time((), timeout_s=60)

@@ -74,6 +74,10 @@ def test_a_saver_is_made_after_the_imports_and_waited_for_at_the_end():
         "if os.path.exists('model.pt'): pass",
         "mp.Process(target=evaluate).start()",
         "sorted(paths, key=lambda path: os.stat(path).st_size)",
+        "list(map(handler, paths))",
+        "newest = max(paths, key=by_age)",
+        "later = functools.partial(upload, 'model.pt')",
+        "os._exit(0)",
     ],
 )
 def test_what_may_use_the_file_waits(line):
@@ -93,6 +97,7 @@ def test_what_cannot_use_the_file_does_not_wait():
         "name = os.path.join(folder, f'{step}.pt')",
         "wandb.log({'loss': loss.item()})",
         "if step % 10 == 0 and rank == 0: print(len(losses))",
+        "texts = list(map(str, sorted(losses, key=lambda value: -value)))",
         "raise SystemExit(main)",
     )
     assert waited(*lines, loop="import logging, time, wandb\n" + LOOP) == []

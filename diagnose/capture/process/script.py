@@ -16,6 +16,8 @@ from typing import Literal, TypeAlias
 
 from diagnose.capture.process.stop_signals import Killed, StopSignals
 from diagnose.errors import UsageError
+from diagnose.model.files import printable
+from diagnose.text.plain_text import is_utf8
 
 __all__ = [
     "BY_SIGNAL",
@@ -24,6 +26,7 @@ __all__ = [
     "Outcome",
     "StopScript",
     "check_script",
+    "check_utf8",
     "run_script",
     "stop_script",
 ]
@@ -56,12 +59,25 @@ def check_script(argv: Sequence[str], *, module: bool) -> None:
     """Refuse what Python could not even start.
 
     Raises:
-        UsageError: no script was given or it does not exist.
+        UsageError: no script was given, it does not exist, or its path is one that torch cannot record.
     """
     if not argv:
         raise UsageError("There is nothing to trace: name a script, such as train.py, or -m and a module.")
     if not module and not Path(argv[0]).exists():
         raise UsageError(f"There is no script {argv[0]} here ({Path.cwd()}); check the path.")
+    check_utf8(Path.cwd() if module else Path(argv[0]).resolve())
+
+
+def check_utf8(path: Path) -> None:
+    """Refuse a path that torch's profiler cannot record or write to.
+
+    Raises:
+        UsageError: it is not UTF-8.
+    """
+    if not is_utf8(str(path)):
+        raise UsageError(
+            f"The path {printable(path)} is not UTF-8, and torch's profiler takes no other; rename the folder or file."
+        )
 
 
 def run_script(argv: Sequence[str], *, module: bool, signals: StopSignals | None = None) -> Outcome:

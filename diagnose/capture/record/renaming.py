@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.capture.record.gzip_io import packed
+from diagnose.model.files import replace_private
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["name_cells", "rewrite_texts"]
@@ -28,11 +29,11 @@ def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
         if path.suffix == ".gz":
             data = _unpacked(path.read_bytes())
             if (after := rewrite(data)) != data:
-                path.write_bytes(packed(after))
+                replace_private(path, packed(after))
         elif path.suffix in TEXTS:
             data = path.read_bytes()
             if (after := rewrite(data)) != data:
-                path.write_bytes(after)
+                replace_private(path, after)
 
 
 def _unpacked(data: bytes) -> bytes:

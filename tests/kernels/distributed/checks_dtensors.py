@@ -108,3 +108,10 @@ def check_a_step_is_seen_by_what_autograd_has_saved():
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.backward()
     assert dist.get_world_size() == 2
+
+
+def check_operators_take_dtensors_where_torch_compiles():
+    x = distribute_tensor(torch.randn(4, 8), build_mesh("cpu", {"data": 2}), [Shard(0)])
+    for function in (ops.gelu, ops.rms_norm):
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x).full_tensor(), function(x).full_tensor())
