@@ -9,11 +9,22 @@ from diagnose.kernels.ops.custom_op import (
     checked,
     operator,
     same_shape,
+    sharded,
     transforming,
     using,
 )
 
-__all__ = ["FLOATING", "Implementation", "Operator", "checked", "operator", "same_shape", "transforming", "using"]
+__all__ = [
+    "FLOATING",
+    "Implementation",
+    "Operator",
+    "checked",
+    "operator",
+    "same_shape",
+    "sharded",
+    "transforming",
+    "using",
+]
 
 warnings.warn(
     "diagnose.kernels.ops.scaffold is now diagnose.kernels.ops.custom_op; "

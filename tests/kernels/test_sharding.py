@@ -133,6 +133,8 @@ def test_a_position_that_only_workers_know_is_not_made_up():
         list(loader)
 
 
+# torchdata calls what torch 2.13 has deprecated
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_goes_on(workers):
     loaders = pytest.importorskip("torchdata.stateful_dataloader", reason="the torchdata package is not installed")

@@ -175,7 +175,7 @@ def test_a_loop_that_was_left_leaves_its_workers_to_the_next(shards):
 
 
 def test_after_an_error_a_loop_has_workers(shards):
-    batches = WebShards(shards, FIELDS, batch_size=2, num_workers=2, transforms=(torch.from_numpy, Twelfth()))
+    batches = WebShards(shards, ("y.cls",), batch_size=2, num_workers=2, transforms=(Twelfth(),))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             list(batches)
