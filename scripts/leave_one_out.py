@@ -2,8 +2,8 @@
 
 For each group (traces of one source, one script or one pair) the thresholds of ``diagnose.tables.thresholds`` are
 chosen from a grid by the graded rows of all other groups, and the left-out rows are judged with them. Equally good
-points are a plateau, of which the one nearest to its middle is taken. What a rule itself claims stays as it is: its
-own thresholds are not fitted here.
+points are a plateau, of which the one nearest to its middle is taken. What a rule claims and what a finding is worth
+stay as they are: they have no threshold of this grid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ __all__ = ["Graded", "LeftOut", "leave_one_out"]
 GRID: Mapping[str, tuple[float, ...]] = {
     "significant_idle": (0.08, 0.1, 0.12, 0.14, 0.15, 0.16, 0.17, 0.18, 0.2, 0.22, 0.25),
     "shallow_depth": (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0),
-    "near_share": (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 1.0),
     "cold_share": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
 
@@ -77,10 +76,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _is_right(row: Graded, at: Thresholds) -> bool:
-    from diagnose.pipeline.verdict import dominant, verdict
+    from diagnose.pipeline.verdict import verdict
 
     d = row.diagnosis
     found = verdict(d.queue, d.partition, d.idle_by_cause, at)
-    largest_first = sorted(d.findings, key=lambda f: -f.lost_ns)
-    answer = dominant(found, largest_first, d.step_ns, len(d.step_times_ns), at)
-    return found in row.verdicts and (answer.rule if answer else "") in row.causes
+    return found in row.verdicts and (d.dominant or "") in row.causes

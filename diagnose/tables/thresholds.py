@@ -1,7 +1,8 @@
 """The thresholds of the queue procedure, and how the data lies around each.
 
 The data are the 77 graded timelines of docs/accuracy.md, V100 to B200 and MI210 to MI300X; `scripts/accuracy` also
-fits the first four anew without each group of them. Thresholds of single rules stand with the rules.
+fits significant_idle, shallow_depth and cold_share anew without each group of them. Thresholds of single rules stand
+with the rules.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["THRESHOLDS", "Thresholds"]
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What the verdict and the choice of the dominant finding depend on."""
+    """What the verdict and the list of findings depend on."""
 
     # Idle share of the step up to which the device is full. Timelines read as full have up to 0.13, those read as
     # having gaps 0.19 and more.
@@ -26,20 +27,8 @@ class Thresholds:
     sparse_late: float = 0.5
     # Of the idle time: one-off work from which on the host is the limit, where most of the step is idle.
     cold_share: float = 0.5
-    # Of the step: what a finding must cost to be listed, to answer, and to answer in place of unexplained time.
+    # Of the step: what a finding must cost to be listed.
     naming_share: float = 0.01
-    dominant_share: float = 0.02
-    known_share: float = 0.1
-    # Of what a step without the largest cause saves: what one without another cause must save to answer in its place,
-    # and what it must save where recording makes that cause longer. Replays miss by a few percent. Where recording made
-    # a cause longer than it is, it lay at 1.4 at most; where it was the answer, at 1.6 and more.
-    distinct_factor: float = 1.1
-    clear_factor: float = 1.5
-    # Of the largest cause: another one of at least this size answers where recording makes the largest longer, if it
-    # recurs in this share of the steps. Pairs of that kind lie at 0.85 to 0.92 where the smaller one was the cause, and
-    # at up to 0.54 where it was not.
-    near_share: float = 0.75
-    recurs_in: float = 0.5
 
 
 THRESHOLDS = Thresholds()
