@@ -1,6 +1,5 @@
 """kept-graph: a backward pass that goes back through earlier steps. Times in µs."""
 
-
 FUNCTION = "autograd::engine::evaluate_function: "
 
 
