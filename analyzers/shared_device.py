@@ -24,6 +24,7 @@ META = RuleMeta(
     id="shared-device",
     kind="state",
     order=40,
+    changes=("own-device",),
     needs=("NVML samples",),
 )
 

@@ -7,7 +7,6 @@ that is not finite, is null. Shares keep nine decimals: the partition still sums
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -22,13 +21,12 @@ from diagnose.model.diagnosis import (
     Queue,
     RankSummary,
     Source,
-    Trial,
     Where,
 )
-from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.words import english
 from diagnose.reports.json_code import code_to_dict
 from diagnose.reports.json_job import job_to_dict
+from diagnose.reports.json_trial import trial_to_dict
 from diagnose.reports.json_values import Json, each, ms, share, text
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),
         "cross_check": [_plain(asdict(row)) for row in d.cross_check],
-        "trials": each(_trial, d.trials),
+        "trials": each(trial_to_dict, d.trials),
         "after": None if d.after is None else to_dict(d.after),
     }
 
@@ -295,41 +293,8 @@ def _rank(r: RankSummary) -> dict[str, Json]:
     }
 
 
-def _trial(t: Trial) -> dict[str, Json]:
-    return {
-        "id": t.id,
-        "baseline_ms": None if t.steps_ms is None else share(t.steps_ms[0]),
-        "step_ms": None if t.steps_ms is None else share(t.steps_ms[1]),
-        "baseline_samples_ms": each(share, t.baseline_ms),
-        "step_samples_ms": each(share, t.step_ms),
-        "speed_up": share(t.speed_up),
-        "interval": each(share, t.interval),
-        "numerics": t.numerics,
-        "title": text(t.title),
-        "ids": each(text, t.ids),
-        "kind": t.kind,
-        "predicted_ms": share(t.predicted_ms),
-        "noise": share(t.noise),
-        "peak_bytes": None if t.peak_bytes is None else list(t.peak_bytes),
-        "losses": [each(_exact, losses[:MAX_LOSSES]) for losses in t.losses],
-        "drift": _exact(t.drift),
-        "worst_drift": _exact(t.worst_drift),
-        "drift_limits": None if t.drift_limits is None else each(_exact, t.drift_limits),
-        "grad_norms": [each(_exact, norms[:MAX_LOSSES]) for norms in t.grad_norms],
-        "grad_drift": _exact(t.grad_drift),
-        "skipped_steps": None if t.skipped_steps is None else list(t.skipped_steps),
-        "note": text(t.note),
-        "failure": text(t.failure),
-    }
-
-
 def _shares(shares: Mapping[str, float]) -> dict[str, Json]:
     return {name: share(value) for name, value in shares.items()}
-
-
-def _exact(value: float | None) -> float | None:
-    """Keep every digit: losses are compared bit by bit."""
-    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _plain(value: object) -> Json:

@@ -26,7 +26,7 @@ class Case(NamedTuple):
 _TESTS = {
     "queue": ("tests/tables",),
     "causes": ("tests/tables", "tests/pipeline/test_rank.py", "tests/pipeline/test_odd_traces.py"),
-    "verdict": ("tests/pipeline/test_verdict.py", "tests/pipeline/test_rank.py"),
+    "verdict": ("tests/pipeline/test_verdict.py", "tests/pipeline/test_rank.py", "tests/answer"),
     "replay": ("tests/replay",),
     "statistics": ("tests/**/test_statistics.py", "tests/trials/test_prove.py"),
     "patches": ("tests/**/test_patches.py", "tests/**/test_scaling_patch.py", "tests/changes"),
@@ -53,7 +53,8 @@ _LINES = {
         ("busy_depth_p50 <= at.shallow_depth", "busy_depth_p50 > at.shallow_depth"),
         ("if is_shallow(queue, at) or (queue.idle_share", "if is_shallow(queue, at) and (queue.idle_share"),
         ("cold >= at.cold_share * queue.idle_share", "cold >= 4 * at.cold_share * queue.idle_share"),
-        ("(rule.kind in (\"trust\", \"idle\")) != (found ==", "(rule.kind in (\"trust\", \"idle\")) == (found =="),
+        ("key=lambda f: (-f.worth_ns, -f.lost_ns)", "key=lambda f: (f.worth_ns, -f.lost_ns)"),
+        ("first.worth_ns >= floor_ns else None", "first.worth_ns < floor_ns else None"),
     ),
     "replay": (
         ("latest = max(begin, ends[a] + a_late,", "latest = min(begin, ends[a] + a_late,"),
