@@ -24,7 +24,6 @@ META = RuleMeta(
     id="shared-device",
     kind="state",
     order=40,
-    changes=("own-device",),
     needs=("NVML samples",),
 )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangePage", "ExplainRequest", "RulePage", "change_page", "explain_and_answer", "rule_pages"]
 
 MAX_WIDTH = 100  # of a text that is read, in columns
-SIMILAR = 0.65  # of difflib: an id with a few letters wrong has more
+SIMILAR = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",

@@ -142,12 +142,12 @@ def _named(
     hosting = sum(ns for cause, ns in differences.items() if cause in traits.host)
     found = _of_computing(ranks, compared, differences, late_ns)
     largest = found or _largest(differences, late_ns, traits)
-    if not found and hosting >= MIN_REASON_SHARE * late_ns and slower(ranks, "operators", late, equals)[1]:
-        return Reason("more-work", hosting, min(hosting / late_ns, 1.0), differences=differences)
     if found or (largest.cause and largest.cause not in traits.operators):
         return largest
     if hosting >= MIN_REASON_SHARE * late_ns:
-        ratio, _ = slower(ranks, "operators", late, equals)
+        ratio, more_work = slower(ranks, "operators", late, equals)
+        if more_work:
+            return Reason("more-work", hosting, min(hosting / late_ns, 1.0), differences=differences)
         if ratio >= MIN_SLOWER:
             return Reason("slower-host", hosting, min(hosting / late_ns, 1.0), ratio, differences=differences)
     return largest

@@ -63,11 +63,11 @@ def taken(*paths):
     [
         (
             [3, 3, 3, 3, 3, 3, 3, 9],
-            "88% of the last 7.00 s were spent at move.py:3 in move, called at train.py:14 in main.",
+            "88 % of the last 7.00 s were spent at move.py:3 in move, called at train.py:14 in main.",
         ),
         (
             [1, 2, 3, 4, 5, 6, 7, 8],
-            "100% of the last 7.00 s were spent at play.py:8 in play, called at train.py:14 in main.",
+            "100 % of the last 7.00 s were spent at play.py:8 in play, called at train.py:14 in main.",
         ),
         ([3, 3, 3, 3], ""),  # too few
     ],
@@ -81,7 +81,7 @@ def test_only_the_time_since_the_last_step_counts():
     found = taken(*[(("step.py", 2, "step"), MAIN)] * 20, *[(PLAY, MAIN)] * 10)
     assert (
         spent_at(found, 20 * S)
-        == "91% of the last 10.0 s were spent at play.py:8 in play, called at train.py:14 in main."
+        == "91 % of the last 10.0 s were spent at play.py:8 in play, called at train.py:14 in main."
     )
 
 

@@ -169,7 +169,7 @@ OTHER_PROGRAMS: dict[str, tuple[Program, ...]] = {
     "layout-copy": (Program(is_compiled=True, has_graphs=True),),
     "slow-kernel": (Program(trains=True, vendor="AMD"),),
     "small-collectives": (Program(is_ddp=True),),
-    "shared-device": (Program(trains=True, vendor="AMD"),),
+    "device-contention": (Program(trains=True, vendor="AMD"),),
     "straggler": (Program(trains=True, is_ddp=True), Program(trains=True, varying_sizes=SIZES)),
     "throttled": (Program(trains=True, vendor="AMD"),),
     "unfused-elementwise": (Program(trains=True, has_graphs=True),),

@@ -93,7 +93,7 @@ def test_sizes_are_rounded_where_the_caching_allocator_hands_out(allocator):
     assert "round-allocations" not in ids("allocator-stall", Program(vendor="AMD", allocator=allocator))
 
 
-@pytest.mark.parametrize("rule", ["throttled", "shared-device"])
+@pytest.mark.parametrize("rule", ["throttled", "device-contention"])
 def test_commands_are_those_of_the_vendor(rule):
     (p,) = advised(rule, Program(vendor="AMD"))
     assert "nvidia" not in p.before + p.after

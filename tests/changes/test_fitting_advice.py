@@ -89,7 +89,7 @@ def test_workers_that_compute_are_promised_nothing_where_no_core_was_free(ready,
         ("lost-records", {}),
         ("allocator-stall", {}),
         ("recompilation", {}),
-        ("shared-device", {}),
+        ("device-contention", {}),
     ],
 )
 def test_an_example_of_inference_starts_no_training(rule, facts):

@@ -100,6 +100,6 @@ def test_where_much_idle_time_has_no_cause_a_change_saves_what_its_finding_costs
         r.op("aten::linear", at + 3900, at + 3990)
         r.kernel("gemm", at + 3950, at + 4000, launched=(at + 3940, at + 3945))
     found = find_in_rank(r.capture())
-    finding = next(f for f in found.findings if f.rule == "python-stall")
-    prescription = next(p for p in found.prescribed if p.rule == "python-stall")
+    prescription = next(p for p in found.prescribed if p.rule == "launch-bound")
+    finding = next(f for f in found.findings if f.rule == "launch-bound")
     assert effect_in(found.tables, finding, prescription).limit_ns == finding.lost_ns < found.tables.steps.step_ns

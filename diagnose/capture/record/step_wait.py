@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from diagnose.capture.record.sampler import is_users, is_users_file
 from diagnose.capture.record.taken import Taken
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["PATIENCE_S", "StepWait", "spent_at"]
 
@@ -83,7 +83,7 @@ def spent_at(taken: Taken | None, since_ns: int) -> str:
     at = max(shared, key=lambda at: depth[at])
     path = next(path for path in paths if at in path)
     took = duration(taken.time_ns[-1] - max(since_ns, taken.time_ns[0]))
-    return f"{num[at] / total:.0%} of the last {took} were spent at {_named(path[path.index(at) :])}."
+    return f"{percent(num[at] / total, 0)} of the last {took} were spent at {_named(path[path.index(at) :])}."
 
 
 def _users_lines(frame: FrameType | None) -> list[_Place]:
