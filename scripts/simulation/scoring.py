@@ -213,11 +213,15 @@ def _natural(rule: str, truth: Truth) -> float | None:
 
 
 def _claims(diagnosis: Diagnosis, truth: Truth, dialect: Dialect) -> list[Claim]:
+    """Return what each change is said to save, and of findings without one what a step without them is said to save."""
+    said = [(each.rule, each.saves_ns) for each in diagnosis.prescriptions]
+    with_change = {rule for rule, _ in said}
+    said += [(f.rule, (f.worth_ns, f.worth_ns)) for f in diagnosis.findings if f.rule not in with_change and f.worth_ns]
     found = []
-    for prescription in diagnosis.prescriptions:
-        least, most = (ns / diagnosis.step_ns for ns in prescription.saves_ns)
-        saving, bound = _true_of(prescription.rule, truth, dialect) if (least + most) / 2 >= MIN_CLAIM else (None, 1.0)
-        found.append(Claim(prescription.rule, least, most, saving, bound))
+    for rule, saves_ns in said:
+        least, most = (ns / diagnosis.step_ns for ns in saves_ns)
+        saving, bound = _true_of(rule, truth, dialect) if (least + most) / 2 >= MIN_CLAIM else (None, 1.0)
+        found.append(Claim(rule, least, most, saving, bound))
     return found
 
 
