@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from diagnose.trials.copying import copy_file
+from diagnose.trials.copying import children_of, copy_file
 
 __all__ = ["Cache", "seed", "user_caches"]
 
@@ -113,7 +113,7 @@ def _planned(top: str, filled: frozenset[str] | None) -> tuple[dict[str, tuple[K
     waiting, left, is_whole = deque([""]), MAX_SEEDED, True
     while waiting:
         folder = waiting.popleft()
-        children = _children(f"{top}/{folder}")
+        children = children_of(f"{top}/{folder}")
         if len(children) > left:
             is_whole = False
             entries |= {folder: ("link", f"{top}/{folder}")} if folder else {}
@@ -137,11 +137,3 @@ def _stands_for(child: os.DirEntry[str], top: str) -> tuple[Kind, str]:
         if child.is_file() and child.stat().st_size <= MAX_COPIED_BYTES:
             return "file", child.path
     return "link", child.path
-
-
-def _children(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda child: child.name)
-    except OSError:
-        return []

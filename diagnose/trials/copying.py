@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["clone_data", "copy_file", "remove_tree", "shares_blocks"]
+__all__ = ["children_of", "clone_data", "copy_file", "remove_tree", "shares_blocks"]
 
 FICLONE = 0x40049409  # of linux/fs.h: the two files share their blocks until one of them is written
 CHUNK_BYTES = 8 << 20
@@ -129,3 +129,11 @@ def _copy_chunk(reading: int, writing: int, offset: int, count: int) -> int:
     while done < len(data):
         done += os.pwrite(writing, data[done:], offset + done)
     return len(data)
+
+def children_of(folder: str) -> list[os.DirEntry[str]]:
+    """Return what a folder holds by name, nothing where it cannot be read."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda child: child.name)
+    except OSError:
+        return []

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.trials.copy_plan import LEFT_OUT, MAX_ENTRIES, is_environment
+from diagnose.trials.copying import children_of
 
 __all__ = ["Changes", "Originals"]
 
@@ -135,7 +136,7 @@ class Originals:
                 yield waiting[0], os.lstat(waiting[0])
             return
         while waiting:
-            for child in _children(waiting.pop()):
+            for child in children_of(waiting.pop()):
                 limit -= 1
                 if limit < 0:
                     self._leave_out(top)
@@ -157,14 +158,6 @@ def _stat_of(child: os.DirEntry[str]) -> os.stat_result | None:
         return child.stat(follow_symlinks=False)
     except OSError:  # gone meanwhile
         return None
-
-
-def _children(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda child: child.name)
-    except OSError:
-        return []
 
 
 def _inode(found: os.stat_result) -> tuple[int, int]:
