@@ -130,6 +130,7 @@ def _copy_chunk(reading: int, writing: int, offset: int, count: int) -> int:
         done += os.pwrite(writing, data[done:], offset + done)
     return len(data)
 
+
 def children_of(folder: str) -> list[os.DirEntry[str]]:
     """Return what a folder holds by name, nothing where it cannot be read."""
     try:
