@@ -17,7 +17,7 @@ PARTS = {
 }
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
 
-TABULAR = {"exposed_communication": "communication alone", "exposed_copy": "copies alone"}
+TABULAR = {"compute": "computing", "exposed_communication": "communicating only", "exposed_copy": "copying only"}
 """The names of these parts where there is little room: in a bar and in a table."""
 
 PHASES = {

@@ -26,11 +26,17 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
 
 
 def saving(p: Prediction) -> str:
-    """Return what a change saves, in words; of a wide range and without a replay what it saves at most."""
+    """Return what a change saves, and of which finding's time; of a wide range and without a replay the most."""
+    saved_ns = p.saves_ns if p.is_promise else p.range_ns[1]
+    words = "saves {time} per step" if p.has_steps else "saves {time}"
+    if p.of_ns is not None:
+        words = (
+            "saves {time} of the {part}" if saved_ns < p.of_ns else "saves {time}: {part} here, {rest} in other work"
+        )
     if not p.is_promise:
-        words = "saves up to {time} a step" if p.has_steps else "saves up to {time}"
-        return tr(words, time=duration(p.range_ns[1]))
-    return tr("saves {time} a step" if p.has_steps else "saves {time}", time=duration(p.saves_ns))
+        words = words.replace("saves", "saves up to", 1)
+    part = p.of_ns or saved_ns
+    return tr(words, time=duration(saved_ns), part=duration(part), rest=duration(abs(saved_ns - part)))
 
 
 def unpredicted(p: Prescription) -> str:
@@ -54,4 +60,12 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     numbered = tr("change {num}") if len(listed) == 1 else tr("changes {num}")
     named = [numbered.replace("{num}", enumeration(listed))] if listed else []
     changes = enumeration([*named, *others])
-    return tr(", only after {changes}", changes=changes) if p.is_enabled else tr(", after {changes}", changes=changes)
+    if p.is_enabled:
+        return tr(", only after {changes}", changes=changes)
+    more = len(p.behind) > 1
+    words = ", after {changes}"
+    if p.is_uncovered:
+        words = (
+            ", after {changes}, which uncover more of it" if more else ", after {changes}, which uncovers more of it"
+        )
+    return tr(words, changes=changes)

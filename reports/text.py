@@ -81,7 +81,8 @@ def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path
 
 
 def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:
-    yield from first_screen(answer(d), width)
+    first = answer(d)
+    yield from first_screen(first, width)
     yield Text(" · ".join(_context(d)), style="dim")
     yield from _device(d, width) if d.partition is not None else _host(d, width)
     if phases := shown_phases(d.phases):
@@ -95,7 +96,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
     if d.cross_check:
         yield _title("Cross-check against Holistic Trace Analysis")
         yield cross_check(d.cross_check)
-    if d.waterfall is not None:
+    if d.waterfall is not None and first.shows_savings:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
         yield from text_forecast.waterfall(d.waterfall, width)
     if d.critical_path is not None and d.partition is not None:
@@ -130,7 +131,7 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
             yield Text(f"  {flops(d.flops)}", style="dim")
     if d.idle_by_cause:
         yield _title(tr("Idle by cause"))
-        yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns, width)
+        yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns)
 
 
 def cross_check(rows: Sequence[CrossCheck]) -> RenderableType:
@@ -165,7 +166,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         over = tr("{steps}; the row is step {num}", steps=plural(d.steps, "step"), num=d.picture.step)
         yield _title(tr("Where the host's time goes"), over)
         yield text_picture.host(d.picture, shares, width)
-        yield text_picture.causes(shares, d.legends, d.step_ns, width)
+        yield text_picture.causes(shares, d.legends, d.step_ns)
     if d.operators:
         yield _title(tr("Host operators by self time"))
         yield text_findings.operators(d.operators, d.step_ns, width)

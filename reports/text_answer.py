@@ -28,8 +28,8 @@ __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
 
 _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
+_MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
-_SAVING_CELLS = 20
 NO_BREAK = "\u00a0"
 _UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
@@ -41,13 +41,17 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
     yield Text.assemble((said(a.pill), _TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
     if a.record_again:
         yield Padding(
-            Text(tr("No change is named: what it shows may not be what holds the step back."), "yellow"), (1, 0, 0, 2)
+            Text(tr("No recommendations: the trace may not be representative. Record again with:"), "yellow"),
+            (1, 0, 0, 2),
         )
         yield _command("  $ ", a.command)
     else:
         yield from _bars(a, width)
         if a.view is not None:
             yield Text(f"  {said(a.view)}", "dim")
+        if a.is_without_change:
+            words = "No change is known for it. For other findings:" if a.cards else "No change is known for it."
+            yield Padding(Text(tr(words), "yellow"), (1, 0, 0, 2))
         for number, card in enumerate(a.cards, 1):
             yield _card(number, card, a)
     if a.checked is not None:
@@ -72,11 +76,12 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     room = max(width - _NUMBERS_WIDTH - _NOTE_WIDTH, 10)
     yield Text("")
     yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
-    yield from _consists(a, width)
+    yield from _consists(a)
     if a.after is None:
         return
     if not a.after.is_narrow:
-        words = tr("at least {time}: the range is too wide to state more", time=duration(a.after.low_ns))
+        words = "no estimate: from {low} to {high}" if a.after.is_wide else "{low} to {high}"
+        words = tr(words, low=duration(a.after.low_ns), high=duration(a.after.high_ns))
         yield Text.assemble(f"  {padded(tr('step possible'), 13)}  ", (words, "dim"))
         return
     span = duration(a.after.low_ns), duration(a.after.high_ns)
@@ -85,10 +90,10 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
     words = "{low} to {high}, measured by running the script"
     if not a.is_measured:
-        words = "{low} to {high}, as a replay of the recorded steps predicts"
+        words = "{low} to {high}, simulated from this recording"
     note = tr(words, low=span[0], high=span[1]) if span[0] != span[1] else ""
     if a.num_changes > len(a.cards) and not a.is_measured:
-        more = tr("with the first {num} of {all} changes", num=len(a.cards), all=a.num_changes)
+        more = tr("with the top {num} of {all} changes", num=len(a.cards), all=a.num_changes)
         note = f"{note}, {more}" if note else more
     if note:
         yield Padding(Text(note, "dim"), (0, 0, 0, 17))
@@ -98,17 +103,14 @@ def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Te
     return Text.assemble(f"  {padded(name, 13)}  ", (f"{number:>8}  ", "bold"), picture, (note, "bold green"))
 
 
-def _consists(a: Answer, width: int) -> Iterator[RenderableType]:
-    """Yield the largest parts of the step on one line, as many as fit."""
-    indent, line = " " * 17, ""
-    for name, share in a.parts:
-        whole = " " + tr("in all") if name == "compute" and line and a.run_share is None else ""
-        longer = f"{line}{', ' if line else ''}{translated(one_line(name))} {percent(share)}{whole}"
-        if len(indent) + cell_len(longer) > width:
-            break
-        line = longer
-    if line:
-        yield Text(indent + line, "dim")
+def _consists(a: Answer) -> Iterator[RenderableType]:
+    """Yield the largest parts of the step."""
+    listed = []
+    for name, share in a.parts[:_MAX_PARTS]:
+        whole = " " + tr("in all") if name == "computing" and listed and a.run_share is None else ""
+        listed.append(f"{translated(one_line(name))} {percent(share)}{whole}")
+    if listed:
+        yield Padding(Text(", ".join(listed), "dim"), (0, 0, 0, 17))
 
 
 def _card(number: int, card: Card, a: Answer) -> RenderableType:
@@ -122,14 +124,11 @@ def _card(number: int, card: Card, a: Answer) -> RenderableType:
     if found is not None and a.now_ns > 0:
         saves.append(tr("predicted: ") if card.trial is not None else "", "dim")
         saves.append(f"{saving(found)} ", "green")
-        saves.append(bar(found.saves_ns / a.now_ns, _SAVING_CELLS) if found.is_promise else "", "green")
         after = behind(found, a.cards).lstrip(",， ")
         saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
     else:
         saves.append(unpredicted(p), "dim")
     parts.append(saves)
-    if card.more is not None:
-        parts.append(Text(one_line(said(card.more)), "dim"))
     if card.trial is not None:
         measured = one_line(measured_words(card.trial, alone=bool(found and found.behind)))
         parts.append(Text(measured, "bold green" if card.trial.interval[0] > 1 else "bold"))

@@ -54,10 +54,12 @@ def findings(
             yield Padding(Text(tr("What was checked"), "bold"), (1, 0, 0, 0))
         yield from _checked(d)
         return
-    yield Padding(Text(tr("Findings, the most valuable first"), "bold"), (1, 0, 0, 0))
-    if d.dominant is None:
-        yield Text("  " + tr("Little to gain: none of these holds the step back much."), style="green")
     a = answer(d)
+    if a.record_again is not None:
+        title = tr("Seen in this recording"), tr("share of it that each takes")
+    else:
+        title = tr("Findings"), tr("by what the step saves without each")
+    yield Padding(Text.assemble((title[0], "bold"), (f"  {title[1]}", "dim")), (1, 0, 0, 0))
     rows = finding_rows(d, a.each)
     of_cards = {card.finding for card in a.cards}  # their code is printed here
     shown = [row for row in rows if verbose or row.number <= _MAX_FINDINGS or row.number in of_cards]
@@ -97,7 +99,7 @@ class _Layout(NamedTuple):
 
 def _finding(row: FindingRow, d: Diagnosis, each: Mapping[str, Prediction], layout: _Layout) -> RenderableType:
     finding, width, verbose = row.finding, layout.width, layout.verbose
-    parts: list[RenderableType] = [_first_line(row, d), Text(one_line(finding.title))]
+    parts: list[RenderableType] = [_first_line(row), Text(one_line(finding.title))]
     if finding.where:
         parts.extend(_where(finding.where, width))
     shown = finding.evidence if verbose else finding.evidence[:1] if not finding.where else ()
@@ -105,7 +107,7 @@ def _finding(row: FindingRow, d: Diagnosis, each: Mapping[str, Prediction], layo
     if verbose:
         parts.extend(_example(example) for example in finding.examples)
     if row.fix is not None:
-        parts.extend(_fix(row.fix, _gained(row.fix, d, each), layout))
+        parts.extend(_fix(row.fix, tr("fix") if row.finding.worth_ns else tr("try"), _gained(row.fix, d, each), layout))
     if row.alternative is not None:
         best = row.alternative
         words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
@@ -142,21 +144,17 @@ def _example(example: Example) -> Text:
     return Text(f"{when}  {one_line(at)}", "dim")
 
 
-def _first_line(row: FindingRow, d: Diagnosis) -> Text:
-    finding, step_ns = row.finding, d.step_ns
-    share = percent(finding.share_of(step_ns)) if step_ns > 0 else ""
-    if finding.share is not None:
-        share = tr("{share} of the run", share=share)
-    lost = duration(finding.lost_ns) + (tr(" ({words})", words=share) if step_ns > 0 else "")
-    of = tr(" of the recording") if d.source.found_steps_by == "none" else tr(" of the step")
-    if finding.share is not None:
-        of = tr(" per step")
+def _first_line(row: FindingRow) -> Text:
+    """Return the rule, what the step saves without it, and what it takes if that is another time."""
     return Text.assemble(
-        (finding.rule, "bold"),
+        (row.finding.rule, "bold"),
         "  ",
-        *([(lost, "bold red"), (of, "dim")] if finding.lost_ns else []),
-        (said(row.without), "dim"),
-        (f", {confidence(finding.confidence)}" if finding.confidence != "high" else "", _CONFIDENCE_STYLES["medium"]),
+        (said(row.saves), "bold red" if row.finding.worth_ns else "dim"),
+        (f": {said(row.cost)}" if row.cost is not None else "", "dim"),
+        (
+            f", {confidence(row.finding.confidence)}" if row.finding.confidence != "high" else "",
+            _CONFIDENCE_STYLES["medium"],
+        ),
     )
 
 
@@ -170,10 +168,8 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
         yield Text(f"    {middle(one_line(first.code), width - 12)}")
 
 
-def _fix(fix: Prescription, gained: str, layout: _Layout) -> Iterator[RenderableType]:
-    yield Text.assemble(
-        (tr("fix") + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim")
-    )
+def _fix(fix: Prescription, name: str, gained: str, layout: _Layout) -> Iterator[RenderableType]:
+    yield Text.assemble((name + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim"))
     yield from _details(fix, layout, _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES)
 
 

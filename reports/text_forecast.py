@@ -29,7 +29,10 @@ def waterfall(waterfall: Waterfall, width: int) -> Iterator[RenderableType]:
     Where there is little room the bars are shorter, then left out, and names take several lines; numbers stay whole.
     """
     baseline = waterfall.forecasts[0].step_ns
-    rows = [(f"  {duration(f.step_ns)}", one_line(_name(f)), _range(f, baseline)) for f in waterfall.forecasts]
+    rows = [
+        (f"  {duration(f.step_ns) if f.is_narrow else '–'}", one_line(_name(f)), _range(f, baseline))
+        for f in waterfall.forecasts
+    ]
     taken = sum(max(map(cell_len, column)) for column in zip(*rows, strict=True)) + 3 * _GAP_CELLS
     cells = min(_BAR_CELLS, width - taken)
     has_bars = cells >= _MIN_BAR_CELLS
@@ -41,7 +44,9 @@ def waterfall(waterfall: Waterfall, width: int) -> Iterator[RenderableType]:
     grid.add_column(justify="right", no_wrap=True)
     for forecast, (step, name, span) in zip(waterfall.forecasts, rows, strict=True):
         share = forecast.step_ns / baseline if baseline else 0
-        picture = Text(bar(share, cells).ljust(cells), style="cyan" if forecast.ids else "red")
+        picture = Text(
+            (bar(share, cells) if forecast.is_narrow else "").ljust(cells), style="cyan" if forecast.ids else "red"
+        )
         grid.add_row(Text(step), *([picture] if has_bars else []), name, Text(span, style="dim"))
     yield grid
     yield Padding(Text(tr("then it is bound by {what}", what=one_line(waterfall.bound_by)), style="dim"), (0, 0, 0, 2))

@@ -18,7 +18,7 @@ from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_answer import padded
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
-from diagnose.text.plain_text import middle, one_line
+from diagnose.text.plain_text import one_line
 
 __all__ = ["causes", "host", "partition", "phases", "queue"]
 
@@ -26,15 +26,13 @@ _LABEL_WIDTH = 9  # width of the names at the left of the queue's rows
 _MAX_CAUSES = 6
 _BAR_CELLS = 10
 _JOINED = "\u00a0"  # keeps a legend's entry on one line
-_MIN_LABEL_WIDTH = 90  # of the report: in a narrower one the causes' labels do not fit beside their numbers
-_NUMBERS_WIDTH = 40  # of a line of causes: its letter, its share, its time, its bar and what stands between them
 _NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
 _PARTS = {
-    "compute": ("█", "green", "compute"),
-    "exposed_communication": ("▓", "cyan", "exposed communication"),
-    "exposed_copy": ("▒", "yellow", "exposed copies"),
+    "compute": ("█", "green", "computing"),
+    "exposed_communication": ("▓", "cyan", "communicating only"),
+    "exposed_copy": ("▒", "yellow", "copying only"),
     "idle": ("░", "red", "idle"),
 }
 
@@ -127,23 +125,18 @@ def phases(shares: Mapping[str, float]) -> RenderableType:
     return grid
 
 
-def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float, width: int) -> RenderableType:
-    """Return one line a cause: its letter in the picture, its share of the step, and a bar."""
+def causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float) -> RenderableType:
+    """Return one line a cause: its letter in the picture, its share of the step, a bar, and what it is in words."""
     keys = _keys(shares)
     rows = summed(dict(shares), _MAX_CAUSES)
     top = max((share for _, share in rows), default=0.0)
     grid = Table.grid(padding=(0, 2))
-    for justify in ("left", "left", "right", "right"):
+    for justify in ("left", "right", "right", "left"):
         grid.add_column(justify=justify, no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    longest = max((len(one_line(cause)) for cause, _ in rows), default=0)
-    room = width - longest - _NUMBERS_WIDTH if width >= _MIN_LABEL_WIDTH else 0
+    grid.add_column(overflow="fold")
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))
-        label = Text(middle(legends.get(cause, Legend()).label, room) if room > 0 else "", style="dim")
+        label = legends.get(cause, Legend()).label or translated(one_line(cause))
         picture = Text(bar(share / top, _BAR_CELLS).ljust(_BAR_CELLS), style=style)
-        grid.add_row(
-            Text(f"  {letter}", style), Text(one_line(cause)), percent(share), duration(share * step_ns), picture, label
-        )
+        grid.add_row(Text(f"  {letter}", style), percent(share), duration(share * step_ns), picture, label)
     return grid

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from diagnose.answer.tried import offered_chain, took_longer, trial_of
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Where
-from diagnose.model.forecast import Forecast
+from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
+from diagnose.model.forecast import MAX_RANGE, Forecast
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
-from diagnose.model.words import Words
-from diagnose.text.numbers import duration
 
-__all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions", "why_more"]
+__all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
 SAME = 0.01  # of the step: what differs by less reads as the same
-MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise, only a bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,8 @@ class Prediction:
     is_replayed: bool = False
     before_range_ns: tuple[float, float] | None = None  # of the step before, where earlier changes leave it open
     has_steps: bool = True  # else the whole recording stands for one
+    of_ns: float | None = None  # what a step without its finding saves, where the change clearly saves less or more
+    is_uncovered: bool = False  # after the changes before it there is more to save than now
 
     @property
     def saves_ns(self) -> float:
@@ -55,9 +55,14 @@ class Prediction:
         return self.is_replayed and most <= MAX_RANGE * least
 
     @property
+    def is_wide(self) -> bool:
+        """Return whether the step afterwards lies between ends that are no estimate."""
+        return self.high_ns > MAX_RANGE * self.low_ns
+
+    @property
     def is_narrow(self) -> bool:
-        """Return whether the step afterwards can be stated, and not only what it takes at least."""
-        return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
+        """Return whether the step afterwards can be stated, and not only between which ends it lies."""
+        return self.is_promise and not self.is_wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,6 @@ class Card:
     where: Where | None
     trial: Trial | None  # where it was measured alone
     rank: int | None = None  # the one that it is for: the others wait for it
-    more: Words | None = None  # why it saves more than its finding costs, if it does
 
 
 def predictions(d: Diagnosis) -> dict[str, Prediction]:
@@ -80,6 +84,7 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
     any other counts alone. What is below a hundredth of the step is no prediction.
     """
     alone = {p.id: p for p in reversed(d.prescriptions)}
+    worth = {f.rule: f.worth_ns for f in reversed(d.findings)}
     has_steps, least = d.source.found_steps_by != "none", MIN_GAIN_SHARE * d.step_ns
     found: dict[str, Prediction] = {}
     for before, after in pairwise(offered_chain(d)):
@@ -90,12 +95,25 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
             *ends, before.ids, enabled, is_replayed=True, before_range_ns=span, has_steps=has_steps
         )
     for name, p in alone.items():
-        if name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
+        is_worth = worth.get(p.rule, 1.0) > 0  # a change for what is no saving has none
+        if is_worth and name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
             middle = min(max(p.predicted_step_ns, low), high)
             replayed = p.basis == "replay"
             found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=replayed, has_steps=has_steps)
-    return {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
+    return {
+        name: _beside(p, worth.get(alone[name].rule, 0.0), d) if name in alone else p
+        for name, p in found.items()
+        if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
+    }
+
+
+def _beside(p: Prediction, worth_ns: float, d: Diagnosis) -> Prediction:
+    """Return a prediction with what explains that it differs from what the step saves without the finding."""
+    saves_ns = p.saves_ns if p.is_promise else p.range_ns[1]
+    if abs(saves_ns - worth_ns) < SAME * d.step_ns or not 0 < worth_ns < math.inf:
+        return p
+    return replace(p, is_uncovered=saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:
@@ -158,20 +176,4 @@ def _card(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Card:
     where = next((w for w in places if w.file), places[0] if places else None)
     of_late = p.rule == d.dominant and (d.dominant == LATE_RANKS or (d.job is not None and bool(d.job.late_ranks)))
     rank = late_rank(d) if of_late else None
-    more = None
-    if at is not None and prediction is not None and not prediction.behind and prediction.is_replayed:
-        more = why_more(d.findings[at], prediction.saves_ns, d)
-    return Card(p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), rank, more)
-
-
-def why_more(finding: Finding, saved_ns: float, d: Diagnosis) -> Words | None:
-    """Return why the step becomes shorter by more than a finding costs, None if it does not."""
-    if saved_ns < finding.lost_ns + SAME * d.step_ns:
-        return None
-    kernels_ns = finding.total_ns / d.steps if len(finding.tasks) and d.steps else 0.0
-    if kernels_ns >= saved_ns:
-        words = "more than it costs: its kernels take {kernels}, and the cost counts only what is sure to go"
-        return Words(words, {"kernels": duration(kernels_ns)})
-    if len(finding.tasks):
-        return Words("more than it costs, as the launches of its kernels go too")
-    return Words("more than it costs, as what it delays comes earlier too")
+    return Card(p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), rank)

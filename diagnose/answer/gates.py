@@ -41,10 +41,9 @@ def limit(d: Diagnosis) -> Words | None:
     if d.source.world_size > 1 and len(d.ranks) < 2:
         return Words("One of {num} ranks", {"num": d.source.world_size})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
-        share = 1 - d.step_ns / d.recorded_step_ns if d.recorded_step_ns > 0 else 0.0
-        return Words("Recording took {share} of the step", {"share": percent(share, 0)})
+        return Words("Uncertain, as the profiler took longer than the step")
     if d.recording_estimate >= MAX_ESTIMATE and d.verdict != "kernel-bound":
-        return Words("Recording took up to {share} of the step", {"share": percent(d.recording_estimate, 0)})
+        return Words("Uncertain, as the profiler may have taken {share}", {"share": percent(d.recording_estimate, 0)})
     return None
 
 
@@ -65,13 +64,13 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
         found += _off_trial(d)
     if d.cpu_wait >= MIN_CPU_WAIT:
         words = (
-            "The training thread waited for a core {share} of the time: with a CPU of its own, other things may cost "
-            "most. Measure on an idle machine, or with fewer threads."
+            "CPU overloaded: the training thread was ready but not running {share} of the time. Measure again on an "
+            "idle machine, or with fewer threads, before changing code."
         )
         found.append(Words(words, {"share": percent(d.cpu_wait, 0)}))
     if d.source.world_size > 1 and len(d.ranks) < 2:
         words = (
-            "Only 1 of {num} ranks: waiting for others cannot be told from transfer, and no possible step is shown. "
+            "Only 1 of {num} ranks: waiting for others cannot be told from transfer, so no predicted step is shown. "
             "Pass the traces of all ranks."
         )
         found.append(Words(words, {"num": d.source.world_size}))
@@ -82,23 +81,20 @@ def _of_recording(d: Diagnosis) -> list[Words]:
     """State what recording cost, if it was much: the numbers are without it as far as it is known."""
     is_stable = d.plain_steps is None or d.plain_steps.agree  # else the difference may be the machine's
     if d.profiler_overhead is not None and d.profiler_overhead >= (MIN_OVERHEAD if is_stable else MAX_OVERHEAD):
-        words = "Unprofiled step: {step}. The profiler added {added}, which is taken out of all numbers."
+        words = "Step time without the profiler: {step}. The {added} that recording added are taken out everywhere."
         if d.profiler_overhead >= MAX_OVERHEAD:
-            words = (
-                "Unprofiled step: {step}. The profiler added {added}, more than the step itself: what is left after "
-                "taking it out is uncertain, and no possible step is shown."
-            )
+            words = "Recording added {added} to a step of {step}. Savings are uncertain, so no predicted step is shown."
         added = max(d.recorded_step_ns - d.step_ns, 0.0)
         return [Words(words, {"step": duration(d.step_ns), "added": duration(added)})]
     if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound":
-        words = "Recording takes the host up to {share} of the step: what the host takes is less without it."
+        words = "Up to {share} of the step is the profiler's own CPU time: without it the CPU takes less."
         if d.recording_estimate >= MAX_ESTIMATE:
             words = (
-                "Recording takes the host up to {share} of the step: no possible step is shown. Record without stacks, "
-                "or with diagnose trace, which also times steps without the profiler."
+                "Up to {share} of the step is the profiler's own CPU time, so no predicted step is shown. Record "
+                "without stacks, or with diagnose trace, which also times steps without the profiler."
             )
         if d.source.found_steps_by == "none":
-            words = "Recording takes the host up to {share} of its time: what the host takes is less without it."
+            words = "Up to {share} of the CPU's time is the profiler's own: without it the CPU takes less."
         return [Words(words, {"share": percent(d.recording_estimate, 0)})]
     return []
 
@@ -127,8 +123,8 @@ def _off_trial(d: Diagnosis) -> list[Words]:
     if max(trial_ns, d.step_ns) <= (1 + MIN_OFF_TRIAL) * min(trial_ns, d.step_ns):
         return []
     words = (
-        "Trials without a change took {trial} a step, the recorded steps {step}: the machine or the recording made "
-        "the difference. What was measured counts; predicted times are of the recorded steps."
+        "Trials without a change took {trial} per step, the recorded steps {step}. Measured speed-ups are relative to "
+        "the trials; predicted times refer to the recorded steps."
     )
     return [Words(words, {"trial": duration(trial_ns), "step": duration(d.step_ns)})]
 
@@ -136,20 +132,16 @@ def _off_trial(d: Diagnosis) -> list[Words]:
 def _of_answer(d: Diagnosis) -> list[Words]:
     found, j = [], d.job
     if j is not None and d.dominant == LATE_RANKS and j.begins_late is not None and not j.late_ranks:
-        words = (
-            "Why rank {num} begins late lies before the {steps}: record more of every rank to see whether it recurs."
-        )
+        words = "The cause of rank {num}'s late start is outside the {steps}. Record more steps on all ranks."
         steps = Words("recorded step") if len(j.steps) == 1 else Count(len(j.steps), "recorded step")
         found.append(Words(words, {"num": late_rank(d), "steps": steps}))
     first = next((f for f in d.findings if f.rule == d.dominant), None)
     has_change = any(p.rule == d.dominant for p in d.prescriptions)
     if first is not None and not has_change and not any(w.file or w.library for w in first.where):
-        words = (
-            "The recording does not show which line it is. diagnose trace names it, or profile with with_stack=True."
-        )
+        words = "This recording has no line for it. Use diagnose trace, or profile with with_stack=True."
         found.append(Words(words))
     if first is not None and first.confidence == "low":
-        found.append(Words("Low confidence: the recording shows the cost, but hardly its cause."))
+        found.append(Words("Low confidence: the recording shows the time, but its cause is a guess."))
     return found
 
 

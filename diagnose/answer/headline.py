@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnose.model.diagnosis import Diagnosis, Finding
+from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, WORK
 from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, percent
@@ -20,8 +21,8 @@ __all__ = ["MAX_WORDS", "checked", "headline"]
 
 MAX_WORDS = 16  # what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
+SMALL = 1 - 1 / 1.1  # of the step: without as much it is less than a tenth faster, and no factor is shown
 MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
-SAME = 0.05  # of the step: a cost and a saving that differ by less are one number
 
 
 def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> Words:
@@ -44,7 +45,10 @@ def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> W
         values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
         return Words("The ranks wait for rank {num}, which begins its step {time} late", values)
     title, share = finding.title.strip().rstrip(".。"), _share(d, finding)
+    title = f"{title[:1].upper()}{title[1:]}"
     lead = Words("{limit}: {what}", {"limit": limit}) if limit is not None else None
+    if lead is None and share and finding.worth_ns < SMALL * d.step_ns and finding.share is None:
+        lead = Words("Small gains only: {what}")
     if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
         lead = _late(j)
     if lead is not None:
@@ -123,22 +127,20 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
 
 
 def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
-    """Return what the finding costs, in brackets, or if that clearly differs what a step without it saves.
+    """Return in brackets what the step saves without the finding, as in the list of findings; then in fewer words.
 
-    It is followed by the same in fewer words; nothing is returned of a finding without worth.
+    Nothing is returned of a finding without worth.
     """
     if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
         return ()
-    worth, cost = min(finding.worth_ns / d.step_ns, 1.0), finding.lost_ns / d.step_ns
-    words, short = "{share} of the step", "{share}"
+    share = min(finding.worth_ns / d.step_ns, 1.0) if finding.share is None else min(finding.share, 1.0)
+    words = "{share} of the step"
     if finding.share is not None:
         words = "{share} of the run"
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
-    if abs(worth - cost) > SAME:
-        cost, words, short = worth, "saves {share} of the step", "saves {share}"
-    value = {"share": percent(min(cost, 1.0))}
-    return Words(" ({words})", {"words": Words(words, value)}), Words(" ({words})", {"words": Words(short, value)})
+    value = {"share": percent(share)}
+    return Words(" ({words})", {"words": Words(words, value)}), Words(" ({share})", value)
 
 
 def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -> Words:
@@ -169,10 +171,12 @@ def checked(d: Diagnosis) -> Words | None:
         listed = ", ".join(f"{{{key}}} ({num})" for key, num in zip(each, d.unseen.values(), strict=True))
         lacking = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
         missing = Words("; {rules} lacked data, most of all {listed}", lacking)
-    found = Words("none matched 1 % of the step or more")
-    if d.findings and d.step_ns > 0:
-        most = max(d.findings, key=lambda f: f.lost_ns)
-        largest = {"share": percent(most.share_of(d.step_ns)), "rule": most.rule}
-        found = Words("the largest finding takes {share}: {rule}", largest)
+    found = Words("none found 1 % of the step that an edit is known to save")
+    if d.findings and d.step_ns > 0 and d.findings[0].worth_ns >= MIN_GAIN_SHARE * d.step_ns:
+        first = d.findings[0]
+        found = Words(
+            "the most that one would save is {share}: {rule}",
+            {"share": percent(first.worth_ns / d.step_ns), "rule": first.rule},
+        )
     values = {"rules": Count(len(d.checked), "rule"), "found": found, "missing": missing}
     return Words("{rules} checked, {found}{missing}.", values)

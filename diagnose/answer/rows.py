@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnose.answer.cards import SAME, Prediction, offered, why_more
+from diagnose.answer.cards import SAME, Prediction, offered
+from diagnose.answer.gates import record_again
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["FindingRow", "finding_rows"]
+
+MUCH = 0.1  # of what the step saves: a cost that differs by less needs no explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +27,22 @@ class FindingRow:
     alternative: Prescription | None  # the other way that saves most by itself
     refuted: tuple[Prescription, ...]  # changes that made the step longer when they were tried
     also: tuple[str, ...]  # ids of further changes
-    without: Words | None  # what a step without it saves, if that differs from what it costs
+    saves: Words  # what the step saves without it
+    cost: Words | None  # what it takes itself, if that is another time
 
 
 def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingRow, ...]:
-    """Return a row for each finding, in the order of the findings."""
+    """Return a row for each finding, in the order of the findings.
+
+    A recording that cannot carry an answer has neither savings nor changes, only what took its time.
+    """
+    again = record_again(d) is not None
     longer = took_longer(d)
     on_cards = {p.rule: p for p in reversed(offered(d, each))}
     rows = []
     for number, finding in enumerate(d.findings, 1):
-        mine = [p for p in d.prescriptions if p.rule == finding.rule]
-        also = [p for p in d.also_possible if p.rule == finding.rule]
+        mine = [p for p in d.prescriptions if p.rule == finding.rule and not again]
+        also = [p for p in d.also_possible if p.rule == finding.rule and not again]
         kept = [p for p in mine if p.id not in longer]
         fix = on_cards.get(finding.rule) or next(iter(kept), None)
         others = [p for p in kept if p is not fix and p.id in each and not each[p.id].behind]
@@ -46,24 +54,46 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
-                without=_without(finding, d),
+                saves=_takes(finding, d) if again else _saves(finding, d),
+                cost=None if again else _cost(finding, d),
             )
         )
     return tuple(rows)
 
 
-def _without(finding: Finding, d: Diagnosis) -> Words | None:
-    """Return what a step without the cause saves, if that differs from what it costs."""
-    relief, step_ns = finding.relief_ns, d.step_ns
-    if not finding.lost_ns and (relief is None or step_ns <= 0 or relief < SAME * step_ns):
-        return Words("costs no time by itself")
-    if relief is None or abs(relief - finding.lost_ns) < SAME * step_ns:
+def _takes(finding: Finding, d: Diagnosis) -> Words:
+    """Return what the finding takes of the recording."""
+    share = percent(min(finding.share_of(d.step_ns), 1.0)) if d.step_ns > 0 else "–"
+    return Words("{share} of the recording", {"share": share})
+
+
+def _saves(finding: Finding, d: Diagnosis) -> Words:
+    """Return what the step saves without the cause, ns and share: the number that findings are ordered by."""
+    if not finding.worth_ns:
+        return Words("no saving known")
+    time = duration(finding.worth_ns)
+    if d.step_ns <= 0:
+        return Words("{time}", {"time": time})
+    share = percent(min(finding.worth_ns / d.step_ns, 1.0) if finding.share is None else finding.share)
+    if finding.share is not None:
+        return Words("{time} per step ({share} of the run)", {"time": time, "share": share})
+    words = "{time} ({share} of the step)" if d.source.found_steps_by != "none" else "{time} ({share} of the recording)"
+    return Words(words, {"time": time, "share": share})
+
+
+def _cost(finding: Finding, d: Diagnosis) -> Words | None:
+    """Return what the finding itself takes, if that is not what the step saves without it."""
+    cost, worth = finding.lost_ns, finding.worth_ns
+    if finding.share is not None or abs(cost - worth) < max(SAME * d.step_ns, MUCH * worth, 1.0):
         return None
-    shorter = {"time": duration(relief)}
-    if not finding.lost_ns:
-        return Words("runs under the device's own work; without it the step is {time} shorter", shorter)
-    if relief < SAME * step_ns:
-        return Words("; without it other work takes as long")
-    if (more := why_more(finding, relief, d)) is not None:
-        return Words("; without it the step is {time} shorter, {more}", {**shorter, "more": more})
-    return Words("; without it the step is {time} shorter, as other work takes the rest", shorter)
+    values = {"cost": duration(cost), "rest": duration(abs(cost - worth))}
+    if not cost:
+        return Words("runs under the device's own work; without it later work starts sooner")
+    if not worth:
+        words = "takes {cost}"
+        if finding.relief_ns is not None and finding.relief_ns < SAME * d.step_ns:
+            words = "takes {cost}; without it other work takes as long"
+        return Words(words, values)
+    if worth < cost:
+        return Words("takes {cost}; without it other work fills {rest} of that", values)
+    return Words("takes {cost}; without it later work starts {rest} sooner", values)

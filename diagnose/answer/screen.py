@@ -28,10 +28,10 @@ MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
 
 _PILLS: Mapping[str, tuple[str, str, Tone]] = {
-    "cpu-bound": ("CPU-bound", "the host does not keep the GPU's queue filled", "bad"),
-    "gaps": ("GPU stalls", "the queue is filled, and still the GPU has idle intervals", "bad"),
-    "kernel-bound": ("GPU-bound", "the queue is full: the time is in the GPU's own work", "warn"),
-    "no-gpu": ("CPU only", "no device in this recording: everything is about the host", "info"),
+    "cpu-bound": ("CPU-bound", "the CPU launches work more slowly than the GPU runs it", "bad"),
+    "gaps": ("GPU stalls", "the CPU runs ahead of the GPU except for a few long gaps", "bad"),
+    "kernel-bound": ("GPU-bound", "the queue is full: the GPU's own work takes the time", "warn"),
+    "no-gpu": ("CPU only", "no GPU in this recording", "info"),
 }
 
 
@@ -53,12 +53,19 @@ class Answer:
     to_try: Words | None  # what no recording judges and a trial may
     try_command: str
     cautions: tuple[Words, ...]  # about the numbers above
+    is_limited: bool = False  # something keeps the recording from showing the step after changes
     is_measured: bool = False  # ``after`` was proven by running the script, not predicted
     parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
+    is_without_change: bool = False  # the finding that answers has no card
     refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
     each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
+
+    @property
+    def shows_savings(self) -> bool:
+        """Return whether the recording carries a prediction of what changes do together."""
+        return self.record_again is None and not self.is_limited
 
     @property
     def factor(self) -> tuple[float, float, float] | None:
@@ -84,7 +91,7 @@ def answer(d: Diagnosis) -> Answer:
     if measured is None and limited is not None:
         after = None
     pill, meaning, tone = _pill(d, is_known=why is None)
-    tried = _to_try(d) if why is None else None
+    tried = _to_try(d, each) if why is None else None
     return Answer(
         pill=Words(pill),
         meaning=Words(meaning),
@@ -100,10 +107,14 @@ def answer(d: Diagnosis) -> Answer:
         to_try=tried[0] if tried else None,
         try_command=tried[1] if tried else "",
         cautions=tuple(cautions(d, again=why is not None)),
+        is_limited=limited is not None,
         is_measured=measured is not None,
         parts=() if why is not None else _parts(d),
         view=None if why is not None else _view(d),
         run_share=None if why is not None else _run_share(d),
+        is_without_change=why is None
+        and d.dominant is not None
+        and all(c.prescription.rule != d.dominant for c in shown),
         refuted=took_longer(d),
         each=each,
     )
@@ -153,14 +164,18 @@ def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
 def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
     pill, meaning, tone = _PILLS[d.verdict]
     if "device records" in d.unseen:
-        pill, meaning = "No GPU records", "the GPU worked, and the recording holds none of it"
+        pill, meaning = "No GPU records", "the GPU worked, but the recording has none of it"
     p = d.partition
     if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
-        pill, meaning, tone = "Communication-bound", "collectives that no computation hides dominate the step", "bad"
+        pill, meaning, tone = (
+            "Communication-bound",
+            "collectives not overlapped with computation dominate the step",
+            "bad",
+        )
     if not is_known:
-        return pill, meaning, "warn"
+        return "No diagnosis", "the recording cannot carry one", "warn"
     if _run_share(d) is not None:
-        return "Run stalls", "the usual step is not what takes the run's time", "bad"
+        return "Run stalls", "most of the run's time is not in its usual steps", "bad"
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     legend = d.legends.get(d.dominant)
@@ -174,17 +189,24 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     is that of its kernels, by family.
     """
     p, busy, rare = d.partition, of_busy(d), _run_share(d) or 0.0
-    work = {} if p is None else {"compute": p.compute, "communication alone": p.exposed_communication}
+    work = {} if p is None else {"computing": p.compute, "communicating only": p.exposed_communication}
     if p is not None and d.dominant is None and (families := _families(d)):
-        del work["compute"]
+        del work["computing"]
         work = {**{name: share * p.compute for name, share in families.items()}, **work}
-    work |= {} if p is None else {"copies alone": p.exposed_copy}
+    work |= {} if p is None else {"copying only": p.exposed_copy}
     causes = d.idle_by_cause if p is not None else d.host_by_cause
-    usual = [*work.items(), *sorted(causes.items(), key=lambda item: -item[1])]
-    found = [] if busy is None else [busy]
-    found += [(d.dominant or "", rare)] if rare else []
+    named = [(_label(d, name), share) for name, share in causes.items()]
+    usual = [*work.items(), *sorted(named, key=lambda item: -item[1])]
+    found = [] if busy is None else [("kernels of finding 1", busy[1])]
+    found += [(_label(d, d.dominant or ""), rare)] if rare else []
     found += [(name, share * (1 - rare)) for name, share in usual]
     return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+
+
+def _label(d: Diagnosis, cause: str) -> str:
+    """Return what the time of a cause is, in words: a finding of the same name may save another time."""
+    legend = d.legends.get(cause)
+    return legend.label if legend is not None and legend.label else cause
 
 
 def _families(d: Diagnosis) -> dict[str, float]:
@@ -203,16 +225,16 @@ def _run_share(d: Diagnosis) -> float | None:
     return finding.share if finding is not None else None
 
 
-def _to_try(d: Diagnosis) -> tuple[Words, str] | None:
+def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] | None:
     """Return which changes only a trial shows the effect of, and its command; None if there are none, or all ran."""
-    ids = [name for name in d.to_try if not any(name in trial.ids for trial in d.trials)]
+    ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None
-    words = "Operators compute {share} of the step. Only a trial shows what {changes} would save:"
+    words = "Operators compute {share} of the step. Whether {changes} would help, only a trial shows:"
     share = d.host_by_cause.get(WORK, 0.0)
     if d.queue is not None:
         words, share = (
-            "The GPU is busy {share} of the step. Only a trial shows what {changes} would save:",
+            "The GPU is busy {share} of the step. Whether {changes} would help, only a trial shows:",
             d.queue.busy_share,
         )
     said = Words(words, {"share": percent(share, 0), "changes": ", ".join(ids)})

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from diagnose.model.frozen import NamedTuple
 
-__all__ = ["CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns"]
+__all__ = ["MAX_RANGE", "CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns"]
+
+MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise
 
 
 class PathSegment(NamedTuple):
@@ -34,6 +36,11 @@ class Forecast(NamedTuple):
     step_ns: float
     low_ns: float
     high_ns: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Return whether the step can be stated, and not only between what it lies."""
+        return self.high_ns <= MAX_RANGE * self.low_ns
 
 
 class Waterfall(NamedTuple):
