@@ -72,8 +72,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
         rows=finding_rows(d, first.each),
-        fixes=_by_rule(d.prescriptions),
-        also=_by_rule(d.also_possible),
+        fixes=_by_rule(d.prescriptions) if first.record_again is None else {},
+        also=_by_rule(d.also_possible) if first.record_again is None else {},
         how_tried=HOW_TRIED,
         by_hand=_by_hand(d),
         path_shares=_path_shares(d),
@@ -125,13 +125,16 @@ def _data(d: Diagnosis, markdown: str, timeline: Data | None, flames: Data | Non
 
 
 def _combinations(d: Diagnosis) -> Data | None:
-    """Return the predicted step of every combination of changes, by the bits of the changes in it; ms."""
+    """Return the step of every combination of changes, its least and most, by the bits of the changes in it; ms.
+
+    Of a wide range the step itself is None.
+    """
     w = d.waterfall
     if w is None or len(w.combinations) < 2:
         return None
     return {
         "now": d.step_ns / 1e6,
-        "steps": [[f.step_ns / 1e6, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
+        "steps": [[f.step_ns / 1e6 if f.is_narrow else None, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
     }
 
 
@@ -160,10 +163,10 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
     return [(name, legible(style.colour), style.label, d.phases[name]) for name, style in styles.items()]
 
 
-def _of_busy(d: Diagnosis) -> tuple[str, str, float] | None:
-    """Return what the finding that answers takes of the device's own work, as (rule, colour, share of the step)."""
-    found = of_busy(d)
-    return (found[0], legible(OF_BUSY), found[1]) if found is not None else None
+def _of_busy(d: Diagnosis) -> tuple[str, float] | None:
+    """Return what the finding that answers takes of the device's own work, as (colour, share of the step)."""
+    share = of_busy(d)
+    return (legible(OF_BUSY), share) if share is not None else None
 
 
 def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, float]]:
@@ -173,7 +176,7 @@ def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, f
     legend = d.legends.get(d.dominant, Legend())
     usual = tr("the usual steps")
     return [
-        (d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
+        (legend.label or d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
         (usual, legible(PHASES["training"].colour), usual, max(1 - share, 0.0)),
     ]
 

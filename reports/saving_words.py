@@ -28,15 +28,17 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
 def saving(p: Prediction) -> str:
     """Return what a change saves, and of which finding's time; of a wide range and without a replay the most."""
     saved_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    words = "saves {time} per step" if p.has_steps else "saves {time}"
-    if p.of_ns is not None:
-        words = (
-            "saves {time} of the {part}" if saved_ns < p.of_ns else "saves {time}: {part} here, {rest} in other work"
-        )
-    if not p.is_promise:
-        words = words.replace("saves", "saves up to", 1)
-    part = p.of_ns or saved_ns
-    return tr(words, time=duration(saved_ns), part=duration(part), rest=duration(abs(saved_ns - part)))
+    if p.of_ns is None and p.has_steps:
+        words, most = "saves {time} per step", "saves up to {time} per step"
+    elif p.of_ns is None:
+        words, most = "saves {time}", "saves up to {time}"
+    elif saved_ns < p.of_ns:
+        words, most = "saves {time} of the {part}", "saves up to {time} of the {part}"
+    else:
+        words = "saves {time}: {part} here, {rest} in other work"
+        most = "saves up to {time}: {part} here, {rest} in other work"
+    part, rest = duration(p.of_ns), duration(saved_ns - (p.of_ns or 0.0))
+    return tr(words if p.is_promise else most, time=duration(saved_ns), part=part, rest=rest)
 
 
 def unpredicted(p: Prescription) -> str:
@@ -62,10 +64,8 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     changes = enumeration([*named, *others])
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
-    more = len(p.behind) > 1
-    words = ", after {changes}"
+    if p.is_uncovered and len(p.behind) > 1:
+        return tr(", after {changes}, which uncover more of it", changes=changes)
     if p.is_uncovered:
-        words = (
-            ", after {changes}, which uncover more of it" if more else ", after {changes}, which uncovers more of it"
-        )
-    return tr(words, changes=changes)
+        return tr(", after {changes}, which uncovers more of it", changes=changes)
+    return tr(", after {changes}", changes=changes)

@@ -108,7 +108,7 @@ def _consists(a: Answer) -> Iterator[RenderableType]:
     listed = []
     for name, share in a.parts[:_MAX_PARTS]:
         whole = " " + tr("in all") if name == "computing" and listed and a.run_share is None else ""
-        listed.append(f"{translated(one_line(name))} {percent(share)}{whole}")
+        listed.append(f"{translated(one_line(name))} {percent(share)}{whole}".replace(" %", f"{NO_BREAK}%"))
     if listed:
         yield Padding(Text(", ".join(listed), "dim"), (0, 0, 0, 17))
 

@@ -109,11 +109,15 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
 
 
 def _beside(p: Prediction, worth_ns: float, d: Diagnosis) -> Prediction:
-    """Return a prediction with what explains that it differs from what the step saves without the finding."""
-    saves_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    if abs(saves_ns - worth_ns) < SAME * d.step_ns or not 0 < worth_ns < math.inf:
+    """Return a prediction with what explains that it differs from what the step saves without the finding.
+
+    Of a wide range its upper end has to be less, and its middle more.
+    """
+    same_ns, most_ns = SAME * d.step_ns, p.saves_ns if p.is_promise else p.range_ns[1]
+    is_more, is_less = p.saves_ns >= worth_ns + same_ns, most_ns <= worth_ns - same_ns
+    if not 0 < worth_ns < math.inf or not (is_more or is_less):
         return p
-    return replace(p, is_uncovered=saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
+    return replace(p, is_uncovered=is_more) if p.behind else replace(p, of_ns=worth_ns)
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:

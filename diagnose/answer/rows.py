@@ -27,7 +27,8 @@ class FindingRow:
     alternative: Prescription | None  # the other way that saves most by itself
     refuted: tuple[Prescription, ...]  # changes that made the step longer when they were tried
     also: tuple[str, ...]  # ids of further changes
-    saves: Words  # what the step saves without it
+    saves: Words  # what the step saves without it; of a recording that carries no answer what it takes
+    share: float  # the same of the step, of the run or of the recording
     cost: Words | None  # what it takes itself, if that is another time
 
 
@@ -38,7 +39,7 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
     """
     again = record_again(d) is not None
     longer = took_longer(d)
-    on_cards = {p.rule: p for p in reversed(offered(d, each))}
+    on_cards = {} if again else {p.rule: p for p in reversed(offered(d, each))}
     rows = []
     for number, finding in enumerate(d.findings, 1):
         mine = [p for p in d.prescriptions if p.rule == finding.rule and not again]
@@ -55,15 +56,23 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
                 saves=_takes(finding, d) if again else _saves(finding, d),
+                share=_share(finding, finding.lost_ns if again else finding.worth_ns, d),
                 cost=None if again else _cost(finding, d),
             )
         )
     return tuple(rows)
 
 
+def _share(finding: Finding, ns: float, d: Diagnosis) -> float:
+    """Return a time as a share of the step; where the finding rests on all steps of the run as its share of that."""
+    if finding.share is not None:
+        return min(finding.share, 1.0) if ns else 0.0
+    return min(ns / d.step_ns, 1.0) if d.step_ns > 0 else 0.0
+
+
 def _takes(finding: Finding, d: Diagnosis) -> Words:
     """Return what the finding takes of the recording."""
-    share = percent(min(finding.share_of(d.step_ns), 1.0)) if d.step_ns > 0 else "–"
+    share = percent(_share(finding, finding.lost_ns, d)) if d.step_ns > 0 else "–"
     return Words("{share} of the recording", {"share": share})
 
 
@@ -74,7 +83,7 @@ def _saves(finding: Finding, d: Diagnosis) -> Words:
     time = duration(finding.worth_ns)
     if d.step_ns <= 0:
         return Words("{time}", {"time": time})
-    share = percent(min(finding.worth_ns / d.step_ns, 1.0) if finding.share is None else finding.share)
+    share = percent(_share(finding, finding.worth_ns, d))
     if finding.share is not None:
         return Words("{time} per step ({share} of the run)", {"time": time, "share": share})
     words = "{time} ({share} of the step)" if d.source.found_steps_by != "none" else "{time} ({share} of the recording)"

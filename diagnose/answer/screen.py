@@ -32,6 +32,9 @@ _PILLS: Mapping[str, tuple[str, str, Tone]] = {
     "gaps": ("GPU stalls", "the CPU runs ahead of the GPU except for a few long gaps", "bad"),
     "kernel-bound": ("GPU-bound", "the queue is full: the GPU's own work takes the time", "warn"),
     "no-gpu": ("CPU only", "no GPU in this recording", "info"),
+    "communication": ("Communication-bound", "collectives not overlapped with computation dominate the step", "bad"),
+    "run": ("Run stalls", "most of the run's time is not in its usual steps", "bad"),
+    "unknown": ("No diagnosis", "the recording cannot carry one", "warn"),
 }
 
 
@@ -132,13 +135,13 @@ def with_words(d: Diagnosis) -> Diagnosis:
     return replace(d, headline=english(a.headline), summary=tuple(lines))
 
 
-def of_busy(d: Diagnosis) -> tuple[str, float] | None:
-    """Return what the finding that answers takes of the device's own work: its rule and its share of the step."""
+def of_busy(d: Diagnosis) -> float | None:
+    """Return what the finding that answers takes of the device's own work, as a share of the step."""
     found = _answering(d)
     if found is None or d.partition is None or not len(found.tasks) or found.rule in d.idle_by_cause:
         return None
     share = found.share_of(d.step_ns) if d.step_ns > 0 else 0.0
-    return (found.rule, share) if 0 < share <= d.partition.compute else None
+    return share if 0 < share <= d.partition.compute else None
 
 
 def shown_rank(d: Diagnosis) -> int | None:
@@ -162,20 +165,14 @@ def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
 
 
 def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
+    if not is_known:
+        return _PILLS["unknown"]
+    if _run_share(d) is not None:
+        return _PILLS["run"]
     pill, meaning, tone = _PILLS[d.verdict]
-    if "device records" in d.unseen:
-        pill, meaning = "No GPU records", "the GPU worked, but the recording has none of it"
     p = d.partition
     if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
-        pill, meaning, tone = (
-            "Communication-bound",
-            "collectives not overlapped with computation dominate the step",
-            "bad",
-        )
-    if not is_known:
-        return "No diagnosis", "the recording cannot carry one", "warn"
-    if _run_share(d) is not None:
-        return "Run stalls", "most of the run's time is not in its usual steps", "bad"
+        pill, meaning, tone = _PILLS["communication"]
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     legend = d.legends.get(d.dominant)
@@ -197,7 +194,7 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     causes = d.idle_by_cause if p is not None else d.host_by_cause
     named = [(_label(d, name), share) for name, share in causes.items()]
     usual = [*work.items(), *sorted(named, key=lambda item: -item[1])]
-    found = [] if busy is None else [("kernels of finding 1", busy[1])]
+    found = [] if busy is None else [("kernels of finding 1", busy)]
     found += [(_label(d, d.dominant or ""), rare)] if rare else []
     found += [(name, share * (1 - rare)) for name, share in usual]
     return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
