@@ -105,7 +105,7 @@ def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Te
 
 def _consists(a: Answer) -> Iterator[RenderableType]:
     """Yield the largest parts of the step."""
-    listed = []
+    listed: list[str] = []
     for name, share in a.parts[:_MAX_PARTS]:
         whole = " " + tr("in all") if name == "computing" and listed and a.run_share is None else ""
         listed.append(f"{translated(one_line(name))} {percent(share)}{whole}".replace(" %", f"{NO_BREAK}%"))
