@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.answer.cards import Card, Prediction
+from diagnose.answer.cards import Card, Prediction, gains_nothing
 from diagnose.model.diagnosis import Prescription
-from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
 
@@ -16,9 +15,7 @@ __all__ = ["behind", "gain", "saving", "unpredicted"]
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
     if p.id not in each:
-        after_ns = p.predicted_step_ns if p.basis == "replay" else None
-        is_hidden = after_ns is not None and p.saves_ns[1] < MIN_GAIN_SHARE * after_ns
-        return tr("no gain on its own: other work is the bottleneck") if is_hidden else ""
+        return tr("no gain on its own: other work is the bottleneck") if gains_nothing(p) else ""
     found = each[p.id]
     least, most = map(duration, found.range_ns)
     words = saving(found)

@@ -49,9 +49,9 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
         yield from _bars(a, width)
         if a.view is not None:
             yield Text(f"  {said(a.view)}", "dim")
-        if a.is_without_change:
-            words = "No change is known for it. For other findings:" if a.cards else "No change is known for it."
-            yield Padding(Text(tr(words), "yellow"), (1, 0, 0, 2))
+        if a.no_change is not None:
+            other = f" {tr('For other findings:')}" if a.cards else ""
+            yield Padding(Text(f"{said(a.no_change)}{other}", "yellow"), (1, 0, 0, 2))
         for number, card in enumerate(a.cards, 1):
             yield _card(number, card, a)
     if a.checked is not None:

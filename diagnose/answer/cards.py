@@ -14,7 +14,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
 
-__all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
+__all__ = ["SAME", "Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
 SAME = 0.01  # of the step: what differs by less reads as the same
@@ -151,6 +151,13 @@ def offered(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescription]:
 def _is_shown_unpredicted(d: Diagnosis, p: Prescription, each: Mapping[str, Prediction]) -> bool:
     """Return whether nothing is predicted of a change, rather than that it saves nothing."""
     return p.id in each or p.predicted_step_ns is None or late_rank(d) is not None
+
+
+def gains_nothing(p: Prescription) -> bool:
+    """Return whether a replay of the change shows that it saves less than a hundredth of the step."""
+    return (
+        p.basis == "replay" and p.predicted_step_ns is not None and p.saves_ns[1] < MIN_GAIN_SHARE * p.predicted_step_ns
+    )
 
 
 def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | None, int]:
