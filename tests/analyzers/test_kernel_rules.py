@@ -18,7 +18,7 @@ def lost(recorded, name):
 @pytest.mark.parametrize(
     ("name", "dominant"),
     [
-        ("tlut_add_mi300", None),
+        ("tlut_add_mi300", "unfused-elementwise"),
         ("tlut_sdpa_long_mi300", None),
         ("tl_qwen05b_h100", "unfused-elementwise"),
     ],
