@@ -62,7 +62,8 @@ def build(t: Tables) -> Graph:
     slack = nodes.start[dst] - nodes.end[src]
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
     guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM)
-    guaranteed |= (kind == Edge.WAIT) & (slack >= -MARGIN_NS - late_by(t))
+    own = (nodes.row[src] >= 0) & (t.trace.events.cause[nodes.row[src]] == nodes.row[dst])
+    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - late_by(t)))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
