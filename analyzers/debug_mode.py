@@ -24,10 +24,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.analyzers.common.places import place_of_call
+from diagnose.model.diagnosis import Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
-from diagnose.model.records import CallRecord, as_facts
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
@@ -61,20 +62,11 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time under the setting."""
     setting = _setting(t) or _LAUNCH_BLOCKING  # whose idle time has been claimed, if there is any
-    call = _turned_on(t) if setting is _ANOMALY_DETECTION else None
+    info = t.capture.info
+    call = info.flags.anomaly if info is not None and setting is _ANOMALY_DETECTION else None
     facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(call) if call is not None else None}
     found = idle_finding(t, IdleRule(META.id, setting.title, evidence=setting.evidence, facts=facts))
-    if call is None:
-        return found
-    line = call.begin[0]
-    place = Where(call.file, line, code=call.lines[line - call.first].strip())
-    return [replace(finding, where=(place, *finding.where)) for finding in found]
-
-
-def _turned_on(t: Tables) -> CallRecord | None:
-    """Return the script's call that turned anomaly detection on, None where the capture has none, or not its lines."""
-    call = t.capture.info.flags.anomaly if t.capture.info is not None else None
-    return call if call is not None and call.first <= call.begin[0] < call.first + len(call.lines) else None
+    return [replace(finding, where=(*place_of_call(call), *finding.where)) for finding in found]
 
 
 @dataclass(frozen=True, slots=True)

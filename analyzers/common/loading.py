@@ -38,6 +38,7 @@ MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that l
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
 MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
+MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs: workers that are started again make most of them
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
 _FETCH = lazy_pattern(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
@@ -62,6 +63,8 @@ def loading_facts(t: Tables) -> Facts:
         enough, share = int(seen.sum()) >= MIN_SAMPLES, int(waiting.sum()) / max(1, int(seen.sum()))
     else:
         enough, share = True, None if known.workers_busy is None else 1 - known.workers_busy
+    first_share = _first_batch_share(lengths, known.num_batches)
+    starts = bool(known.num_workers) and not known.persistent_workers and (first_share or 0.0) >= MIN_FIRST_SHARE
     keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY
     return {
         **as_facts(known),
@@ -69,7 +72,8 @@ def loading_facts(t: Tables) -> Facts:
         "num_workers": 0 if known.num_workers is None and single else known.num_workers,
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
-        "first_batch_share": _first_batch_share(lengths, known.num_batches),
+        "first_batch_share": first_share,
+        "starts_with_epochs": starts,  # a batch that workers have ready meanwhile is taken at once
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
@@ -239,6 +243,9 @@ def loading_evidence(facts: Facts) -> list[str]:
         if slow["first"] < slow["last"]:
             lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
+    first = facts.get("first_batch_share")
+    if facts.get("starts_with_epochs") and isinstance(first, float):
+        spends += f" {percent(first, 0)} of the waits are for the first batch of an epoch, which starts the workers."
     restart = facts.get("restart_share")
     if isinstance(restart, float):
         spends += f" Each call draws the order of all samples again, which takes {percent(restart, 0)} of it."
