@@ -6,6 +6,8 @@ and the rest of the step stays nearly as it was.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from diagnose.model.frozen import NamedTuple
@@ -18,6 +20,7 @@ __all__ = ["GrowingSteps", "growing_steps"]
 
 NEAREST = 16  # steps, whose median is the level there
 MAX_REST_GROWTH = 0.5  # of the whole step's growth: more of it elsewhere is a machine that slows everything
+MIN_DEVIATIONS = 3.0  # of the samples there: that many more than a machine that slows everything would show
 
 
 class GrowingSteps(NamedTuple):
@@ -44,7 +47,7 @@ def growing_steps(t: Tables) -> GrowingSteps | None:
         return None
     half = len(rows) // 2
     place = place_of(run, t.capture, rows[half:], rows[:half])
-    if not place.path or (1 - place.share) > MAX_REST_GROWTH * (1 - place.usual_share):
+    if not place.path or not _is_elsewhere_equal(place):
         return None
     mean = float(times.mean())
     first, last = (float(np.median(part)) for part in (times[:NEAREST], times[-NEAREST:]))
@@ -53,3 +56,14 @@ def growing_steps(t: Tables) -> GrowingSteps | None:
     lost = max(mean - first, 0.0)
     unrecorded = max(mean - float(np.median(times[nearest])), 0.0)
     return GrowingSteps(len(rows), first, last, lost, unrecorded, lost / mean, place)
+
+
+def _is_elsewhere_equal(place: Shared) -> bool:
+    """Return whether the place has more of what steps take longer than of the step, and the rest hardly grows.
+
+    Where it has nearly all of the step, samples cannot show that.
+    """
+    if (1 - place.share) > MAX_REST_GROWTH * (1 - place.usual_share):
+        return False
+    deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
+    return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

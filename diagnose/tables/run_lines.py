@@ -32,6 +32,8 @@ class Shared(NamedTuple):
     share: float = 0.0  # of the samples, at the line and in what it calls; or in the function
     in_function: bool = False  # the samples counted are those of the line's function, of which it has most
     usual_share: float = 0.0  # of the samples of usual steps, there
+    num_samples: int = 0  # of long steps
+    num_more: float = 0.0  # of these, what they take longer
 
 
 def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared:
@@ -83,7 +85,8 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     path = next(path for path in paths if line in path)
     named = _function_of(line) if in_function else line
     share = min(1.0, more[named] / whole)
-    return Shared(path[path.index(line) :], share, in_function, _share_at(named, paths, usual_counts))
+    usual_there = _share_at(named, paths, usual_counts)
+    return Shared(path[path.index(line) :], share, in_function, usual_there, int(in_long.sum()), whole)
 
 
 def _share_at(place: _Place, paths: Sequence[tuple[_Place, ...]], counts: Ints) -> float:
