@@ -192,12 +192,14 @@ def _first_batch_share(t: Tables, lengths: Ints, num_batches: int | None) -> flo
     """Return the share of the waits that epochs' first batches have; None where too few epochs were watched.
 
     All steps of the run show it, recorded or not, where a step takes one batch. In a recording an epoch is its batches,
-    and the call that finds no more.
+    with or without the call that finds no more.
     """
     if not num_batches or num_batches < MIN_BATCHES:
         return None
-    of_run = _share_of_first(t.capture.run.phase("loading"), num_batches) if t.capture.run is not None else None
-    return _share_of_first(lengths, num_batches + 1) if of_run is None else of_run
+    of_run = [t.capture.run.phase("loading")] if t.capture.run is not None else []
+    watched = [*((waits, num_batches) for waits in of_run), (lengths, num_batches), (lengths, num_batches + 1)]
+    found = (_share_of_first(waits, period) for waits, period in watched)
+    return next((share for share in found if share is not None), None)
 
 
 def _share_of_first(waits: Ints, period: int) -> float | None:
