@@ -198,6 +198,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     shares_out: bool | None = None  # a method of it asks for get_worker_info
     sampler: str | None = None
     collate_fn: str | None = None
+    batches_by: tuple[str, Count, Count, str] | None = None  # what makes them: file, first and last line, function
     num_batches: Count | None = None
     comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
     batches_seen: Count | None = None
@@ -255,9 +256,7 @@ class RepeatRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     module: str  # its class
     began_ns: tuple[Time, ...]  # parallel, in time order
     ended_ns: tuple[Time, ...]
-    places: tuple[
-        tuple[str, Count, str], ...
-    ] = ()  # the user's lines that call it, "" of the first: file, line, function
+    places: tuple[tuple[str, Count, str], ...] = ()  # the user's lines that call it, "" of the first: file, line, function
 
 
 class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from diagnose.capture.process.process import busy_share
+from diagnose.capture.record.batch_makers import batch_maker
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.drawn_batches import DrawnBatches
 from diagnose.capture.record.epochs import comes_again
@@ -224,6 +225,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described["shares_out"] = _names(type(dataset), "get_worker_info")
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
+    described["batches_by"] = batch_maker(loader, dataset)
     try:
         described["num_batches"] = len(loader)
     except (TypeError, NotImplementedError):  # streams have no length
