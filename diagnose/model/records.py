@@ -256,7 +256,7 @@ class RepeatRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     module: str  # its class
     began_ns: tuple[Time, ...]  # parallel, in time order
     ended_ns: tuple[Time, ...]
-    places: tuple[tuple[str, Count, str], ...] = ()  # the user's lines that call it, "" of the first: file, line, function
+    places: tuple[tuple[str, Count, str], ...] = ()  # user's lines that call it, "" of the first: file, line, function
 
 
 class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
