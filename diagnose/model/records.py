@@ -156,12 +156,13 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A test of membership in a list; ``made``: what builds it, where a set can stand there in its place."""
+    """A test in a list, or an index into a deque; ``made``: what builds a list, where a set can stand in its place."""
 
     line: Count
     last: Count
     name: str
     built: Count  # line
+    indexed: bool = False  # a deque
     made: CallRecord | None = None
 
 
