@@ -6,6 +6,7 @@ Fields may be missing and unknown ones are ignored; a value of another type or o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -162,7 +163,7 @@ class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last: Count
     name: str
     built: Count  # line
-    indexed: bool = False  # a deque
+    indexed: bool = False
     made: CallRecord | None = None
 
 
@@ -318,10 +319,8 @@ def fitting(kind: type[_Record], values: Mapping[str, object]) -> _Record:
     known: dict[str, object] = {}
     for field in msgspec.structs.fields(kind):
         if field.encode_name in values:
-            try:
+            with suppress(msgspec.ValidationError):
                 known[field.name] = msgspec.convert(values[field.encode_name], field.type)
-            except msgspec.ValidationError:
-                continue
     return kind(**known)
 
 

@@ -12,8 +12,8 @@ GROWING = [10 + 0.2 * i for i in range(STEPS)]  # 10 ms to 25.8 ms
 
 @pytest.fixture
 def ran(recording, run_steps):
-    def make(took, copies, *, devices=(), recorded=4, **known):
-        """Return a run whose step ``i`` is ``copies(i)`` ms in the copy and the rest in the model, sampled each ms."""
+    def make(took, copies, *, devices=(), recorded=4, every=0.5, **known):
+        """Return a run with ``copies(i)`` ms of step ``i`` in the copy, and the rest in the model, sampled every ``every`` ms."""
         r = recording(devices=devices)
         r.step(1, 0, 10_000)
         r.op("aten::mm", 0, 10_000)
@@ -22,7 +22,8 @@ def ran(recording, run_steps):
         start, sampled = 0.0, []
         for i, ms in enumerate(took):
             sampled += [
-                (start + at, (COPY if at < copies(i) else MODEL, LOOP)) for at in np.arange(0.5, ms, 1.0).tolist()
+                (start + at, (COPY if at < copies(i) else MODEL, LOOP))
+                for at in np.arange(every / 2, ms, every).tolist()
             ]
             start += ms
         state = [0] * 10 + [3] + [1] * recorded + [3] + [0] * (STEPS - recorded - 12)
@@ -66,12 +67,18 @@ def test_what_steps_grow_by_after_the_recording_is_no_part_of_what_the_recorded_
     assert (d.dominant, d.step_ns) == ("growing-steps", pytest.approx(mean))
 
 
+def spell(i):
+    return 8.0 * (40 <= i < 60)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"copies": lambda i: 0.2 * GROWING[i]},  # the machine slows everything
+        {"copies": lambda i: 5 + 0.15 * i},  # and this place a little more
+        {"every": 8.0},  # so few samples may lie there by chance
         {"took": [10.0] * STEPS, "copies": lambda i: 0.05 * i},  # steps are equal
-        {"took": [10 + 5 * (i >= 40) - 4 * (i >= 60) for i in range(STEPS)]},  # longer for a while
+        {"took": [10 + spell(i) for i in range(STEPS)], "copies": lambda i: 2 + spell(i)},  # longer for a while
         {"devices": (0,)},
         {"rank": 0, "world_size": 2},
     ],
