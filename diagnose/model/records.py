@@ -41,9 +41,8 @@ __all__ = [
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits
 MAX_MS = 1e12  # thirty years
-
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
-Time: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]  # wall clock, unix ns
+Time: TypeAlias = Count  # wall clock, unix ns
 Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]  # of a time; above 1 where several cores took it
@@ -269,6 +268,7 @@ class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ended_ns: tuple[Time, ...]
     positions: tuple[Count, ...]  # columns of the input
     used: tuple[Count, ...]  # of them, before those that hold one number in every row
+    lengths: tuple[Count, ...] = ()  # different ones of rows, without the number that they end in
 
 
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

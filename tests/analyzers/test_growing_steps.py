@@ -13,7 +13,7 @@ GROWING = [10 + 0.2 * i for i in range(STEPS)]  # 10 ms to 25.8 ms
 @pytest.fixture
 def ran(recording, run_steps):
     def make(took, copies, *, devices=(), recorded=4, every=0.5, **known):
-        """Return a run with ``copies(i)`` ms of step ``i`` in the copy, and the rest in the model, sampled every ``every`` ms."""
+        """Return a run with ``copies(i)`` ms of step ``i`` in the copy, the rest in the model, and samples of it."""
         r = recording(devices=devices)
         r.step(1, 0, 10_000)
         r.op("aten::mm", 0, 10_000)

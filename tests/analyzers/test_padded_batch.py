@@ -13,7 +13,7 @@ EPOCH_US = 1_700_000_000_000_000
 BY = ["train.py", 28, 36, "collate"]
 
 
-def padded(recording, *, used=(30, 50), positions=(100, 100), devices=(), **known):
+def padded(recording, *, used=(30, 50), positions=(100, 100), devices=(), lengths=(), **known):
     """Return two steps of 1000 µs; in each one call of 200 µs, and a function of its backward pass of 300."""
     r = recording(devices=devices) if devices == () else recording()
     begins = []
@@ -29,7 +29,16 @@ def padded(recording, *, used=(30, 50), positions=(100, 100), devices=(), **know
         begins.append(1000 * (EPOCH_US + at + 50))
     ends = [begin + 300_000 for begin in begins]
     r.with_info(
-        padding=[{"module": "Bert", "began_ns": begins, "ended_ns": ends, "positions": positions, "used": used}],
+        padding=[
+            {
+                "module": "Bert",
+                "began_ns": begins,
+                "ended_ns": ends,
+                "positions": positions,
+                "used": used,
+                "lengths": lengths,
+            }
+        ],
         **known,
     )
     capture = r.capture(attribution=r)
@@ -72,3 +81,9 @@ def test_what_makes_the_batches_is_named_first(recording, devices):
     (finding,) = padded_batch.find(padded(recording, devices=devices, loader={"batches_by": BY}))
     place = finding.where[0]
     assert (place.file, place.line, place.last_line, place.function) == ("train.py", 28, 36, "collate")
+
+
+def test_rows_of_different_lengths_show_it_where_all_batches_are_as_long(recording):
+    (finding,) = padded_batch.find(padded(recording, used=(40, 40), lengths=(1, 3)))
+    assert finding.lost_ns == 300_000
+    assert padded_batch.find(padded(recording, used=(40, 40), lengths=(1, 1))) == []
