@@ -154,7 +154,9 @@ def _is_long_deque(built: ast.expr) -> bool:
         return False
     name = built.func.attr if isinstance(built.func, ast.Attribute) else getattr(built.func, "id", "")
     lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
-    short = (isinstance(each, ast.Constant) and each.value and each.value < MIN_INDEXED for each in lengths)
+    short = (
+        isinstance(each, ast.Constant) and isinstance(each.value, int) and each.value < MIN_INDEXED for each in lengths
+    )
     return name == "deque" and not any(short)
 
 
