@@ -85,6 +85,7 @@ def _flags(session: Session) -> FlagsRecord:
         **session.process_flags,
         "ddp": fitting(DdpRecord, session.script_config.ddp),
         "autocast": fitting(AutocastRecord, session.script_config.autocast),
+        "anomaly": session.script_config.anomaly,
         "spans_ns": measured.spans,
         "light_mb": round(measured.mb.get("light", 0.0), 3),
     }
