@@ -15,26 +15,33 @@ __all__ = ["behind", "gain", "saving", "unpredicted"]
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
     if p.id not in each:
-        is_hidden = p.basis == "replay" and p.predicted_step_ns is not None
-        return tr("no gain on its own: other work is the bottleneck") if is_hidden else ""
+        return tr("no saving predicted") if p.basis == "replay" and p.predicted_step_ns is not None else ""
     found = each[p.id]
     least, most = map(duration, found.range_ns)
-    words = saving(found)
-    if found.is_promise and least != most:
+    has_range = found.is_promise and least != most
+    words = saving(found, is_alone=not has_range)
+    if has_range:
         words += tr(" ({words})", words=tr("{low} to {high}", low=least, high=most))
     return f"{words}{behind(found)}"
 
 
-def saving(p: Prediction) -> str:
-    """Return what a change saves, and of which finding's time; of a wide range and without a replay the most."""
+def saving(p: Prediction, *, is_alone: bool = True) -> str:
+    """Return what a change saves, and of which finding's time; without a narrow range the most.
+
+    Args:
+        p: the prediction.
+        is_alone: whether no range follows, which may reach beyond the finding's time.
+    """
     saved_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    words = "saves {time} per step" if p.has_steps else "saves {time}"
-    if p.of_ns is not None:
-        words = (
-            "saves {time} of the {part}" if saved_ns < p.of_ns else "saves {time}: {part} here, {rest} in other work"
-        )
-    if not p.is_promise:
-        words = words.replace("saves", "saves up to", 1)
+    words = "saves {time} per step" if p.is_promise else "saves up to {time} per step"
+    if not p.has_steps:
+        words = "saves {time}" if p.is_promise else "saves up to {time}"
+    if p.of_ns is not None and saved_ns > p.of_ns:
+        words = "saves {time}: {part} here, {rest} in other work"
+        if not p.is_promise:
+            words = "saves up to {time}: {part} here, {rest} in other work"
+    elif p.of_ns is not None and is_alone:
+        words = "saves {time} of the {part}" if p.is_promise else "saves up to {time} of the {part}"
     part = p.of_ns or saved_ns
     return tr(words, time=duration(saved_ns), part=duration(part), rest=duration(abs(saved_ns - part)))
 
@@ -62,10 +69,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     changes = enumeration([*named, *others])
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
-    more = len(p.behind) > 1
-    words = ", after {changes}"
-    if p.is_uncovered:
-        words = (
-            ", after {changes}, which uncover more of it" if more else ", after {changes}, which uncovers more of it"
-        )
+    words = ", after {changes} (partly hidden until then)" if p.is_uncovered else ", after {changes}"
     return tr(words, changes=changes)
