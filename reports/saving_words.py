@@ -26,24 +26,24 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
 
 
 def saving(p: Prediction, *, is_alone: bool = True) -> str:
-    """Return what a change saves, and of which finding's time; without a narrow range the most.
+    """Return what a change saves, and of which finding's time; of a wide range its ends, or the most.
 
     Args:
         p: the prediction.
         is_alone: whether no range follows, which may reach beyond the finding's time.
     """
-    saved_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    words = "saves {time} per step" if p.is_promise else "saves up to {time} per step"
-    if not p.has_steps:
-        words = "saves {time}" if p.is_promise else "saves up to {time}"
-    if p.of_ns is not None and saved_ns > p.of_ns:
+    least, most = map(duration, p.range_ns)
+    if not p.is_promise and p.has_least:
+        return tr("saves {low} to {high} per step" if p.has_steps else "saves {low} to {high}", low=least, high=most)
+    if not p.is_promise:
+        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=most)
+    words = "saves {time} per step" if p.has_steps else "saves {time}"
+    if p.of_ns is not None and p.saves_ns > p.of_ns:
         words = "saves {time}: {part} here, {rest} in other work"
-        if not p.is_promise:
-            words = "saves up to {time}: {part} here, {rest} in other work"
     elif p.of_ns is not None and is_alone:
-        words = "saves {time} of the {part}" if p.is_promise else "saves up to {time} of the {part}"
-    part = p.of_ns or saved_ns
-    return tr(words, time=duration(saved_ns), part=duration(part), rest=duration(abs(saved_ns - part)))
+        words = "saves {time} of the {part}"
+    part = p.of_ns or p.saves_ns
+    return tr(words, time=duration(p.saves_ns), part=duration(part), rest=duration(abs(p.saves_ns - part)))
 
 
 def unpredicted(p: Prescription) -> str:

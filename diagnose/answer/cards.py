@@ -19,6 +19,7 @@ from diagnose.text.numbers import duration
 __all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
+MIN_LEAST = 0.05  # of the most that a change saves: below it only the most is stated
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 SAME = 0.1  # of what a step without a finding saves: a change that saves less or more by this is explained
 
@@ -58,6 +59,12 @@ class Prediction:
         return self.is_replayed and most <= MAX_RANGE * least
 
     @property
+    def has_least(self) -> bool:
+        """Return whether what it saves at least is worth a number."""
+        least, most = self.range_ns
+        return self.is_replayed and least >= MIN_LEAST * most
+
+    @property
     def is_narrow(self) -> bool:
         """Return whether the step afterwards can be stated, and not only between which ends it lies."""
         return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
@@ -66,6 +73,8 @@ class Prediction:
     def bound(self) -> Words:
         """Return what is known of the step afterwards where it cannot be stated: an end that says something."""
         low, high = duration(self.low_ns), duration(self.high_ns)
+        if self.high_ns <= MAX_RANGE * self.low_ns and self.high_ns <= (1 - MIN_GAIN_SHARE) * self.before_ns:
+            return Words("{low} to {high}", {"low": low, "high": high})
         if self.before_ns >= MIN_FACTOR * self.high_ns:
             return Words(
                 "{high} or less: at least {factor} × faster",
@@ -120,10 +129,9 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
 
 def _beside(p: Prediction, worth_ns: float) -> Prediction:
     """Return a prediction with what explains that it differs from what the step saves without the finding."""
-    saves_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    if not 0 < worth_ns < math.inf or abs(saves_ns - worth_ns) < SAME * worth_ns:
+    if not p.is_promise or not 0 < worth_ns < math.inf or abs(p.saves_ns - worth_ns) < SAME * worth_ns:
         return p
-    return replace(p, is_uncovered=saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
+    return replace(p, is_uncovered=p.saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:

@@ -126,7 +126,9 @@ def with_words(d: Diagnosis) -> Diagnosis:
     if a.cards:
         first, saves = a.cards[0], ""
         if (p := first.prediction) is not None:  # in the words of its card
-            saves = f" (saves {duration(p.saves_ns) if p.is_promise else f'up to {duration(p.range_ns[1])}'})"
+            least, most = map(duration, p.range_ns)
+            time = duration(p.saves_ns) if p.is_promise else f"{least} to {most}" if p.has_least else f"up to {most}"
+            saves = f" (saves {time})"
         lines.append(f"First change: {first.prescription.title}{saves}")
     return replace(d, headline=english(a.headline), summary=tuple(lines))
 
