@@ -39,7 +39,6 @@ __all__ = ["render"]
 
 MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
-OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the device's own work
 
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
@@ -72,8 +71,8 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
         rows=finding_rows(d, first.each),
-        fixes=_by_rule(d.prescriptions),
-        also=_by_rule(d.also_possible),
+        fixes=_by_rule(d.prescriptions) if first.record_again is None else {},
+        also=_by_rule(d.also_possible) if first.record_again is None else {},
         how_tried=HOW_TRIED,
         by_hand=_by_hand(d),
         path_shares=_path_shares(d),
@@ -125,13 +124,16 @@ def _data(d: Diagnosis, markdown: str, timeline: Data | None, flames: Data | Non
 
 
 def _combinations(d: Diagnosis) -> Data | None:
-    """Return the predicted step of every combination of changes, by the bits of the changes in it; ms."""
+    """Return the step of every combination of changes, its least and most, by the bits of the changes in it; ms.
+
+    Of a wide range the step itself is None.
+    """
     w = d.waterfall
     if w is None or len(w.combinations) < 2:
         return None
     return {
         "now": d.step_ns / 1e6,
-        "steps": [[f.step_ns / 1e6, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
+        "steps": [[f.step_ns / 1e6 if f.is_narrow else None, f.low_ns / 1e6, f.high_ns / 1e6] for f in w.combinations],
     }
 
 
@@ -175,7 +177,7 @@ def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, f
     legend = d.legends.get(d.dominant, Legend())
     usual = tr("the usual steps")
     return [
-        (d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
+        (legend.label or d.dominant, legible(legend.colour), legend.label, min(share, 1.0)),
         (usual, legible(PHASES["training"].colour), usual, max(1 - share, 0.0)),
     ]
 

@@ -110,7 +110,7 @@ def _consists(a: Answer) -> Iterator[RenderableType]:
     """Yield the largest parts of the step."""
     listed = []
     for name, share in a.parts[:_MAX_PARTS]:
-        listed.append(f"{translated(one_line(name))} {percent(share)}")
+        listed.append(f"{translated(one_line(name))} {percent(share)}".replace(" %", f"{NO_BREAK}%"))
     if listed:
         yield Padding(Text(", ".join(listed), "dim"), (0, 0, 0, 17))
 

@@ -46,7 +46,6 @@ def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> W
         values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
         return Words("The ranks wait for rank {num}, which begins its step {time} late", values)
     title, share = finding.title.strip().rstrip(".。"), _share(d, finding)
-    title = f"{title[:1].upper()}{title[1:]}"
     lead = Words("{limit}: {what}", {"limit": limit}) if limit is not None else None
     if lead is None and share and finding.worth_ns < SMALL * d.step_ns and finding.share is None:
         lead = Words("Small gains only: {what}")

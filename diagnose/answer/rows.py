@@ -26,6 +26,7 @@ class FindingRow:
     refuted: tuple[Prescription, ...]  # changes that made the step longer when they were tried
     also: tuple[str, ...]  # ids of further changes
     saves: Words | None  # what the step saves without it, None where the recording cannot show it
+    share: float  # the same of the step, or of the run
 
 
 def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingRow, ...]:
@@ -35,7 +36,7 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
     """
     again = record_again(d) is not None
     longer = took_longer(d)
-    on_cards = {p.rule: p for p in reversed(offered(d, each))}
+    on_cards = {} if again else {p.rule: p for p in reversed(offered(d, each))}
     rows = []
     for number, finding in enumerate(d.findings, 1):
         mine = [p for p in d.prescriptions if p.rule == finding.rule and not again]
@@ -51,10 +52,18 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
+                share=0.0 if again else _share(finding, d),
                 saves=None if again else _saves(finding, d),
             )
         )
     return tuple(rows)
+
+
+def _share(finding: Finding, d: Diagnosis) -> float:
+    """Return what the step saves without the cause as a share of it, or of the run that the finding rests on."""
+    if finding.share is not None:
+        return min(finding.share, 1.0) if finding.worth_ns else 0.0
+    return min(finding.worth_ns / d.step_ns, 1.0) if d.step_ns > 0 else 0.0
 
 
 def _saves(finding: Finding, d: Diagnosis) -> Words:
@@ -64,7 +73,7 @@ def _saves(finding: Finding, d: Diagnosis) -> Words:
     time = duration(finding.worth_ns)
     if d.step_ns <= 0:
         return Words("{time}", {"time": time})
-    share = percent(min(finding.worth_ns / d.step_ns, 1.0) if finding.share is None else finding.share)
+    share = percent(_share(finding, d))
     if finding.share is not None:
         return Words("{time} per step ({share} of the run)", {"time": time, "share": share})
     words = "{time} ({share} of the step)" if d.source.found_steps_by != "none" else "{time} ({share} of the recording)"

@@ -30,6 +30,10 @@ _PILLS: Mapping[str, tuple[str, str, Tone]] = {
     "cpu-bound": ("CPU-bound", "the CPU launches work more slowly than the GPU runs it", "bad"),
     "gaps": ("GPU stalls", "the CPU runs ahead of the GPU except for a few long gaps", "bad"),
     "kernel-bound": ("GPU-bound", "the queue is full: the GPU's own work takes the time", "warn"),
+    "communication": ("Communication-bound", "collectives not overlapped with computation dominate the step", "bad"),
+    "run": ("Run stalls", "most of the run's time is not in its usual steps", "bad"),
+    "unknown": ("No diagnosis", "the recording cannot carry one", "warn"),
+    "no records": ("No GPU records", "the GPU worked, but the recording has none of it", "info"),
     "no-gpu": ("CPU only", "no GPU in this recording", "info"),
 }
 
@@ -154,20 +158,14 @@ def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
 
 
 def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
-    pill, meaning, tone = _PILLS[d.verdict]
-    if "device records" in d.unseen:
-        pill, meaning = "No GPU records", "the GPU worked, but the recording has none of it"
+    if not is_known:
+        return _PILLS["unknown"]
+    if _run_share(d) is not None:
+        return _PILLS["run"]
+    pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
     p = d.partition
     if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
-        pill, meaning, tone = (
-            "Communication-bound",
-            "collectives not overlapped with computation dominate the step",
-            "bad",
-        )
-    if not is_known:
-        return "No diagnosis", "the recording cannot carry one", "warn"
-    if _run_share(d) is not None:
-        return "Run stalls", "most of the run's time is not in its usual steps", "bad"
+        pill, meaning, tone = _PILLS["communication"]
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     legend = d.legends.get(d.dominant)

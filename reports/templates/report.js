@@ -92,6 +92,7 @@
   const boxes = all("input.change");
   if (boxes.length && data.combinations) {
     const bars = all(".waterfall tbody tr"), { now, steps } = data.combinations;
+    const span = (low, high) => tr("{low} to {high}", { low: time(low), high: time(high) });
     const update = () => {
       let mask = 0;
       boxes.forEach((box, i) => {
@@ -99,14 +100,14 @@
         row.classList.toggle("out", !box.checked);
         if (box.checked) mask |= 1 << i;
         const [step, low, high] = steps[mask];
-        row.querySelector(".fall i").style.width = `${(100 * step) / now}%`;
+        row.querySelector(".fall i").style.width = `${(100 * step) / now}%`; // null, of a wide range: none
         const range = row.querySelector(".fall b");
         if (range) Object.assign(range.style, { left: `${(100 * low) / now}%`, width: `${(100 * (high - low)) / now}%` });
-        row.cells[2].textContent = time(step);
-        row.cells[3].textContent = time(low) === time(high) ? "" : tr("{low} to {high}", { low: time(low), high: time(high) });
+        row.cells[2].textContent = step === null ? "–" : time(step);
+        row.cells[3].textContent = time(low) === time(high) ? "" : span(low, high);
       });
-      const step = steps[mask][0];
-      byId("combined").textContent = mask ? `${time(now)} → ${time(step)} (${(now / step).toFixed(2)} ×)` : tr("No change: {step}", { step: time(now) });
+      const [step, low, high] = steps[mask], then = step === null ? span(low, high) : `${time(step)} (${(now / step).toFixed(2)} ×)`;
+      byId("combined").textContent = mask ? `${time(now)} → ${then}` : tr("No change: {step}", { step: time(now) });
     };
     boxes.forEach((box) => box.addEventListener("change", update));
     update();

@@ -3,15 +3,13 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from diagnose.answer.cards import Prediction, late_rank, predictions, why_more
+from diagnose.answer.cards import Prediction, late_rank, predictions
 from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Finding, Trial
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
-from diagnose.model.words import english
 
 MS = 1_000_000
 
@@ -158,18 +156,18 @@ def test_what_a_change_adds_behind_others_is_not_as_open_as_they_are(forms):
 
 
 @pytest.mark.parametrize(
-    ("low", "after", "high", "replayed", "is_promise", "is_narrow"),
+    ("low", "after", "high", "replayed", "is_promise", "is_wide", "is_narrow"),
     [
-        (12, 15, 18, True, True, True),  # saves 2 to 8 ms: four times
-        (11.9, 15, 18, True, False, False),  # more than four times
-        (12, 15, 18, False, False, False),  # not replayed
-        (2, 5, 8, True, True, True),  # takes 2 to 8 ms afterwards: four times
-        (1.9, 5, 8, True, True, False),  # what is saved can be stated, what is left cannot
+        (12, 15, 18, True, True, False, True),  # saves 2 to 8 ms: four times
+        (11.9, 15, 18, True, False, False, False),  # more than four times
+        (12, 15, 18, False, False, False, False),  # not replayed
+        (2, 5, 8, True, True, False, True),  # takes 2 to 8 ms afterwards: four times
+        (1.9, 5, 8, True, True, True, False),  # what is saved can be stated, what is left cannot
     ],
 )
-def test_a_range_wider_than_four_times_is_no_promise(low, after, high, replayed, is_promise, is_narrow):
+def test_a_range_wider_than_four_times_is_no_promise(low, after, high, replayed, is_promise, is_wide, is_narrow):
     found = Prediction(20 * MS, after * MS, low * MS, high * MS, is_replayed=replayed)
-    assert (found.is_promise, found.is_narrow) == (is_promise, is_narrow)
+    assert (found.is_promise, found.is_wide, found.is_narrow) == (is_promise, is_wide, is_narrow)
 
 
 @pytest.mark.parametrize(
@@ -209,25 +207,40 @@ def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(form
 
 
 @pytest.mark.parametrize(
-    ("lost", "tasks", "total", "saved", "words"),
+    ("worth", "saves", "of_ms"),  # of a step of 20 ms
     [
-        (6, 0, 0, 6.1, None),  # of a step of 20 ms
-        (6, 0, 0, 8, "more than it costs, as what it delays comes earlier too"),
-        (6, 2, 7, 8, "more than it costs, as the launches of its kernels go too"),
-        (
-            6, 2, 9, 8,
-            "more than it costs: its kernels take 9.00 ms, and the cost counts only what is sure to go",
-        ),
+        (6, (4, 5.8), 6),
+        (5, (4, 5.8), None),  # less than a hundredth of the step apart
+        (4, (4, 5.8), 4),
+        (5.9, (0, 5.8), None),  # a wide range: its upper end is what the step saves without the finding
+        (7, (0, 5.8), 7),
+        (5, (0, 5.8), None),  # its middle is less, its upper end more: nothing to explain
+        (2, (0, 5.8), 2),
+        (math.inf, (4, 5.8), None),
     ],
-)  # fmt: skip
-def test_a_saving_above_the_cost_is_explained(forms, lost, tasks, total, saved, words):
+)
+def test_a_change_that_saves_clearly_less_or_more_than_its_finding_is_worth_names_both(forms, worth, saves, of_ms):
     d = forms["gaps"]
-    finding = replace(
-        d.findings[0],
-        lost_ns=lost * MS,
-        tasks=np.arange(tasks),
-        total_ns=int(total * MS * d.steps),
-        worth_ns=saved * MS,
-    )
-    more = why_more(finding, saved * MS, d)
-    assert (None if more is None else english(more)) == words
+    fix = replace(d.prescriptions[0], basis="replay", saves_ns=tuple(ms * MS for ms in saves))
+    fix = replace(fix, predicted_step_ns=(20 - sum(saves) / 2) * MS)
+    one = replace(d.findings[0], worth_ns=worth * MS)
+    found = predictions(replace(d, findings=(one,), prescriptions=(fix,), waterfall=None))["data-stall-fix"]
+    assert found.of_ns == (None if of_ms is None else of_ms * MS)
+    assert not found.is_uncovered
+
+
+@pytest.mark.parametrize(("worth", "is_uncovered"), [(2.8, True), (2.9, False), (3.0, False), (5.0, False)])
+def test_changes_before_it_may_uncover_more_of_a_finding(forms, worth, is_uncovered):
+    """The second change saves 3 ms after the first one; a hundredth of the step is 0.2 ms."""
+    d = forms["gaps"]
+    d = replace(d, findings=(d.findings[0], replace(d.findings[1], worth_ns=worth * MS)))
+    found = predictions(d)["host-sync-fix"]
+    assert (found.is_uncovered, found.of_ns) == (is_uncovered, None)
+
+
+def test_a_change_for_a_finding_without_worth_has_no_prediction(forms):
+    d = replace(forms["gaps"], waterfall=None)
+    assert "host-sync-fix" in predictions(d)
+    worthless = replace(d.findings[1], worth_ns=0.0)
+    assert predictions(replace(d, findings=(d.findings[0], worthless))).keys() == {"data-stall-fix"}
+    assert predictions(replace(d, findings=())).keys() == {"data-stall-fix", "host-sync-fix"}

@@ -14,7 +14,7 @@ def test_three_lines(forms):
     first = a.cards[0]
     assert d.headline == english(a.headline)
     assert d.summary == (
-        "GPU stalls: the queue is filled, and still the GPU has idle intervals",
+        "GPU stalls: the CPU runs ahead of the GPU except for a few long gaps",
         d.headline,
         f"First change: {first.prescription.title} (saves 5.00 ms)",
     )

@@ -26,8 +26,8 @@ def test_before_and_after_stand_side_by_side(slower):
     text = text_of(as_html(slower))
     assert "Slower The step is slower: 100 ms → 150 ms" in text
     assert "1.50 ×" in text
-    assert "compute 90.0 % data-stall 10.0 %" in text
-    assert "compute 60.0 % data-stall 40.0 %" in text
+    assert "computing 90.0 % data-stall 10.0 %" in text
+    assert "computing 60.0 % data-stall 40.0 %" in text
     assert "data-stall 10.0 ms 60.0 ms +50.0 ms" in text
 
 
@@ -51,5 +51,5 @@ def test_parts_have_the_names_of_the_report(slower):
 
     d = replace(slower.after.diagnosis, partition=Partition(0.5, 0.1, 0.1, 0.3), idle_by_cause={"exposed-copy": 0.3})
     text = text_of(as_html(replace(slower, after=replace(slower.after, diagnosis=d))))
-    assert "copies alone 10.0 %" in text
+    assert "copying only 10.0 %" in text
     assert "exposed copy 10.0 %" not in text

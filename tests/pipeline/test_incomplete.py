@@ -18,7 +18,7 @@ def test_launches_without_any_device_task_are_no_cpu_training(recording):
         "Nsight or DCGM, and in a container allow CUPTI (--cap-add=SYS_ADMIN)."
     )
     assert english(answer(d).headline) == "Record again first: the device's records are missing"
-    assert english(answer(d).pill) == "No GPU records"
+    assert english(answer(d).pill) == "No diagnosis"
     assert answer(d).cards == ()
     assert d.not_checked["slow-kernel"] == "device records"
 

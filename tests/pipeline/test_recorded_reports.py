@@ -10,7 +10,8 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.answer.cards import predictions
-from diagnose.answer.headline import MAX_WORDS, SAME
+from diagnose.answer.headline import MAX_WORDS
+from diagnose.answer.rows import finding_rows
 from diagnose.answer.screen import answer
 from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
@@ -21,9 +22,9 @@ MAX_WORDS_OF_LITTLE = 19  # with the records that are missing and what the step 
 ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of a share
 HIGHEST = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) ?%")
 PARTS = {
-    "compute": "compute",
-    "exposed_communication": "exposed communication",
-    "exposed_copy": "exposed copies",
+    "compute": "computing",
+    "exposed_communication": "communicating only",
+    "exposed_copy": "copying only",
     "idle": "idle",
 }
 OVER = ("longer than steps without the profiler", "% off")  # of what these state there may be more than the whole
@@ -126,9 +127,8 @@ def sentences(d):
         return
     if d.dominant is not None:
         first = d.findings[0]
-        worth, cost = min(first.worth_ns / d.step_ns, 1), first.lost_ns / d.step_ns
-        stated = worth if abs(worth - cost) > SAME else cost
-        assert percent(stated) in re.findall(r"\((?:saves )?([<>\d.]+ %)", d.headline)
+        stated = min(first.worth_ns / d.step_ns if first.share is None else first.share, 1)
+        assert percent(stated) in re.findall(r"\(([<>\d.]+ %)", d.headline)
     else:
         assert duration(d.step_ns) in d.headline
         if d.queue is not None:
@@ -195,14 +195,14 @@ def partition(d):
         assert row.endswith(f"{cause} {percent(share)} {duration(share * d.step_ns)}"), cause
     if d.partition is not None or (d.picture is not None and d.picture.gaps):
         for cause, share in ranked[:6]:
-            assert f"{cause} {percent(share)} {duration(share * d.step_ns)}" in text, cause
+            assert f" {percent(share)} {duration(share * d.step_ns)} {d.legends[cause].label}" in text, cause
 
 
 def waterfall(d):
     """Check that text, JSON and page state the step after each change, its range, and what bounds it then."""
     text, data, page = forms(d).words, forms(d).json["waterfall"], forms(d).page
-    if d.waterfall is None:
-        assert data is None
+    if d.waterfall is None or not answer(d).shows_savings:
+        assert (data is None) == (d.waterfall is None)
         assert 'id="what-if"' not in page
         assert "Predicted step time after each change" not in text
         return
@@ -216,6 +216,7 @@ def waterfall(d):
         assert found["ids"] == list(forecast.ids)
         assert found["step_ms"] == pytest.approx(forecast.step_ns / 1e6, abs=1e-6)
         assert found["range_ms"] == pytest.approx([forecast.low_ns / 1e6, forecast.high_ns / 1e6], abs=1e-6)
+        step = step if forecast.is_narrow else "–"
         assert f" {step}" in row
         assert (span in row) == (low != high)
         if not forecast.ids:
@@ -239,11 +240,8 @@ def text(d):
     for found in [card.prediction for card in first.cards if card.prediction is not None]:
         assert found.range_ns[1] >= 0.01 * d.step_ns
         assert f"{saving(found)} " in words
-    for finding in d.findings[:5]:
-        if finding.lost_ns:
-            share = percent(finding.lost_ns / d.step_ns)
-            whole = "the recording" if d.source.found_steps_by == "none" else "the step"
-            assert f"{finding.rule} {duration(finding.lost_ns)} ({share}) of {whole}" in words
+    for row in finding_rows(d, first.each)[:5]:
+        assert f"{row.finding.rule} {number(row, d)}" in words
     if d.partition is not None and (d.verdict == "kernel-bound" or d.dominant is None):
         assert f"{percent(d.kernels[0].share)} {duration(d.kernels[0].time_ns)}" in words
     if not d.findings or d.dominant is None:
@@ -251,6 +249,19 @@ def text(d):
     for line in shown.splitlines():
         if not any(what in line for what in OVER):
             assert all(float(number.replace(",", "")) <= 100 for number in HIGHEST.findall(line)), line
+
+
+def number(row, d):
+    """Return what a finding of the list states: its worth, or what it takes of a recording to be made again."""
+    finding = row.finding
+    if answer(d).record_again is not None:
+        return f"{percent(min(finding.share_of(d.step_ns), 1))} of the recording"
+    if not finding.worth_ns:
+        return "no saving known"
+    if finding.share is not None:
+        return f"{duration(finding.worth_ns)} per step ({percent(min(finding.share, 1))} of the run)"
+    whole = "the recording" if d.source.found_steps_by == "none" else "the step"
+    return f"{duration(finding.worth_ns)} ({percent(min(finding.worth_ns / d.step_ns, 1))} of {whole})"
 
 
 def as_json(d):
@@ -287,12 +298,11 @@ def as_page(d):
     assert duration(d.step_ns) in read(page)
     _, *parts = re.split(r'<[a-z]+ class="finding" id="finding-\d+"', page)
     assert len(parts) == len(d.findings)
-    for piece, finding in zip(parts, d.findings, strict=True):
+    for piece, finding, row in zip(parts, d.findings, finding_rows(d, answer(d).each), strict=True):
         words = read("<" + piece)
         assert finding.title in words, finding.rule
         assert finding.rule in words
-        if finding.lost_ns and d.step_ns:
-            assert f"{duration(finding.lost_ns)} {percent(min(finding.share_of(d.step_ns), 1.0))} of" in words
+        assert number(row, d) in words
     held = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
     assert held["diagnosis"] == forms(d).json
 

@@ -16,7 +16,7 @@ from diagnose.reports.html import render as page
 from diagnose.reports.language import language
 from diagnose.reports.markdown import as_markdown, outcome
 from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
-from diagnose.reports.saving_words import behind
+from diagnose.reports.saving_words import behind, saving
 from diagnose.reports.text import render as text_report
 from tests.reports.test_html import Page
 
@@ -36,6 +36,9 @@ def test_changes_that_are_not_on_the_first_screen_are_named_behind_the_numbers(f
     listed = answer(forms["gaps"]).cards
     found = Prediction(20 * MS, 15 * MS, 14 * MS, 16 * MS, ("data-stall-fix", "host-sync-fix", "other"))
     assert behind(found, listed) == ", after changes 1 and 2 and other"
+    more = replace(found, is_uncovered=True)
+    assert behind(more, listed) == ", after changes 1 and 2 and other, which uncover more of it"
+    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", after change 1, which uncovers more of it"
     assert behind(replace(found, behind=("data-stall-fix", "other"), is_enabled=True), listed) == (
         ", only after change 1 and other"
     )
@@ -56,13 +59,47 @@ def test_the_outcome_is_stated_with_its_factor_as_far_as_the_range_allows(forms,
     assert outcome(replace(answer(forms["gaps"]), now_ns=now * MS, after=found)) == words
 
 
-def test_of_a_step_whose_range_is_too_wide_only_its_least_is_shown(forms):
+@pytest.mark.parametrize(
+    ("after", "low", "high", "of_ms", "words"),  # of a step of 20 ms
+    [
+        (15, 14, 16, None, "saves 5.00 ms per step"),
+        (15, 14, 16, 7, "saves 5.00 ms of the 7.00 ms"),
+        (15, 14, 16, 3, "saves 5.00 ms: 3.00 ms here, 2.00 ms in other work"),
+        (17, 14, 20, None, "saves up to 6.00 ms per step"),
+        (17, 14, 20, 7, "saves up to 6.00 ms of the 7.00 ms"),
+        (17, 14, 20, 2, "saves up to 6.00 ms: 2.00 ms here, 4.00 ms in other work"),
+    ],
+)
+def test_what_a_change_saves_is_relative_to_its_finding(after, low, high, of_ms, words):
+    of_ns = None if of_ms is None else of_ms * MS
+    found = Prediction(20 * MS, after * MS, low * MS, high * MS, is_replayed=True, of_ns=of_ns)
+    assert saving(found) == words
+    with language("zh"):
+        assert not saving(found).isascii()
+    if of_ms is None:
+        assert saving(replace(found, has_steps=False)) == words.removesuffix(" per step")
+
+
+def test_of_a_step_whose_range_is_too_wide_only_its_ends_are_shown(forms):
     d = forms["gaps"]
     chain = (Forecast((), "", *[20 * MS] * 3), Forecast(("data-stall-fix",), "", 5 * MS, 1 * MS, 10 * MS))
     d = replace(d, waterfall=Waterfall(chain, "it", {}), prescriptions=d.prescriptions[:1])
     for shown in (text_report(d), Page(page(d)).text):
-        assert "at least 1.00 ms: the range is too wide to state more" in " ".join(shown.split())
-        assert "5.00 ms" not in shown.partition("Queue")[0].partition("saves")[0]
+        assert "no estimate: from 1.00 ms to 10.0 ms" in " ".join(shown.split())
+        assert "20.0 ms → 5.00 ms" not in " ".join(shown.split())
+    (step,) = Page(page(replace(d, waterfall=Waterfall(chain, "it", {}, chain)))).data()["combinations"]["steps"][1:]
+    assert step == [None, 1.0, 10.0]
+
+
+def test_of_a_saving_of_a_wide_range_the_step_lies_between_two_ends(forms):
+    """It saves 0.5 ms to 8 ms, and takes 12 ms to 19.5 ms afterwards."""
+    d = forms["gaps"]
+    chain = (Forecast((), "", *[20 * MS] * 3), Forecast(("data-stall-fix",), "", 16 * MS, 12 * MS, 19.5 * MS))
+    d = replace(d, waterfall=Waterfall(chain, "it", {}), prescriptions=d.prescriptions[:1])
+    assert "step possible  12.0 ms to 19.5 ms" in text_report(d)
+    assert "Step possible 12.0 ms to 19.5 ms" in Page(page(d)).text
+    assert "no estimate" not in text_report(d) + page(d)
+    assert "20.0 ms → 16.0 ms" not in Page(page(d)).text
 
 
 def test_a_step_that_a_trial_proved_is_called_so(forms):
@@ -88,6 +125,9 @@ def test_markdown_holds_the_first_screen(forms):
     assert "1. **Load batches in worker processes** at" in text
     assert "       num_workers=4," in text
     assert "diagnose trace train.py" in as_markdown(forms["low_trust"], answer(forms["low_trust"]))
+    bare = replace(forms["gaps"], prescriptions=(), waterfall=None)
+    assert "No change is known for it." in as_markdown(bare, answer(bare))
+    assert "No change is known for it." not in text
 
 
 def job_of_four(forms, **fields):
@@ -110,29 +150,32 @@ def test_what_a_rank_that_begins_late_costs_is_an_upper_bound(forms):
     fix = replace(d.prescriptions[0], rule="straggler", id="even-out-ranks", saves_ns=(0, 4.5 * MS), basis="bound")
     fix = replace(fix, predicted_step_ns=18 * MS)
     d = replace(d, dominant="straggler", findings=(finding, *d.findings), prescriptions=(*d.prescriptions, fix))
-    assert "rank 1  saves up to 4.50 ms a step" in text_report(d)
+    assert "rank 1  saves up to 4.50 ms per step" in text_report(d)
 
 
 @pytest.mark.parametrize(
-    ("found_by", "relief_ns", "words"),
+    ("found_by", "worth", "saves", "cost"),
     [
-        ("none", None, "4.00 ms (20.0 %) of the recording"),
-        ("marks", None, "4.00 ms (20.0 %) of the step"),
-        ("marks", 2 * MS, "runs under the device's own work; without it the step is 2.00 ms shorter"),
-        ("marks", 0.1 * MS, "costs no time by itself"),
+        ("none", 4, "4.00 ms (20.0 % of the recording)", ""),
+        ("marks", 4, "4.00 ms (20.0 % of the step)", ""),
+        ("marks", 3, "3.00 ms (15.0 % of the step)", "takes 4.00 ms; without it other work fills 1.00 ms of that"),
+        ("marks", 0, "no saving known", "takes 4.00 ms"),
     ],
 )
-def test_a_finding_costs_what_of_what(forms, found_by, relief_ns, words):
+def test_a_finding_saves_what_of_what(forms, found_by, worth, saves, cost):
     d = forms["gaps"]
-    lost_ns = 4 * MS if relief_ns is None else 0.0
-    finding = Finding("python-stall", "Python", lost_ns, relief_ns=relief_ns)
+    finding = Finding("python-stall", "Python", 4 * MS, worth_ns=worth * MS)
     d = replace(d, findings=(finding,), source=replace(d.source, found_steps_by=found_by))
-    assert f"python-stall {words}" in " ".join(text_report(d).replace("\u00a0", " ").split())
+    words = f"{saves}: {cost}" if cost else saves
+    assert f"python-stall {words} Python" in " ".join(text_report(d).replace("\u00a0", " ").split())
+    shown = Page(page(d)).text
+    assert f"1 Python {saves}" in shown
+    assert f"python-stall · high confidence{f' · {cost}' if cost else ' '}" in shown
 
 
 @pytest.mark.parametrize(
     ("basis", "words"),
-    [("replay", "saves 5.80 ms a step (4.00 ms to 5.80 ms)"), ("bound", "saves up to 5.80 ms a step")],
+    [("replay", "saves 5.80 ms of the 6.00 ms (4.00 ms to 5.80 ms)"), ("bound", "saves up to 5.80 ms of the 6.00 ms")],
 )
 def test_what_was_not_replayed_is_not_called_so(forms, basis, words):
     d = forms["gaps"]
@@ -141,4 +184,4 @@ def test_what_was_not_replayed_is_not_called_so(forms, basis, words):
     text = " ".join(text_report(d).split())
     assert f"fix Load batches in worker processes {words}" in text
     assert "step possible" not in text
-    assert "Predicted by a replay" not in page(d)
+    assert "Simulated from this recording" not in page(d)

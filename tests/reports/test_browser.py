@@ -1,9 +1,12 @@
 """The page in a real browser: its charts and controls do what they are for."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reports.browsing import MARKS, WebDriverWait, count, settle, webdriver
 
+MS = 1_000_000
 VIEW = "const d = document.getElementById('timeline').dataset; return [Number(d.from), Number(d.to)]"
 
 pytestmark = MARKS
@@ -165,6 +168,23 @@ def test_changes_can_be_taken_out_in_any_order(show, forms):
     assert combined.text == "No change: 20.0 ms"
     first.send_keys(" ")
     assert combined.text == "20.0 ms → 15.0 ms (1.33 ×)"
+
+
+def test_a_step_of_a_wide_range_has_no_number_whatever_is_taken_out(show, forms):
+    """Both changes leave 2 ms to 16 ms; each of them alone leaves a number."""
+    d = forms["gaps"]
+    first, second, both = d.waterfall.forecasts
+    both = both._replace(low_ns=2 * MS, high_ns=16 * MS)
+    waterfall = d.waterfall._replace(forecasts=(first, second, both))
+    wide = waterfall._replace(combinations=(*waterfall.combinations[:3], both._replace(ids=())))
+    browser = show(replace(d, waterfall=wide))
+    box = browser.find_element("css selector", "input.change")
+    combined, last = browser.find_element("id", "combined"), browser.find_elements("css selector", ".waterfall tr")[-1]
+    assert combined.text == "20.0 ms → 2.00 ms to 16.0 ms"
+    assert last.text.endswith("– 2.00 ms to 16.0 ms")
+    box.send_keys(" ")
+    assert combined.text == "20.0 ms → 18.0 ms (1.11 ×)"
+    assert last.text.endswith("18.0 ms")
 
 
 def test_a_link_opens_what_it_leads_to(show, forms):

@@ -65,10 +65,9 @@ def test_a_long_label_mangles_no_number_of_the_idle_table(forms, width):
     d = forms["gaps"]
     shown = text(replace(d, legends={cause: Legend(LONG, "#000000") for cause in d.idle_by_cause}), width=width)
     table = shown[shown.index("Idle by cause") :].split("\n\n")[0].splitlines()[1:]
-    rows = [re.match(r"  ([a-f])  ([a-z-]+) +([\d.]+ %) +([\d.]+ [mµ]s)  ", line) for line in table]
+    rows = filter(None, (re.match(r"  ([a-f]) +([\d.]+ %) +([\d.]+ [mµ]s)  ", line) for line in table))
     assert [row.groups() for row in rows] == [
-        ("a", "data-stall", "30.0 %", "6.00 ms"), ("b", "host-sync", "12.0 %", "2.40 ms"),
-        ("c", "launch-bound", "6.0 %", "1.20 ms"), ("d", "exposed-copy", "3.0 %", "600 µs"),
-        ("e", "python-stall", "2.0 %", "400 µs"), ("f", "kernel-latency", "1.0 %", "200 µs"),
+        ("a", "30.0 %", "6.00 ms"), ("b", "12.0 %", "2.40 ms"), ("c", "6.0 %", "1.20 ms"),
+        ("d", "3.0 %", "600 µs"), ("e", "2.0 %", "400 µs"), ("f", "1.0 %", "200 µs"),
     ]  # fmt: skip
     assert max(map(cell_len, table)) <= width

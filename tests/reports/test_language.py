@@ -25,7 +25,7 @@ from diagnose.reports.format import said
 from diagnose.reports.glossary import TERMS
 from diagnose.reports.language import language, read_catalogue, tr, translated
 from diagnose.reports.pages import texts_of_script
-from diagnose.reports.rule_labels import PARTS, PATH, PHASES
+from diagnose.reports.rule_labels import PARTS, PATH, PHASES, TABULAR
 from diagnose.reports.trial_charts import TONES
 from tests.reports.test_html import Page
 
@@ -112,9 +112,9 @@ def test_every_label_of_parts_and_verdicts_is_translated():
         pill for pill, _ in (*_PILLS.values(), *_GATES.values())
     }
     known = {name.replace("_", " ") for name in names} | names
-    wanted = {t for t in labels | pills | (known & CATALOGUE.keys()) | set(TERMS.values()) if t} | set(
-        HOW_TRIED.values()
-    )
+    wanted = {
+        t for t in labels | pills | set(TABULAR.values()) | (known & CATALOGUE.keys()) | set(TERMS.values()) if t
+    } | set(HOW_TRIED.values())
     assert sorted(wanted - CATALOGUE.keys()) == []
 
 

@@ -18,7 +18,7 @@ def test_the_first_screen_has_what_the_page_has_in_the_same_order(any_form, widt
     a = answer(any_form)
     wanted = [english(a.pill), one_line(english(a.headline))]
     if a.record_again:
-        wanted += ["No change is named: what it shows may not be what holds the step back.", a.command]
+        wanted += ["No recommendations: the trace may not be representative. Record again with:", a.command]
     elif a.now_ns > 0:
         wanted += [
             duration(a.now_ns),
