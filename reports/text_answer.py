@@ -108,7 +108,7 @@ def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Te
 
 def _consists(a: Answer) -> Iterator[RenderableType]:
     """Yield the largest parts of the step."""
-    listed = []
+    listed: list[str] = []
     for name, share in a.parts[:_MAX_PARTS]:
         listed.append(f"{translated(one_line(name))} {percent(share)}".replace(" %", f"{NO_BREAK}%"))
     if listed:

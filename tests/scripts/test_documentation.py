@@ -131,9 +131,7 @@ def test_the_readme_has_the_same_commands_and_figures_in_chinese():
     english, chinese = (re.findall("^    ((?:diagnose|pip) .+)$", text, re.M) for text in typed)
     assert chinese == english
     printed = [re.search("^```\n(.*?)^```$", text, re.M | re.S)[1] for text in texts]
-    english, chinese = (
-        sorted(re.findall(r"\d[\d.]*|[\w.]+\.py", text)) for text in printed
-    )  # "节省 77.5 ms 中的 72.4 ms"
+    english, chinese = (sorted(re.findall(r"\d[\d.]*|[\w.]+\.py", text)) for text in printed)
     assert chinese == english
     english, chinese = (set(re.findall(r"\]\((docs/[\w/-]+\.md)", text)) for text in texts)
     assert english - chinese == {"docs/tutorial.md"}
