@@ -38,7 +38,7 @@ def saving(p: Prediction, *, is_alone: bool = True) -> str:
     if not p.is_promise:
         return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=most)
     words = "saves {time} per step" if p.has_steps else "saves {time}"
-    if p.of_ns is not None and p.saves_ns > p.of_ns:
+    if p.saves_elsewhere:
         words = "saves {time}: {part} here, {rest} in other work"
     elif p.of_ns is not None and is_alone:
         words = "saves {time} of the {part}"

@@ -32,7 +32,7 @@ _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info"
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
-NO_BREAK = "\u00a0"
+NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 _UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
@@ -84,11 +84,11 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     yield from _consists(a)
     if a.after is None:
         return
+    name = tr("step proven") if a.is_measured else tr("step possible")
     if not a.after.is_narrow:
-        yield Text.assemble(f"  {padded(tr('step possible'), 13)}  ", (said(a.after.bound), "dim"))
+        yield Text.assemble(f"  {padded(name, 13)}  ", (said(a.after.bound), "dim"))
         return
     span = duration(a.after.low_ns), duration(a.after.high_ns)
-    name = tr("step proven") if a.is_measured else tr("step possible")
     picture = bar(a.after.after_ns / a.now_ns, room), "green" if a.factor else "dim"
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
     words = "{low} to {high}, measured by running the script"

@@ -53,11 +53,10 @@ def findings(
         yield from _checked(d)
         return
     a = answer(d)
-    if a.record_again is not None:
-        title = tr("Seen in this recording"), tr("share of it that each takes")
-    else:
-        title = tr("Findings"), tr("by what the step saves without each")
-    yield Padding(Text.assemble((title[0], "bold"), (f"  {title[1]}", "dim")), (1, 0, 0, 0))
+    title = Text(tr("Seen in this recording"), "bold")
+    if a.record_again is None:
+        title = Text.assemble((tr("Findings"), "bold"), (f"  {tr('by what the step saves without each')}", "dim"))
+    yield Padding(title, (1, 0, 0, 0))
     rows = finding_rows(d, a.each)
     of_cards = {card.finding for card in a.cards}  # their code is printed here
     noted = [row for row in rows if not verbose and not row.finding.worth_ns and a.record_again is None]

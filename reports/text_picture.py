@@ -16,7 +16,7 @@ from diagnose.model.rules import Legend
 from diagnose.reports.format import duration, percent, plural, summed
 from diagnose.reports.language import tr, translated
 from diagnose.reports.rule_labels import PHASES
-from diagnose.reports.text_answer import padded
+from diagnose.reports.text_answer import NO_BREAK, padded
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.plain_text import one_line
 
@@ -25,7 +25,6 @@ __all__ = ["causes", "host", "partition", "phases", "queue"]
 _LABEL_WIDTH = 9  # width of the names at the left of the queue's rows
 _MAX_CAUSES = 6
 _BAR_CELLS = 10
-_JOINED = "\u00a0"  # keeps a legend's entry on one line
 _NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
@@ -105,7 +104,7 @@ def partition(partition: Partition, width: int) -> RenderableType:
         line.append(mark * count, style)
         if share > 0:
             legend.append(mark, style)
-            legend.append(f" {translated(label)} {percent(share)}".replace(" ", _JOINED))
+            legend.append(f" {translated(label)} {percent(share)}".replace(" ", NO_BREAK))
             legend.append("   ")
     return Padding(Group(line, legend), (0, 0, 0, 2))
 

@@ -65,6 +65,11 @@ class Prediction:
         return self.is_replayed and least >= MIN_LEAST * most
 
     @property
+    def saves_elsewhere(self) -> bool:
+        """Return whether it saves clearly more than a step without its finding does."""
+        return self.of_ns is not None and self.saves_ns > self.of_ns
+
+    @property
     def is_narrow(self) -> bool:
         """Return whether the step afterwards can be stated, and not only between which ends it lies."""
         return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
