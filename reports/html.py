@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from diagnose.answer.rows import finding_rows
-from diagnose.answer.screen import answer, of_busy, shown_rank
+from diagnose.answer.screen import answer, shown_rank
 from diagnose.answer.tried import trial_of, verdict
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Diagnosis, Prescription
@@ -29,7 +29,7 @@ from diagnose.reports.markdown import as_markdown
 from diagnose.reports.measured import certainty_words, measured_words
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, lateness_chart, rank_chart
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, shown_phases
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, WORK, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
 from diagnose.reports.timeline_data import Data, timeline_data
@@ -39,7 +39,6 @@ __all__ = ["render"]
 
 MAX_GAP_WORK = 40  # rows of what filled the gaps
 MAX_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
-OF_BUSY = "#c2477f"  # of the bar: what the finding that answers takes of the device's own work
 
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
@@ -67,7 +66,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         flame_causes={flame.cause for flame in d.picture.flames} if flames and d.picture is not None else set(),
         part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
-        of_busy=_of_busy(d),
+        answer_parts=_answer_parts(first.parts),
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
@@ -163,10 +162,12 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
     return [(name, legible(style.colour), style.label, d.phases[name]) for name, style in styles.items()]
 
 
-def _of_busy(d: Diagnosis) -> tuple[str, float] | None:
-    """Return what the finding that answers takes of the device's own work, as (colour, share of the step)."""
-    share = of_busy(d)
-    return (legible(OF_BUSY), share) if share is not None else None
+def _answer_parts(shown: Sequence[tuple[str, float]]) -> list[tuple[str, str, str, float]]:
+    """Return the parts of the answer's bar as (name, colour, label, share); what has no style is the device's work."""
+    styles = {TABULAR.get(name, name): style for name, style in PARTS.items()}
+    work = iter(WORK * len(shown))
+    colours = [styles[name].colour if name in styles else next(work) for name, _ in shown]
+    return [(name, legible(colour), name, share) for (name, share), colour in zip(shown, colours, strict=True)]
 
 
 def _run_parts(d: Diagnosis, share: float | None) -> list[tuple[str, str, str, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diagnose.model.rules import Legend
 
-__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "TABULAR", "shown_phases"]
+__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "TABULAR", "WORK", "shown_phases"]
 
 
 PARTS = {
@@ -17,8 +17,15 @@ PARTS = {
 }
 """The partition of a step; the fields of ``Partition``, in the order they are shown."""
 
-TABULAR = {"compute": "computing", "exposed_communication": "communicating only", "exposed_copy": "copying only"}
+TABULAR = {
+    "compute": "computing",
+    "exposed_communication": "communication not overlapped",
+    "exposed_copy": "copies not overlapped",
+}
 """The names of these parts where there is little room: in a bar and in a table."""
+
+WORK = ("#5b7fa6", "#7d9cbd", "#44688f", "#9db6cf", "#34557a")
+"""The colours of what a device does, family after family."""
 
 PHASES = {
     "training": Legend("the rest of the step, with forward, backward and update", "#5b7fa6"),

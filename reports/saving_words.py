@@ -15,29 +15,35 @@ __all__ = ["behind", "gain", "saving", "unpredicted"]
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
     if p.id not in each:
-        return tr("no gain on its own: other work is the bottleneck") if gains_nothing(p) else ""
+        return tr("no saving predicted") if gains_nothing(p) else ""
     found = each[p.id]
     least, most = map(duration, found.range_ns)
-    words = saving(found)
-    if found.is_promise and least != most:
+    has_range = found.is_promise and least != most
+    words = saving(found, is_alone=not has_range)
+    if has_range:
         words += tr(" ({words})", words=tr("{low} to {high}", low=least, high=most))
     return f"{words}{behind(found)}"
 
 
-def saving(p: Prediction) -> str:
-    """Return what a change saves, and of which finding's time; of a wide range and without a replay the most."""
-    saved_ns = p.saves_ns if p.is_promise else p.range_ns[1]
-    if p.of_ns is None and p.has_steps:
-        words, most = "saves {time} per step", "saves up to {time} per step"
-    elif p.of_ns is None:
-        words, most = "saves {time}", "saves up to {time}"
-    elif saved_ns < p.of_ns:
-        words, most = "saves {time} of the {part}", "saves up to {time} of the {part}"
-    else:
+def saving(p: Prediction, *, is_alone: bool = True) -> str:
+    """Return what a change saves, and of which finding's time; of a wide range its ends, or the most.
+
+    Args:
+        p: the prediction.
+        is_alone: whether no range follows, which may reach beyond the finding's time.
+    """
+    least, most = map(duration, p.range_ns)
+    if not p.is_promise and p.has_least:
+        return tr("saves {low} to {high} per step" if p.has_steps else "saves {low} to {high}", low=least, high=most)
+    if not p.is_promise:
+        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=most)
+    words = "saves {time} per step" if p.has_steps else "saves {time}"
+    if p.saves_elsewhere:
         words = "saves {time}: {part} here, {rest} in other work"
-        most = "saves up to {time}: {part} here, {rest} in other work"
-    part, rest = duration(p.of_ns), duration(saved_ns - (p.of_ns or 0.0))
-    return tr(words if p.is_promise else most, time=duration(saved_ns), part=part, rest=rest)
+    elif p.of_ns is not None and is_alone:
+        words = "saves {time} of the {part}"
+    part = p.of_ns or p.saves_ns
+    return tr(words, time=duration(p.saves_ns), part=duration(part), rest=duration(abs(p.saves_ns - part)))
 
 
 def unpredicted(p: Prescription) -> str:
@@ -63,8 +69,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     changes = enumeration([*named, *others])
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
-    if p.is_uncovered and len(p.behind) > 1:
-        return tr(", after {changes}, which uncover more of it", changes=changes)
-    if p.is_uncovered:
-        return tr(", after {changes}, which uncovers more of it", changes=changes)
-    return tr(", after {changes}", changes=changes)
+    words = ", after {changes} (partly hidden until then)" if p.is_uncovered else ", after {changes}"
+    return tr(words, changes=changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from diagnose.reports.text_answer import NO_BREAK, first_screen
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.plain_text import MAX_WIDTH, MIN_WIDTH, columns, in_encoding, one_line
 
-__all__ = ["WIDTH", "render", "terminal_text"]
+__all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 _AHEAD = 0.5  # of the mean step: a shorter one in the picture is the host's, which runs ahead of the device
@@ -52,10 +52,23 @@ def render(
         verbose: list every finding, kernel and operator, with evidence and examples.
         written: the HTML and JSON files that a command has written of it; None outside of a command.
     """
+    width = max(width, MIN_WIDTH)
+    return _printed(_parts(localized(d), width, verbose=verbose, written=written), width, colour=colour)
+
+
+def render_answer(
+    d: Diagnosis, *, width: int = WIDTH, colour: bool = False, written: Sequence[Path] | None = None
+) -> str:
+    """Return the answer only: the first screen, the code of its first change, and where the rest is."""
+    width = max(width, MIN_WIDTH)
+    return _printed(_answer(localized(d), width, written), width, colour=colour)
+
+
+def _printed(parts: Iterable[RenderableType], width: int, *, colour: bool) -> str:
     out = StringIO()
     console = Console(
         file=out,
-        width=max(width, MIN_WIDTH),
+        width=width,
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,
@@ -67,17 +80,38 @@ def render(
         emoji=False,
         soft_wrap=False,
     )
-    for part in _parts(localized(d), console.width, verbose=verbose, written=written):
+    for part in parts:
         console.print(part, overflow="fold", crop=False)  # a command may be longer
     return "\n".join(line.rstrip().replace(NO_BREAK, " ") for line in out.getvalue().splitlines()) + "\n"
 
 
 def terminal_text(d: Diagnosis, *, verbose: bool = False, written: Sequence[Path] | None = None) -> str:
-    """Return the report for standard output: in its width and its encoding, with colours only on a terminal."""
+    """Return the answer for standard output, with ``verbose`` the whole report.
+
+    It has the terminal's width and encoding, and colours only on a terminal.
+    """
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     colour = is_terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    text = render(d, width=columns(), colour=colour, verbose=verbose, written=written)
+    text = render_answer(d, width=columns(), colour=colour, written=written)
+    if verbose:
+        text = render(d, width=columns(), colour=colour, verbose=True, written=written)
     return in_encoding(text, getattr(sys.stdout, "encoding", None)).rstrip("\n")
+
+
+def _answer(d: Diagnosis, width: int, written: Sequence[Path] | None) -> Iterator[RenderableType]:
+    a = answer(d)
+    yield from first_screen(a, width, lambda card: text_findings.first_code(card.prescription, width, written))
+    yield Text(" · ".join(_context(d)), style="dim")
+    for rank in job_sentences(d.job) if d.job is not None else ():
+        yield _bullet(rank)
+    if d.trials:
+        yield _title(tr("Trials"))
+        yield from text_trials.trials(d)
+    page = next((path for path in written or () if path.suffix == ".html"), None)
+    rest = tr("Queue, all findings and their code: --verbose")
+    if page is not None:
+        rest = tr("Queue, all findings and their code: {page}, or --verbose", page=one_line(str(page)))
+    yield Text(rest, "dim")
 
 
 def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] | None) -> Iterator[RenderableType]:

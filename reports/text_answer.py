@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -26,18 +27,22 @@ from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
 
+CodeOf: TypeAlias = Callable[[Card], Iterable[RenderableType]]
 _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
-NO_BREAK = "\ue000"  # a space in what is printed; lines would be wrapped at U+00A0
+NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 _UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 
 
-def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
-    """Yield the headline, the bars, the actions or the command to record again, and what limits them."""
+def first_screen(a: Answer, width: int, code: CodeOf | None = None) -> Iterator[RenderableType]:
+    """Yield the headline, the bars, the actions or the command to record again, and what limits them.
+
+    ``code`` returns the lines of a change, which are printed of the first one.
+    """
     yield Text.assemble((said(a.pill), _TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
     if a.record_again:
         yield Padding(
@@ -53,7 +58,7 @@ def first_screen(a: Answer, width: int) -> Iterator[RenderableType]:
             other = f" {tr('For other findings:')}" if a.cards else ""
             yield Padding(Text(f"{said(a.no_change)}{other}", "yellow"), (1, 0, 0, 2))
         for number, card in enumerate(a.cards, 1):
-            yield _card(number, card, a)
+            yield _card(number, card, a, tuple(code(card)) if code is not None and number == 1 else ())
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None:
@@ -79,13 +84,11 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     yield from _consists(a)
     if a.after is None:
         return
+    name = tr("step proven") if a.is_measured else tr("step possible")
     if not a.after.is_narrow:
-        words = "no estimate: from {low} to {high}" if a.after.is_wide else "{low} to {high}"
-        words = tr(words, low=duration(a.after.low_ns), high=duration(a.after.high_ns))
-        yield Text.assemble(f"  {padded(tr('step possible'), 13)}  ", (words, "dim"))
+        yield Text.assemble(f"  {padded(name, 13)}  ", (said(a.after.bound), "dim"))
         return
     span = duration(a.after.low_ns), duration(a.after.high_ns)
-    name = tr("step proven") if a.is_measured else tr("step possible")
     picture = bar(a.after.after_ns / a.now_ns, room), "green" if a.factor else "dim"
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
     words = "{low} to {high}, measured by running the script"
@@ -107,13 +110,12 @@ def _consists(a: Answer) -> Iterator[RenderableType]:
     """Yield the largest parts of the step."""
     listed: list[str] = []
     for name, share in a.parts[:_MAX_PARTS]:
-        whole = " " + tr("in all") if name == "computing" and listed and a.run_share is None else ""
-        listed.append(f"{translated(one_line(name))} {percent(share)}{whole}".replace(" %", f"{NO_BREAK}%"))
+        listed.append(f"{translated(one_line(name))} {percent(share)}".replace(" %", f"{NO_BREAK}%"))
     if listed:
         yield Padding(Text(", ".join(listed), "dim"), (0, 0, 0, 17))
 
 
-def _card(number: int, card: Card, a: Answer) -> RenderableType:
+def _card(number: int, card: Card, a: Answer, code: tuple[RenderableType, ...] = ()) -> RenderableType:
     p, found = card.prescription, card.prediction
     parts: list[RenderableType] = [Text(one_line(p.title), "bold")]
     at = line_of(card.where) if card.where is not None else ""
@@ -135,6 +137,7 @@ def _card(number: int, card: Card, a: Answer) -> RenderableType:
     parts.append(Text(one_line(p.safety), "dim" if p.promise == "identical" else "yellow"))
     if p.apply_with:
         parts.append(_command("$ ", p.apply_with))
+    parts.extend(code)
     grid = Table.grid()
     grid.add_column(width=5)
     grid.add_column(overflow="fold")

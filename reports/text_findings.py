@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -25,19 +24,18 @@ from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import gain
 from diagnose.reports.text_answer import place_style
 from diagnose.reports.text_charts import bar
-from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import clean, middle, one_line
+from diagnose.reports.text_code_lines import code_block, code_lines
+from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["findings", "operators"]
+__all__ = ["findings", "first_code", "operators"]
 
 _MAX_FINDINGS = 5
 _MAX_CODE_LINES = 12
+_MAX_FIRST_LINES = 8
 _MAX_SHORT_LINES = 4  # of an alternative
 _MAX_DIFF_LINES = 16  # with the neighbours of each changed line: two calls of several arguments
 _MAX_OPERATORS = 8
 _MAX_ALSO = 4  # further changes of a finding, by id
-_DIFF = lazy_pattern(r"[+-]")
-_COMMENTED = lazy_pattern(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
 _CONFIDENCE_STYLES = {"high": "dim", "medium": "yellow", "low": "yellow"}
 
 
@@ -55,19 +53,23 @@ def findings(
         yield from _checked(d)
         return
     a = answer(d)
-    if a.record_again is not None:
-        title = tr("Seen in this recording"), tr("share of it that each takes")
-    else:
-        title = tr("Findings"), tr("by what the step saves without each")
-    yield Padding(Text.assemble((title[0], "bold"), (f"  {title[1]}", "dim")), (1, 0, 0, 0))
+    title = Text(tr("Seen in this recording"), "bold")
+    if a.record_again is None:
+        title = Text.assemble((tr("Findings"), "bold"), (f"  {tr('by what the step saves without each')}", "dim"))
+    yield Padding(title, (1, 0, 0, 0))
     rows = finding_rows(d, a.each)
     of_cards = {card.finding for card in a.cards}  # their code is printed here
+    noted = [row for row in rows if not verbose and not row.finding.worth_ns and a.record_again is None]
+    rows = tuple(row for row in rows if row not in noted)
     shown = [row for row in rows if verbose or row.number <= _MAX_FINDINGS or row.number in of_cards]
     for row in shown:
         yield _finding(row, d, a.each, _Layout(width, verbose, written))
     if len(rows) > len(shown):
         left = plural(len(rows) - len(shown), "smaller finding")
         yield Text("  " + tr("and {left}, which --verbose, JSON and HTML show", left=left), style="dim")
+    if noted:
+        names = ", ".join(dict.fromkeys(row.finding.rule for row in noted))
+        yield Padding(Text(tr("No saving known: {rules} (--verbose shows them)", rules=names), "dim"), (0, 0, 0, 2))
     if d.dominant is None:
         yield from _checked(d)
 
@@ -112,7 +114,7 @@ def _finding(row: FindingRow, d: Diagnosis, each: Mapping[str, Prediction], layo
         best = row.alternative
         words = tr("or  {title}  {gain}", title=one_line(translated(best.title)), gain=_gained(best, d, each))
         parts.append(Text(words, style="dim"))
-        parts.extend(_details(best, layout, _code(best, neighbours=0), _MAX_SHORT_LINES))
+        parts.extend(_details(best, layout, code_lines(best, neighbours=0), _MAX_SHORT_LINES))
     for p in row.refuted:
         words = f"{one_line(translated(p.title))}  {_gained(p, d, {})}"
         parts.append(Text(tr("tried  {change}", change=words), style="dim"))
@@ -145,16 +147,15 @@ def _example(example: Example) -> Text:
 
 
 def _first_line(row: FindingRow) -> Text:
-    """Return the rule, what the step saves without it, and what it takes if that is another time."""
+    """Return the rule, and what the step saves without it."""
+    if row.saves is None:
+        return Text(row.finding.rule, "bold")
+    sure = row.finding.confidence
     return Text.assemble(
         (row.finding.rule, "bold"),
         "  ",
         (said(row.saves), "bold red" if row.finding.worth_ns else "dim"),
-        (f": {said(row.cost)}" if row.cost is not None else "", "dim"),
-        (
-            f", {confidence(row.finding.confidence)}" if row.finding.confidence != "high" else "",
-            _CONFIDENCE_STYLES["medium"],
-        ),
+        (f", {confidence(sure)}" if sure != "high" else "", _CONFIDENCE_STYLES["medium"]),
     )
 
 
@@ -170,7 +171,12 @@ def _where(places: tuple[Where, ...], width: int) -> Iterator[Text]:
 
 def _fix(fix: Prescription, name: str, gained: str, layout: _Layout) -> Iterator[RenderableType]:
     yield Text.assemble((name + " ", "dim"), (one_line(fix.title), "green"), (f"  {gained}" if gained else "", "dim"))
-    yield from _details(fix, layout, _code(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES)
+    yield from _details(fix, layout, code_lines(fix), _MAX_DIFF_LINES if fix.diff else _MAX_CODE_LINES)
+
+
+def first_code(fix: Prescription, width: int, written: Sequence[Path] | None) -> Iterator[RenderableType]:
+    """Yield the first lines of code of a change."""
+    yield from code_block(fix, code_lines(fix, neighbours=0), _MAX_FIRST_LINES, width - 5, written)
 
 
 def _details(fix: Prescription, layout: _Layout, lines: Sequence[str], most: int) -> Iterator[RenderableType]:
@@ -183,55 +189,7 @@ def _details(fix: Prescription, layout: _Layout, lines: Sequence[str], most: int
         yield Text.assemble(
             (f"    {tr('edit')} ", "dim"), (", ".join(one_line(place(edit)) for edit in fix.edits), "cyan")
         )
-    for line in lines[:most]:
-        yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, layout.width - 12))
-    if len(lines) > most:
-        yield Text(f"    │ … {plural(len(lines) - most, 'more line')}", style="dim")
-    if fix.diff:
-        yield Text(f"    {_whole_diff(fix, layout.written)}", style="dim")
-
-
-def _whole_diff(fix: Prescription, written: Sequence[Path] | None) -> str:
-    """Return where the diff is that the lines shown are taken from."""
-    if fix.apply_with:
-        return tr("an excerpt; {command} makes the change", command=one_line(fix.apply_with))
-    if written:
-        return tr("an excerpt; {file} has the whole diff", file=one_line(str(written[0])))
-    if written is not None:
-        return tr("an excerpt; -o report.html writes the whole diff")
-    return tr("an excerpt; an HTML or JSON report has the whole diff")
-
-
-def _code(fix: Prescription, *, neighbours: int = 1) -> list[str]:
-    """Return the lines of the diff that change something, each with so many before and after; without one the code."""
-    if not fix.diff:
-        return clean(fix.after).rstrip().splitlines()
-    lines = [line for line in clean(fix.diff).splitlines() if not line.startswith(("---", "+++", "@@", "\\"))]
-    changed = [line.startswith(("+", "-")) for line in lines]
-    return [line for at, line in enumerate(lines) if any(changed[max(at - neighbours, 0) : at + neighbours + 1])]
-
-
-def _folded(line: str, width: int) -> list[str]:
-    """Return a line of code in parts that fit; code that is to be pasted is never cut.
-
-    A comment behind code that is too long goes before it, and its further lines are comments too.
-    """
-    commented = _COMMENTED.match(line) if len(line) > width else None
-    if commented is not None and all(commented["code"].count(quote) % 2 == 0 for quote in "'\""):
-        margin = commented["margin"][: width // 2]
-        parts = wrap(commented["comment"], width, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
-        return parts + (_folded(margin + commented["code"], width) if commented["code"] else [])
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    parts = wrap(line, width - 2, subsequent_indent=indent[: width // 2], break_on_hyphens=False, drop_whitespace=False)
-    return [part + _continued("".join(parts[: at + 1])) for at, part in enumerate(parts[:-1])] + (parts[-1:] or [""])
-
-
-def _continued(code: str) -> str:
-    """Return what ends a part of a line: a backslash where no bracket is open and no string."""
-    is_open = any(code.count(a) != code.count(b) for a, b in ("()", "[]", "{}")) or any(
-        code.count(q) % 2 for q in "'\""
-    )
-    return "" if is_open or _DIFF.match(code) else "\\" if code.endswith(" ") else " \\"
+    yield from code_block(fix, lines, most, layout.width, layout.written)
 
 
 def operators(operators: tuple[HostOperator, ...], step_ns: float, width: int) -> Table:

@@ -30,8 +30,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _STYLES = ("red", "yellow", "magenta", "cyan", "green", "blue")
 _PARTS = {
     "compute": ("█", "green", "computing"),
-    "exposed_communication": ("▓", "cyan", "communicating only"),
-    "exposed_copy": ("▒", "yellow", "copying only"),
+    "exposed_communication": ("▓", "cyan", "communication not overlapped"),
+    "exposed_copy": ("▒", "yellow", "copies not overlapped"),
     "idle": ("░", "red", "idle"),
 }
 

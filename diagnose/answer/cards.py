@@ -13,11 +13,15 @@ from diagnose.model.forecast import MAX_RANGE, Forecast
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
+from diagnose.model.words import Words
+from diagnose.text.numbers import duration
 
 __all__ = ["SAME", "Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
-SAME = 0.01  # of the step: what differs by less reads as the same
+MIN_LEAST = 0.05  # of the most that a change saves: below it only the most is stated
+MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
+SAME = 0.1  # of what a step without a finding saves: a change that saves less or more by this is explained
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,33 @@ class Prediction:
         return self.is_replayed and most <= MAX_RANGE * least
 
     @property
-    def is_wide(self) -> bool:
-        """Return whether the step afterwards lies between ends that are no estimate."""
-        return self.high_ns > MAX_RANGE * self.low_ns
+    def has_least(self) -> bool:
+        """Return whether what it saves at least is worth a number."""
+        least, most = self.range_ns
+        return self.is_replayed and least >= MIN_LEAST * most
+
+    @property
+    def saves_elsewhere(self) -> bool:
+        """Return whether it saves clearly more than a step without its finding does."""
+        return self.of_ns is not None and self.saves_ns > self.of_ns
 
     @property
     def is_narrow(self) -> bool:
         """Return whether the step afterwards can be stated, and not only between which ends it lies."""
-        return self.is_promise and not self.is_wide
+        return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
+
+    @property
+    def bound(self) -> Words:
+        """Return what is known of the step afterwards where it cannot be stated: an end that says something."""
+        low, high = duration(self.low_ns), duration(self.high_ns)
+        if self.high_ns <= MAX_RANGE * self.low_ns and self.high_ns <= (1 - MIN_GAIN_SHARE) * self.before_ns:
+            return Words("{low} to {high}", {"low": low, "high": high})
+        if self.before_ns >= MIN_FACTOR * self.high_ns:
+            return Words(
+                "{high} or less: at least {factor} × faster",
+                {"high": high, "factor": f"{self.before_ns / self.high_ns:.1f}"},
+            )
+        return Words("{low} at best; this recording does not show it closer", {"low": low})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +100,12 @@ class Card:
     rank: int | None = None  # the one that it is for: the others wait for it
 
 
-def predictions(d: Diagnosis) -> dict[str, Prediction]:
+def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
     """Return what each change is predicted to do, by its id.
 
     A change of the waterfall counts behind those before it, so that the savings of one report add up to its step then;
-    any other counts alone. What is below a hundredth of the step is no prediction.
+    any other counts alone. What is below a hundredth of the step is no prediction. Unless ``is_sure`` the
+    recording shows at most what a change saves.
     """
     alone = {p.id: p for p in reversed(d.prescriptions)}
     worth = {f.rule: f.worth_ns for f in reversed(d.findings)}
@@ -92,32 +116,27 @@ def predictions(d: Diagnosis) -> dict[str, Prediction]:
         enabled = p is not None and bool(before.ids) and p.saves_ns[1] < least
         ends, span = (before.step_ns, after.step_ns, after.low_ns, after.high_ns), (before.low_ns, before.high_ns)
         found[after.ids[-1]] = Prediction(
-            *ends, before.ids, enabled, is_replayed=True, before_range_ns=span, has_steps=has_steps
+            *ends, before.ids, enabled, is_replayed=is_sure, before_range_ns=span, has_steps=has_steps
         )
     for name, p in alone.items():
         is_worth = worth.get(p.rule, 1.0) > 0  # a change for what is no saving has none
         if is_worth and name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
             middle = min(max(p.predicted_step_ns, low), high)
-            replayed = p.basis == "replay"
+            replayed = p.basis == "replay" and is_sure
             found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=replayed, has_steps=has_steps)
     return {
-        name: _beside(p, worth.get(alone[name].rule, 0.0), d) if name in alone else p
+        name: _beside(p, worth.get(alone[name].rule, 0.0)) if name in alone else p
         for name, p in found.items()
         if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
     }
 
 
-def _beside(p: Prediction, worth_ns: float, d: Diagnosis) -> Prediction:
-    """Return a prediction with what explains that it differs from what the step saves without the finding.
-
-    Of a wide range its upper end has to be less, and its middle more.
-    """
-    same_ns, most_ns = SAME * d.step_ns, p.saves_ns if p.is_promise else p.range_ns[1]
-    is_more, is_less = p.saves_ns >= worth_ns + same_ns, most_ns <= worth_ns - same_ns
-    if not 0 < worth_ns < math.inf or not (is_more or is_less):
+def _beside(p: Prediction, worth_ns: float) -> Prediction:
+    """Return a prediction with what explains that it differs from what the step saves without the finding."""
+    if not p.is_promise or not 0 < worth_ns < math.inf or abs(p.saves_ns - worth_ns) < SAME * worth_ns:
         return p
-    return replace(p, is_uncovered=is_more) if p.behind else replace(p, of_ns=worth_ns)
+    return replace(p, is_uncovered=p.saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:

@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from diagnose.answer.cards import MIN_FACTOR
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, WORK
@@ -21,7 +22,7 @@ __all__ = ["MAX_WORDS", "checked", "headline"]
 
 MAX_WORDS = 16  # what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
-SMALL = 1 - 1 / 1.1  # of the step: without as much it is less than a tenth faster, and no factor is shown
+SMALL = 1 - 1 / MIN_FACTOR  # of the step
 MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
 
 
@@ -170,7 +171,7 @@ def checked(d: Diagnosis) -> Words | None:
         listed = ", ".join(f"{{{key}}} ({num})" for key, num in zip(each, d.unseen.values(), strict=True))
         lacking = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
         missing = Words("; {rules} lacked data, most of all {listed}", lacking)
-    found = Words("none found 1 % of the step that an edit is known to save")
+    found = Words("no known change saves more than 1 % of the step")
     if d.findings and d.step_ns > 0 and d.findings[0].worth_ns >= MIN_GAIN_SHARE * d.step_ns:
         first = d.findings[0]
         found = Words(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diagnose.answer.cards import SAME, Prediction, offered
+from diagnose.answer.cards import Prediction, offered
 from diagnose.answer.gates import record_again
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
@@ -13,8 +13,6 @@ from diagnose.model.words import Words
 from diagnose.text.numbers import duration, percent
 
 __all__ = ["FindingRow", "finding_rows"]
-
-MUCH = 0.1  # of what the step saves: a cost that differs by less needs no explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +25,14 @@ class FindingRow:
     alternative: Prescription | None  # the other way that saves most by itself
     refuted: tuple[Prescription, ...]  # changes that made the step longer when they were tried
     also: tuple[str, ...]  # ids of further changes
-    saves: Words  # what the step saves without it; of a recording that carries no answer what it takes
-    share: float  # the same of the step, of the run or of the recording
-    cost: Words | None  # what it takes itself, if that is another time
+    saves: Words | None  # what the step saves without it, None where the recording cannot show it
+    share: float  # the same of the step, or of the run
 
 
 def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingRow, ...]:
     """Return a row for each finding, in the order of the findings.
 
-    A recording that cannot carry an answer has neither savings nor changes, only what took its time.
+    A recording that cannot carry an answer has neither savings nor changes.
     """
     again = record_again(d) is not None
     longer = took_longer(d)
@@ -55,25 +52,18 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
-                saves=_takes(finding, d) if again else _saves(finding, d),
-                share=_share(finding, finding.lost_ns if again else finding.worth_ns, d),
-                cost=None if again else _cost(finding, d),
+                share=0.0 if again else _share(finding, d),
+                saves=None if again else _saves(finding, d),
             )
         )
     return tuple(rows)
 
 
-def _share(finding: Finding, ns: float, d: Diagnosis) -> float:
-    """Return a time as a share of the step; where the finding rests on all steps of the run as its share of that."""
+def _share(finding: Finding, d: Diagnosis) -> float:
+    """Return what the step saves without the cause as a share of it, or of the run that the finding rests on."""
     if finding.share is not None:
-        return min(finding.share, 1.0) if ns else 0.0
-    return min(ns / d.step_ns, 1.0) if d.step_ns > 0 else 0.0
-
-
-def _takes(finding: Finding, d: Diagnosis) -> Words:
-    """Return what the finding takes of the recording."""
-    share = percent(_share(finding, finding.lost_ns, d)) if d.step_ns > 0 else "–"
-    return Words("{share} of the recording", {"share": share})
+        return min(finding.share, 1.0) if finding.worth_ns else 0.0
+    return min(finding.worth_ns / d.step_ns, 1.0) if d.step_ns > 0 else 0.0
 
 
 def _saves(finding: Finding, d: Diagnosis) -> Words:
@@ -83,26 +73,8 @@ def _saves(finding: Finding, d: Diagnosis) -> Words:
     time = duration(finding.worth_ns)
     if d.step_ns <= 0:
         return Words("{time}", {"time": time})
-    share = percent(_share(finding, finding.worth_ns, d))
+    share = percent(_share(finding, d))
     if finding.share is not None:
         return Words("{time} per step ({share} of the run)", {"time": time, "share": share})
     words = "{time} ({share} of the step)" if d.source.found_steps_by != "none" else "{time} ({share} of the recording)"
     return Words(words, {"time": time, "share": share})
-
-
-def _cost(finding: Finding, d: Diagnosis) -> Words | None:
-    """Return what the finding itself takes, if that is not what the step saves without it."""
-    cost, worth = finding.lost_ns, finding.worth_ns
-    if finding.share is not None or abs(cost - worth) < max(SAME * d.step_ns, MUCH * worth, 1.0):
-        return None
-    values = {"cost": duration(cost), "rest": duration(abs(cost - worth))}
-    if not cost:
-        return Words("runs under the device's own work; without it later work starts sooner")
-    if not worth:
-        words = "takes {cost}"
-        if finding.relief_ns is not None and finding.relief_ns < SAME * d.step_ns:
-            words = "takes {cost}; without it other work takes as long"
-        return Words(words, values)
-    if worth < cost:
-        return Words("takes {cost}; without it other work fills {rest} of that", values)
-    return Words("takes {cost}; without it later work starts {rest} sooner", values)

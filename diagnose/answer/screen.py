@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
-from diagnose.answer.cards import Card, Prediction, cards, late_rank, possible_step, predictions
+from diagnose.answer.cards import MIN_FACTOR, Card, Prediction, cards, late_rank, possible_step, predictions
 from diagnose.answer.gates import cautions, command, limit, record_again
 from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
@@ -17,13 +17,12 @@ from diagnose.model.rules import WORK
 from diagnose.model.words import Words, english
 from diagnose.text.numbers import duration, percent
 
-__all__ = ["Answer", "Tone", "answer", "of_busy", "shown_rank", "with_words"]
+__all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
 NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families of kernels
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
-MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
 
@@ -31,10 +30,11 @@ _PILLS: Mapping[str, tuple[str, str, Tone]] = {
     "cpu-bound": ("CPU-bound", "the CPU launches work more slowly than the GPU runs it", "bad"),
     "gaps": ("GPU stalls", "the CPU runs ahead of the GPU except for a few long gaps", "bad"),
     "kernel-bound": ("GPU-bound", "the queue is full: the GPU's own work takes the time", "warn"),
-    "no-gpu": ("CPU only", "no GPU in this recording", "info"),
     "communication": ("Communication-bound", "collectives not overlapped with computation dominate the step", "bad"),
     "run": ("Run stalls", "most of the run's time is not in its usual steps", "bad"),
     "unknown": ("No diagnosis", "the recording cannot carry one", "warn"),
+    "no records": ("No GPU records", "the GPU worked, but the recording has none of it", "info"),
+    "no-gpu": ("CPU only", "no GPU in this recording", "info"),
 }
 
 
@@ -86,11 +86,11 @@ class Answer:
 def answer(d: Diagnosis) -> Answer:
     """Return the first screen of a diagnosis."""
     why = record_again(d)
-    each = {} if why is not None else predictions(d)
+    limited = limit(d)
+    each = {} if why is not None else predictions(d, is_sure=limited is None)
     shown = () if why is not None else cards(d, each)
     measured = None if why is not None else _proven(d)
     after, num = measured or possible_step(d, shown)
-    limited = limit(d)
     if measured is None and limited is not None:
         after = None
     pill, meaning, tone = _pill(d, is_known=why is None)
@@ -140,18 +140,11 @@ def with_words(d: Diagnosis) -> Diagnosis:
     if a.cards:
         first, saves = a.cards[0], ""
         if (p := first.prediction) is not None:  # in the words of its card
-            saves = f" (saves {duration(p.saves_ns) if p.is_promise else f'up to {duration(p.range_ns[1])}'})"
+            least, most = map(duration, p.range_ns)
+            time = duration(p.saves_ns) if p.is_promise else f"{least} to {most}" if p.has_least else f"up to {most}"
+            saves = f" (saves {time})"
         lines.append(f"First change: {first.prescription.title}{saves}")
     return replace(d, headline=english(a.headline), summary=tuple(lines))
-
-
-def of_busy(d: Diagnosis) -> float | None:
-    """Return what the finding that answers takes of the device's own work, as a share of the step."""
-    found = _answering(d)
-    if found is None or d.partition is None or not len(found.tasks) or found.rule in d.idle_by_cause:
-        return None
-    share = found.share_of(d.step_ns) if d.step_ns > 0 else 0.0
-    return share if 0 < share <= d.partition.compute else None
 
 
 def shown_rank(d: Diagnosis) -> int | None:
@@ -179,7 +172,7 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
         return _PILLS["unknown"]
     if _run_share(d) is not None:
         return _PILLS["run"]
-    pill, meaning, tone = _PILLS[d.verdict]
+    pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
     p = d.partition
     if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
         pill, meaning, tone = _PILLS["communication"]
@@ -190,22 +183,20 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
 
 
 def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
-    """Return what the step consists of, as far as it has a name: the device's work, then the causes of idle time.
+    """Return what the step consists of: what the GPU does, by families of kernels where it is full, and its idle time.
 
-    Of a step that is long now and then, all but that is the usual step. Where little is to be gained, the device's work
-    is that of its kernels, by family.
+    Without a device it is what the host does. Of a step that is long now and then, all but that is the usual step. The
+    causes of idle time stand elsewhere: a cause takes another time than a step without it saves.
     """
-    p, busy, rare = d.partition, of_busy(d), _run_share(d) or 0.0
-    work = {} if p is None else {"computing": p.compute, "communicating only": p.exposed_communication}
-    if p is not None and d.dominant is None and (families := _families(d)):
-        del work["computing"]
-        work = {**{name: share * p.compute for name, share in families.items()}, **work}
-    work |= {} if p is None else {"copying only": p.exposed_copy}
-    causes = d.idle_by_cause if p is not None else d.host_by_cause
-    named = [(_label(d, name), share) for name, share in causes.items()]
-    usual = [*work.items(), *sorted(named, key=lambda item: -item[1])]
-    found = [] if busy is None else [("kernels of finding 1", busy)]
-    found += [(_label(d, d.dominant or ""), rare)] if rare else []
+    p, rare = d.partition, _run_share(d) or 0.0
+    if p is None:
+        usual = sorted(((_label(d, name), share) for name, share in d.host_by_cause.items()), key=lambda x: -x[1])
+    else:
+        families = _families(d) if d.verdict == "kernel-bound" or d.dominant is None else {}
+        usual = [(name, share * p.compute) for name, share in (families or {"computing": 1.0}).items()]
+        usual += [("communication not overlapped", p.exposed_communication), ("copies not overlapped", p.exposed_copy)]
+        usual.append(("idle", p.idle))
+    found = [(_label(d, d.dominant or ""), rare)] if rare else []
     found += [(name, share * (1 - rare)) for name, share in usual]
     return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
 

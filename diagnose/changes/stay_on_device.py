@@ -60,7 +60,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 CHANGE = Change(
     id="stay-on-device",
     title="Keep shapes and branches independent of values on the device",
-    numerics=rounding("sums take the filling in another order; compare the first results"),
+    numerics=rounding("padding adds up in another order; compare the first results"),
     patch=ByHand("the operator is a call in the script's own code"),
     edit=EditLoop("with_masked_results", "lines", (), "from diagnose.kernels import indexing"),
     advice=_advice,

@@ -71,7 +71,12 @@ def report_options(command: _Decorated) -> _Decorated:
     page = [
         _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
-        option("--verbose", group=OUTPUT, is_flag=True, help="Print every finding and kernel, with evidence."),
+        option(
+            "--verbose",
+            group=OUTPUT,
+            is_flag=True,
+            help="Print the whole report: queue, every finding with evidence, kernels.",
+        ),
         lang_option(),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log10
 from typing import TYPE_CHECKING
 
 from diagnose.changes import group_of
-from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.events import Note
-from diagnose.model.forecast import middle_ns
 from diagnose.pipeline.noting import noting
 from diagnose.tables.program import Program
-from diagnose.text.numbers import plural
 
 if TYPE_CHECKING:
     from diagnose.model.forecast import Waterfall
 
-__all__ = ["one_compilation", "prescriptions_of", "with_break_even", "worth_showing"]
-
-COMPILING_S = 30  # about what compiling a small model takes on a CPU
+__all__ = ["one_compilation", "prescriptions_of", "worth_showing"]
 
 
 def prescriptions_of(
@@ -73,16 +67,6 @@ def one_compilation(
     others = [p for p in compiling if p is not kept and p.rule != kept.rule]
     instead = without_savings([replace(kept, rule=p.rule) for p in others])
     return tuple(p for p in shown if p is kept or p not in compiling), instead
-
-
-def with_break_even(p: Prescription) -> Prescription:
-    """Return a prescription that compiles with the number of steps whose savings, as predicted, pay for that."""
-    saved_ns = middle_ns(*p.saves_ns)
-    if COMPILATION not in p.needs or saved_ns <= 0:
-        return p
-    steps = max(COMPILING_S * 1e9 / saved_ns, 1.0)
-    rounded = round(steps, 1 - int(log10(steps)))  # to two digits: what is predicted is known no better
-    return replace(p, needs=f"{p.needs}; {COMPILING_S} s of it are paid for after about {plural(rounded, 'step')}")
 
 
 def _weight(prescription: Prescription) -> tuple[bool, float]:

@@ -24,7 +24,7 @@ from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, co
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
 from diagnose.pipeline.noting import noting
-from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
+from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
@@ -201,7 +201,7 @@ def _judged(rank: RankFindings, valued: _Valued, shares: Mapping[str, float]) ->
         queue,
         t.partition if queue else None,
         largest.rule if largest is not None else None,
-        tuple(map(with_break_even, prescriptions)),
+        tuple(prescriptions),
         steps_after,
         why,
         again,

@@ -10,6 +10,7 @@ from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Finding, Trial
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
+from diagnose.model.words import english
 
 MS = 1_000_000
 
@@ -156,18 +157,48 @@ def test_what_a_change_adds_behind_others_is_not_as_open_as_they_are(forms):
 
 
 @pytest.mark.parametrize(
-    ("low", "after", "high", "replayed", "is_promise", "is_wide", "is_narrow"),
+    ("low", "after", "high", "replayed", "is_promise", "is_narrow"),
     [
-        (12, 15, 18, True, True, False, True),  # saves 2 to 8 ms: four times
-        (11.9, 15, 18, True, False, False, False),  # more than four times
-        (12, 15, 18, False, False, False, False),  # not replayed
-        (2, 5, 8, True, True, False, True),  # takes 2 to 8 ms afterwards: four times
-        (1.9, 5, 8, True, True, True, False),  # what is saved can be stated, what is left cannot
+        (12, 15, 18, True, True, True),  # saves 2 to 8 ms: four times
+        (11.9, 15, 18, True, False, False),  # more than four times
+        (12, 15, 18, False, False, False),  # not replayed
+        (2, 5, 8, True, True, True),  # takes 2 to 8 ms afterwards: four times
+        (1.9, 5, 8, True, True, False),  # what is saved can be stated, what is left cannot
     ],
 )
-def test_a_range_wider_than_four_times_is_no_promise(low, after, high, replayed, is_promise, is_wide, is_narrow):
+def test_a_range_wider_than_four_times_is_no_promise(low, after, high, replayed, is_promise, is_narrow):
     found = Prediction(20 * MS, after * MS, low * MS, high * MS, is_replayed=replayed)
-    assert (found.is_promise, found.is_wide, found.is_narrow) == (is_promise, is_wide, is_narrow)
+    assert (found.is_promise, found.is_narrow) == (is_promise, is_narrow)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "replayed", "has_least"),  # of a step of 20 ms
+    [
+        (10, 19.5, True, True),  # saves 0.5 to 10 ms: a twentieth
+        (10, 19.6, True, False),
+        (10, 20, True, False),
+        (10, 12, False, False),  # not replayed
+    ],
+)
+def test_the_least_that_is_saved_has_a_number_from_a_twentieth_of_the_most(low, high, replayed, has_least):
+    found = Prediction(20 * MS, (low + high) / 2 * MS, low * MS, high * MS, is_replayed=replayed)
+    assert found.has_least == has_least
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),  # of a step of 20 ms
+    [
+        (12, 19.5, "12.0 ms to 19.5 ms"),
+        (4.95, 19.8, "4.95 ms to 19.8 ms"),  # four times apart, and a hundredth of the step saved
+        (4.94, 18.1, "4.94 ms to 18.1 ms"),
+        (1, 10, "10.0 ms or less: at least 2.0 × faster"),  # more than four times apart
+        (1, 18.1, "18.1 ms or less: at least 1.1 × faster"),
+        (1, 18.2, "1.00 ms at best; this recording does not show it closer"),  # less than a tenth faster
+        (12, 19.9, "12.0 ms at best; this recording does not show it closer"),  # not a hundredth saved
+    ],
+)
+def test_of_a_step_that_cannot_be_stated_the_end_that_is_known_is(low, high, words):
+    assert english(Prediction(20 * MS, (low + high) / 2 * MS, low * MS, high * MS).bound) == words
 
 
 @pytest.mark.parametrize(
@@ -210,12 +241,11 @@ def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(form
     ("worth", "saves", "of_ms"),  # of a step of 20 ms
     [
         (6, (4, 5.8), 6),
-        (5, (4, 5.8), None),  # less than a hundredth of the step apart
+        (5.4, (4, 5.8), None),  # less than a tenth of that apart
+        (4.5, (4, 5.8), None),
         (4, (4, 5.8), 4),
-        (5.9, (0, 5.8), None),  # a wide range: its upper end is what the step saves without the finding
-        (7, (0, 5.8), 7),
-        (5, (0, 5.8), None),  # its middle is less, its upper end more: nothing to explain
-        (2, (0, 5.8), 2),
+        (7, (0, 5.8), None),  # a range too wide to state what is saved
+        (2, (0, 5.8), None),
         (math.inf, (4, 5.8), None),
     ],
 )
@@ -226,16 +256,28 @@ def test_a_change_that_saves_clearly_less_or_more_than_its_finding_is_worth_name
     one = replace(d.findings[0], worth_ns=worth * MS)
     found = predictions(replace(d, findings=(one,), prescriptions=(fix,), waterfall=None))["data-stall-fix"]
     assert found.of_ns == (None if of_ms is None else of_ms * MS)
+    assert found.saves_elsewhere == (worth == 4)
     assert not found.is_uncovered
 
 
-@pytest.mark.parametrize(("worth", "is_uncovered"), [(2.8, True), (2.9, False), (3.0, False), (5.0, False)])
+@pytest.mark.parametrize(("worth", "is_uncovered"), [(2.7, True), (2.8, False), (3.0, False), (5.0, False)])
 def test_changes_before_it_may_uncover_more_of_a_finding(forms, worth, is_uncovered):
-    """The second change saves 3 ms after the first one; a hundredth of the step is 0.2 ms."""
+    """The second change saves 3 ms after the first one: a ninth more than 2.7 ms."""
     d = forms["gaps"]
     d = replace(d, findings=(d.findings[0], replace(d.findings[1], worth_ns=worth * MS)))
     found = predictions(d)["host-sync-fix"]
     assert (found.is_uncovered, found.of_ns) == (is_uncovered, None)
+
+
+def test_a_recording_that_limits_predictions_shows_at_most_what_is_saved(forms):
+    """One rank of eight: what the same steps save at least is not known."""
+    d = forms["gaps"]
+    limited = answer(replace(d, source=replace(d.source, world_size=8)))
+    assert [card.prediction.is_promise for card in answer(d).cards] == [True, True]
+    for each in (limited.each, answer(replace(d, waterfall=None, source=replace(d.source, world_size=8))).each):
+        assert [(p.is_promise, p.has_least, p.of_ns, p.is_uncovered) for p in each.values()] == [
+            (False, False, None, False),
+        ] * 2
 
 
 def test_a_change_for_a_finding_without_worth_has_no_prediction(forms):

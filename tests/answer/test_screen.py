@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from diagnose.answer.screen import answer, of_busy, shown_rank
+from diagnose.answer.screen import answer, shown_rank
 from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Trial
 from diagnose.model.job import Job
@@ -39,15 +38,29 @@ def test_a_verdict_has_one_word(forms, form, pill, tone):
     assert (english(a.pill), a.tone) == (pill, tone)
 
 
+def test_what_the_device_did_without_records_is_not_called_a_cpu_only_run(forms):
+    d = replace(forms["no_gpu"], unseen={"device records": 3})
+    a = answer(d)
+    assert (english(a.pill), a.tone) == ("No GPU records", "info")
+    assert english(a.meaning) == "the GPU worked, but the recording has none of it"
+
+
 def test_what_the_step_consists_of_leaves_out_less_than_a_fiftieth(forms):
-    """0.38 + 0.05 + 0.03 of the device's work, 0.54 idle: 0.30 + 0.12 + 0.06 + 0.03 + 0.02, and 0.01 not named."""
-    assert answer(forms["gaps"]).parts == (
-        ("computing", 0.38), ("communicating only", 0.05), ("copying only", 0.03),
-        ("the step waited for its next batch", 0.30), ("the host waited for the device to drain", 0.12),
-        ("operators were issued slower than they ran", 0.06), ("a copy held the next task back", 0.03),
-        ("Python code ran between operators", 0.02),
+    """0.38 + 0.05 + 0.03 of the device's work, 0.54 idle."""
+    d = forms["gaps"]
+    computing, communication, copies, idle = (
+        ("computing", 0.38), ("communication not overlapped", 0.05), ("copies not overlapped", 0.03), ("idle", 0.54),
     )  # fmt: skip
-    assert answer(replace(forms["gaps"], legends={})).parts[3] == ("data-stall", 0.30)  # of a plug-in without labels
+    assert answer(d).parts == (computing, communication, copies, idle)
+    few = replace(d, partition=replace(d.partition, exposed_copy=0.019))
+    assert answer(few).parts == (computing, communication, idle)
+
+
+def test_without_a_device_the_step_consists_of_what_the_host_does(forms):
+    d = replace(forms["no_gpu"], host_by_cause={"data-stall": 0.3, "operators": 0.6, "python-stall": 0.01})
+    names = [d.legends[cause].label for cause in ("operators", "data-stall")]
+    assert answer(d).parts == ((names[0], 0.6), (names[1], 0.3))
+    assert answer(replace(d, legends={})).parts[1] == ("data-stall", 0.3)  # of a plug-in without labels
 
 
 def test_what_is_long_now_and_then_is_its_share_of_the_run_and_the_usual_step_the_rest(forms):
@@ -56,30 +69,25 @@ def test_what_is_long_now_and_then_is_its_share_of_the_run_and_the_usual_step_th
     a = answer(replace(d, dominant="periodic-stall", findings=(rare, *d.findings)))
     assert (english(a.pill), a.run_share) == ("Run stalls", 0.5)
     assert a.parts[:4] == (
-        (d.legends["periodic-stall"].label, 0.5), ("computing", 0.19), ("communicating only", 0.025),
-        ("the step waited for its next batch", 0.15),
+        (d.legends["periodic-stall"].label, 0.5), ("computing", 0.19), ("communication not overlapped", 0.025),
+        ("idle", 0.27),
     )  # fmt: skip
 
 
-def test_what_the_answer_takes_of_the_devices_own_work_comes_first(forms):
-    d = forms["gaps"]
-    slow = replace(d.findings[0], rule="full-precision-matmul", lost_ns=5 * MS, tasks=np.arange(3))
-    d = replace(d, dominant="full-precision-matmul", findings=(slow, *d.findings))
-    assert of_busy(d) == 0.25
-    assert answer(d).parts[:2] == (("kernels of finding 1", 0.25), ("computing", 0.38))
-    assert of_busy(forms["gaps"]) is None
-
-
-def test_where_little_is_to_be_gained_the_devices_work_is_named_by_families_of_kernels(forms):
+def test_a_full_device_and_one_with_little_to_gain_show_their_work_by_families_of_kernels(forms):
     """0.968 of the step computes: 3 of 4 parts of it are products."""
     rows = (("gemm", 0.6), ("elementwise", 0.1), ("", 0.1), ("collective", 0.2))
     kernels = tuple(KernelTime(f"k{i}", family, 1.0, MS, share) for i, (family, share) in enumerate(rows))
     d = replace(forms["healthy"], kernels=kernels)
-    assert answer(d).parts == (
+    work = (
         ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("other kernels", pytest.approx(0.121)),
-        ("communicating only", 0.02),
+        ("communication not overlapped", 0.02),
     )  # fmt: skip
-    assert answer(replace(forms["gaps"], kernels=kernels)).parts[0] == ("computing", 0.38)
+    assert answer(d).parts == work
+    assert answer(replace(d, verdict="gaps")).parts == work
+    stalls = replace(forms["gaps"], kernels=kernels)
+    assert answer(stalls).parts[0] == ("computing", 0.38)
+    assert answer(replace(stalls, verdict="kernel-bound")).parts[0] == ("gemm", pytest.approx(0.38 * 0.75))
 
 
 def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):

@@ -51,5 +51,5 @@ def test_parts_have_the_names_of_the_report(slower):
 
     d = replace(slower.after.diagnosis, partition=Partition(0.5, 0.1, 0.1, 0.3), idle_by_cause={"exposed-copy": 0.3})
     text = text_of(as_html(replace(slower, after=replace(slower.after, diagnosis=d))))
-    assert "copying only 10.0 %" in text
+    assert "copies not overlapped 10.0 %" in text
     assert "exposed copy 10.0 %" not in text

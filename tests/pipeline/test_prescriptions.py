@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.changes.common.graphs import COMPILATION
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.pipeline.prescriptions import one_compilation, with_break_even, worth_showing
+from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 
 
 def change(rule, name, most):
@@ -51,22 +50,3 @@ def test_it_is_that_of_the_forecast():
 def test_one_alone_stays_and_so_does_what_keeps_a_compiled_model_from_compiling_again():
     again = replace(MODEL, rule="recompilation", id="stop-recompiling")
     assert one_compilation((GRAPHS, WORKERS, again), None) == ((GRAPHS, WORKERS, again), ())
-
-
-@pytest.mark.parametrize(
-    ("saves_ns", "steps"),
-    [
-        ((4e6, 6e6), "6,000 steps"),  # 30 s at 5 ms each
-        ((8e6, 10.38e6), "3,300 steps"),  # 3,264, to two digits
-        ((20e9, 20e9), "2 steps"),
-        ((40e9, 60e9), "1 step"),
-    ],
-)
-def test_what_compiles_says_after_how_many_steps_that_is_paid_for(saves_ns, steps):
-    needs = with_break_even(replace(MODEL, saves_ns=saves_ns, needs=f"a compiler, and {COMPILATION}")).needs
-    assert needs == f"a compiler, and {COMPILATION}; 30 s of it are paid for after about {steps}"
-
-
-def test_nothing_is_paid_for_where_nothing_compiles_or_no_saving_is_predicted():
-    for p in (WORKERS, replace(MODEL, saves_ns=(0.0, 0.0), needs=COMPILATION)):
-        assert with_break_even(p) is p

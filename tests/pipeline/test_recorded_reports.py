@@ -23,8 +23,8 @@ ROUNDING = 1e-6  # of the step: JSON holds whole nanoseconds and nine digits of 
 HIGHEST = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) ?%")
 PARTS = {
     "compute": "computing",
-    "exposed_communication": "communicating only",
-    "exposed_copy": "copying only",
+    "exposed_communication": "communication not overlapped",
+    "exposed_copy": "copies not overlapped",
     "idle": "idle",
 }
 OVER = ("longer than steps without the profiler", "% off")  # of what these state there may be more than the whole

@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.words import english
 from diagnose.reports.format import place
 from diagnose.reports.text import render
-from diagnose.reports.text_findings import _folded
+from diagnose.reports.text_code_lines import _folded
 from diagnose.text.plain_text import one_line
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -173,7 +173,7 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms of the 6.00 ms" in lines
-    assert "     train.py:42  saves 3.00 ms per step   after change 1, which uncovers more" in lines
+    assert "     train.py:42  saves 3.00 ms per step   after change 1 (partly hidden until" in lines
 
 
 def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
@@ -182,7 +182,8 @@ def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
     for shown in (run, replace(run, waterfall=None, prescriptions=())):
         assert "  step now        20.0 ms" in render(shown)
         assert (
-            "the step waited for its next batch 30.0 %, computing 26.6 %, communicating only 3.5 %, copying only 2.1 %"
+            "the step waited for its next batch 30.0 %, computing 26.6 %, communication not overlapped 3.5 %, copies "
+            "not overlapped 2.1 %"
         ) in " ".join(render(shown).split())
 
 

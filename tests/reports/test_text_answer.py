@@ -1,0 +1,79 @@
+"""The answer in a terminal: the first screen, the code of its first change, and where the rest is."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from diagnose.answer.screen import answer
+from diagnose.pipeline.run import analyze_paths
+from diagnose.reports.text import render, render_answer, terminal_text
+
+FP32 = Path(__file__).parents[2] / "fixtures" / "traces" / "fp32_matmul-planted"
+PAGE = Path("out/report.html")
+
+
+@pytest.mark.parametrize("width", [60, 77, 100])
+def test_every_line_of_the_answer_fits(any_form, width):
+    lines = render_answer(any_form, width=width, written=[PAGE]).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_the_answer_of_a_capture_with_one_change_has_at_most_twenty_lines():
+    d = analyze_paths([FP32])
+    assert len(answer(d).cards) == 1
+    assert len(render_answer(d, written=[PAGE]).splitlines()) <= 20
+    assert len(render(d).splitlines()) > 20
+
+
+def test_the_answer_leaves_out_what_the_report_has_below_it(forms):
+    d = forms["gaps"]
+    for title in ("Queue  step", "Where the step goes", "Idle by cause", "Findings", "Kernels", "Critical path"):
+        assert title not in render_answer(d)
+    assert terminal_text(d) == render_answer(d).rstrip("\n")
+    assert terminal_text(d, verbose=True) == render(d, verbose=True).rstrip("\n")
+
+
+def test_the_code_of_the_first_change_stands_below_it_and_no_other(forms):
+    d = forms["gaps"]
+    first, second = d.prescriptions
+    d = replace(d, prescriptions=(replace(first, after="a = 1"), replace(second, title="Wait less", after="b = 2")))
+    text = render_answer(d)
+    assert "│ a = 1\n  2  Wait less\n" in text
+    assert "b = 2" not in text
+    assert "│ a = 1" not in render(d).partition("Findings")[0]  # where the list of findings has it
+    assert "│" not in render_answer(forms["low_trust"])
+
+
+def test_of_long_code_the_answer_has_eight_lines(forms):
+    d = forms["gaps"]
+    fix = replace(d.prescriptions[0], after="\n".join(f"line_{i}" for i in range(10)))
+    text = render_answer(replace(d, prescriptions=(fix,)))
+    assert text.count("│ line_") == 8
+    assert "│ line_7\n         │ … 2 more lines\n" in text
+
+
+def test_of_a_diff_the_answer_has_the_changed_lines_and_the_file_with_all_of_it(forms):
+    d = forms["gaps"]
+    diff = "--- a/train.py\n+++ b/train.py\n@@ -1,3 +1,3 @@\n import torch\n-workers = 0\n+workers = 4\n load()\n"
+    d = replace(d, prescriptions=(replace(d.prescriptions[0], diff=diff),))
+    text = render_answer(d, written=[PAGE])
+    assert "│ -workers = 0\n         │ +workers = 4\n         an excerpt; out/report.html has the whole diff\n" in text
+
+
+def test_the_last_line_names_the_page(forms):
+    def last(written):
+        return render_answer(forms["gaps"], written=written).splitlines()[-1]
+
+    assert last([Path("report.json"), PAGE]) == "Queue, all findings and their code: out/report.html, or --verbose"
+    for written in (None, [], [Path("report.json")]):
+        assert last(written) == "Queue, all findings and their code: --verbose"
+
+
+def test_trials_are_part_of_the_answer(forms):
+    text = render_answer(forms["trials"])
+    assert "1.42 × (1.38 to 1.46)  data-stall-fix  numbers: identical  step 20.0 ms to 14.1 ms" in text
+    assert "failed compile-fix  It ended with exit code 1." in text
+    assert "\nTrials\n" not in render_answer(forms["gaps"])
