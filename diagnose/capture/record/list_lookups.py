@@ -67,8 +67,9 @@ def _accessed(node: ast.AST) -> Iterator[tuple[_Access, _Named]]:
     if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
         return
     named, index = node.value, node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-    is_named = isinstance(named, ast.Name) or (isinstance(named, ast.Attribute) and isinstance(named.value, ast.Name))
-    if is_named and not isinstance(index, ast.Constant | ast.Slice):  # both ends of a deque are near
+    if not isinstance(named, ast.Name | ast.Attribute) or isinstance(index, ast.Constant | ast.Slice):
+        return  # both ends of a deque are near
+    if isinstance(named, ast.Name) or isinstance(named.value, ast.Name):
         yield node, named
 
 
