@@ -113,3 +113,15 @@ def test_a_copy_in_parts_waits_for_the_stream_and_returns_while_its_last_part_mo
 )
 def test_a_copy_call_that_waits_for_nothing(recording, options):
     assert len(blocking_calls(staged(recording, **options))) == 0
+
+
+def test_a_kernel_that_begins_early_follows_the_one_before_it(recording):
+    """It was launched to begin 3 µs before the first one ends."""
+    r = recording()
+    r.step(1, 0, 400)
+    r.kernel("first", 10, 110, launched=(0, 2))
+    r.kernel("second", 107, 207, launched=(5, 8))
+    t = r.tables()
+    graph = build(t)
+    assert ends(graph, "second", t) == [207]
+    assert ends(scale_kernels(graph, t.trace, "^first$", 0.5), "second", t) == [157]
