@@ -108,9 +108,11 @@ def _answer(d: Diagnosis, width: int, written: Sequence[Path] | None) -> Iterato
         yield _title(tr("Trials"))
         yield from text_trials.trials(d)
     yield from _cross_check(d)
-    page = next((path for path in written or () if path.suffix == ".html"), None)
+    page = next((path for path in written or () if path.suffix.lower() in {".html", ".htm"}), None)
     rest = tr("Queue, all findings and their code: --verbose")
-    if page is not None:
+    if written is None:
+        rest = tr("Queue, all findings and their code: to_html(path)")
+    elif page is not None:
         rest = tr("Queue, all findings and their code: {page}, or --verbose", page=one_line(str(page)))
     yield Text(rest, "dim")
 
