@@ -29,7 +29,7 @@ from diagnose.reports.markdown import as_markdown
 from diagnose.reports.measured import certainty_words, measured_words
 from diagnose.reports.pages import render_page
 from diagnose.reports.rank_charts import arrival_chart, lateness_chart, rank_chart
-from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES, TABULAR, WORK, shown_phases
+from diagnose.reports.rule_labels import CATEGORIES, FAMILY_COLOURS, PARTS, PATH, PHASES, TABULAR, shown_phases
 from diagnose.reports.text_charts import cause_shares
 from diagnose.reports.text_kernels import calls
 from diagnose.reports.timeline_data import Data, timeline_data
@@ -165,7 +165,7 @@ def _phases(d: Diagnosis) -> list[tuple[str, str, str, float]]:
 def _answer_parts(shown: Sequence[tuple[str, float]]) -> list[tuple[str, str, str, float]]:
     """Return the parts of the answer's bar as (name, colour, label, share); what has no style is the device's work."""
     styles = {TABULAR.get(name, name): style for name, style in PARTS.items()}
-    work = iter(WORK * len(shown))
+    work = iter(FAMILY_COLOURS * len(shown))
     colours = [styles[name].colour if name in styles else next(work) for name, _ in shown]
     return [(name, legible(colour), name, share) for (name, share), colour in zip(shown, colours, strict=True)]
 

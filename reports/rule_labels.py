@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diagnose.model.rules import Legend
 
-__all__ = ["CATEGORIES", "PARTS", "PATH", "PHASES", "TABULAR", "WORK", "shown_phases"]
+__all__ = ["CATEGORIES", "FAMILY_COLOURS", "PARTS", "PATH", "PHASES", "TABULAR", "shown_phases"]
 
 
 PARTS = {
@@ -24,7 +24,7 @@ TABULAR = {
 }
 """The names of these parts where there is little room: in a bar and in a table."""
 
-WORK = ("#5b7fa6", "#7d9cbd", "#44688f", "#9db6cf", "#34557a")
+FAMILY_COLOURS = ("#5b7fa6", "#7d9cbd", "#44688f", "#9db6cf", "#34557a")
 """The colours of what a device does, family after family."""
 
 PHASES = {

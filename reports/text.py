@@ -107,9 +107,12 @@ def _answer(d: Diagnosis, width: int, written: Sequence[Path] | None) -> Iterato
     if d.trials:
         yield _title(tr("Trials"))
         yield from text_trials.trials(d)
-    page = next((path for path in written or () if path.suffix == ".html"), None)
+    yield from _cross_check(d)
+    page = next((path for path in written or () if path.suffix.lower() in {".html", ".htm"}), None)
     rest = tr("Queue, all findings and their code: --verbose")
-    if page is not None:
+    if written is None:
+        rest = tr("Queue, all findings and their code: to_html(path)")
+    elif page is not None:
         rest = tr("Queue, all findings and their code: {page}, or --verbose", page=one_line(str(page)))
     yield Text(rest, "dim")
 
@@ -127,9 +130,7 @@ def _parts(d: Diagnosis, width: int, *, verbose: bool, written: Sequence[Path] |
     yield from text_findings.findings(d, width, verbose=verbose, written=written)
     yield from _kernels(d, width, verbose=verbose)
     yield from text_code.tables(d.code, width) if d.code is not None else ()
-    if d.cross_check:
-        yield _title("Cross-check against Holistic Trace Analysis")
-        yield cross_check(d.cross_check)
+    yield from _cross_check(d)
     if d.waterfall is not None and first.shows_savings:
         yield _title(tr("Predicted step time after each change"), tr("replayed one after the other"))
         yield from text_forecast.waterfall(d.waterfall, width)
@@ -166,6 +167,12 @@ def _device(d: Diagnosis, width: int) -> Iterator[RenderableType]:
     if d.idle_by_cause:
         yield _title(tr("Idle by cause"))
         yield text_picture.causes(d.idle_by_cause, d.legends, d.step_ns)
+
+
+def _cross_check(d: Diagnosis) -> Iterator[RenderableType]:
+    if d.cross_check:
+        yield _title("Cross-check against Holistic Trace Analysis")
+        yield cross_check(d.cross_check)
 
 
 def cross_check(rows: Sequence[CrossCheck]) -> RenderableType:

@@ -68,8 +68,8 @@ def test_what_is_saved_is_a_part_of_the_step_which_is_the_run_s_mean(ran):
     assert (after.after_ns, after.low_ns, after.high_ns) == (
         fix.predicted_step_ns, d.step_ns - fix.saves_ns[1], d.step_ns - fix.saves_ns[0],
     )  # fmt: skip
-    assert gain(fix, predictions(d)) == "saves up to 24.1 ms a step"  # seven times as much as at least
-    assert d.summary[-1].endswith("(saves up to 24.1 ms)")
+    assert gain(fix, predictions(d)) == "saves 3.36 ms to 24.1 ms per step"  # seven times as much as at least
+    assert d.summary[-1].endswith("(saves 3.36 ms to 24.1 ms)")
 
 
 def test_what_came_once_may_not_come_again(ran):

@@ -240,8 +240,12 @@ def text(d):
     for found in [card.prediction for card in first.cards if card.prediction is not None]:
         assert found.range_ns[1] >= 0.01 * d.step_ns
         assert f"{saving(found)} " in words
-    for row in finding_rows(d, first.each)[:5]:
-        assert f"{row.finding.rule} {number(row, d)}" in words
+    rows = finding_rows(d, first.each)
+    for row in rows[:5]:
+        if row.saves is None or row.finding.worth_ns:
+            assert f"{row.finding.rule} {number(row, d)}" in words
+    without = dict.fromkeys(row.finding.rule for row in rows if row.saves is not None and not row.finding.worth_ns)
+    assert not without or f"No saving known: {', '.join(without)} (" in words
     if d.partition is not None and (d.verdict == "kernel-bound" or d.dominant is None):
         assert f"{percent(d.kernels[0].share)} {duration(d.kernels[0].time_ns)}" in words
     if not d.findings or d.dominant is None:
@@ -252,10 +256,10 @@ def text(d):
 
 
 def number(row, d):
-    """Return what a finding of the list states: its worth, or what it takes of a recording to be made again."""
+    """Return what a finding of the list states: its worth, in a recording to be made again only its title."""
     finding = row.finding
     if answer(d).record_again is not None:
-        return f"{percent(min(finding.share_of(d.step_ns), 1))} of the recording"
+        return " ".join(finding.title.split())
     if not finding.worth_ns:
         return "no saving known"
     if finding.share is not None:

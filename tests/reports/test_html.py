@@ -7,7 +7,6 @@ from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
-
 from diagnose.model.diagnosis import Partition, Prescription, RankSummary
 from diagnose.reports.html import render
 

@@ -68,8 +68,9 @@ def test_the_last_line_names_the_page(forms):
         return render_answer(forms["gaps"], written=written).splitlines()[-1]
 
     assert last([Path("report.json"), PAGE]) == "Queue, all findings and their code: out/report.html, or --verbose"
-    for written in (None, [], [Path("report.json")]):
+    for written in ([], [Path("report.json")]):
         assert last(written) == "Queue, all findings and their code: --verbose"
+    assert last(None) == "Queue, all findings and their code: to_html(path)"  # from Python
 
 
 def test_trials_are_part_of_the_answer(forms):
