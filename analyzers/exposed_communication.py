@@ -139,7 +139,7 @@ def find(t: Tables) -> list[Finding]:
     )
     if waits_ns:
         text = (
-            f"Of this, {duration(waits_ns)} is beyond what the fastest of the same collectives with the same bytes "
+            f"Of this, {duration(waits_ns)} is beyond what collectives of the same kind with as many bytes or more "
             "take: waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks "
             "show for which."
         )
