@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
     rule: str
     title: str
-    share: float
+    lost_ms: float  # per step
     change: str
     lines: tuple[tuple[int, int], ...]  # first and last, of the finding's first place and of the change's
     headline: str
@@ -98,7 +98,7 @@ def score(case: Case, planted: Answer, repaired: Answer | str | None) -> tuple[b
     change = planted.change in case.changes
     if not isinstance(repaired, Answer):
         return cause, line or planted.rule == "none", change, None
-    returns = repaired.rule in case.rules and repaired.rule != "none" and repaired.share >= planted.share / 2
+    returns = repaired.rule in case.rules and repaired.rule != "none" and repaired.lost_ms >= planted.lost_ms / 2
     return cause, line or (cause and planted.rule == "none"), change, not returns
 
 
@@ -132,8 +132,8 @@ def read(found: dict[str, Any]) -> Answer:
     card = next((each for each in found["prescriptions"] if cards and each["id"] == cards[0]), None)
     places = [*(finding["where"][:1] if finding else ()), *(card["edits"] if card else ())]
     lines = tuple((each["line"], each["last_line"] or each["line"]) for each in places if each["line"])
-    title, share = (finding["title"], finding["lost_share"]) if finding else ("", 0.0)
-    return Answer(rule or "none", title, share, card["id"] if card else "none", lines, found["headline"])
+    title, lost_ms = (finding["title"], finding["lost_ms"]) if finding else ("", 0.0)
+    return Answer(rule or "none", title, lost_ms, card["id"] if card else "none", lines, found["headline"])
 
 
 if __name__ == "__main__":

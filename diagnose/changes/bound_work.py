@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 MIN_SAVED_SHARE = 0.7  # of what steps take longer than the first; what the place took there goes as well, or stays
 
-_AFTER = """rows = rng.integers(0, size, 256)     # of what is stored only what the step uses, by index: no copy of all
-batch = stored[rows]
-total += new.sum()                    # a total that is kept up to date, instead of a sum over the whole history
-recent = collections.deque(maxlen=1000)   # a history of bounded length"""
+_AFTER = """from collections import deque
+
+history = torch.zeros(1000, 8)
+used = history[torch.randint(len(history), (256,))]   # only what the step uses, by index: no copy of all that is stored
+recent = deque(maxlen=1000)                           # or a history of bounded length"""
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

@@ -112,6 +112,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-attention": ({}, {"on_host": True}, {"on_host": True, "has_mask": True}),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
+        {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
     ),
     "periodic-stall": (
         {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "evaluation"},
