@@ -58,7 +58,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     found, slow = chains(t), _slow(t)
     if not found and not slow:
         return []
-    tasks = np.concatenate([each.tasks for each in (*found, *slow)])
+    parts: list[Chain | Group] = [*found, *slow]
+    tasks = np.concatenate([each.tasks for each in parts])
     time = busy_part(t, tasks)
     if is_minor(t, tasks, MIN_BUSY_SHARE):
         return []
@@ -69,7 +70,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     elif not found:
         title = "Pointwise kernels run far below the device's bandwidth"
     needed = sum(chain.longest_ns for chain in found) + sum(each.bound_ns / REACHED_SHARE["memory"] for each in slow)
-    one_pass = needed / max(sum(each.time_ns for each in (*found, *slow)), 1)
+    one_pass = needed / max(sum(each.time_ns for each in parts), 1)
     return [
         Finding(
             rule=META.id,
@@ -90,7 +91,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                     for g in slow[:3]
                 ),
             ),
-            where=_where(t, (*found, *slow)),
+            where=_where(t, parts),
             confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
             facts={"chains": _top_chains(found), "in_graph": in_graph},
         )

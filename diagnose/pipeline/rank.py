@@ -231,7 +231,7 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
         return 0.0
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     if mine and analyzers.META[finding.rule].cause == "copy":
-        return max(p.saves_ns[1] for p in mine)
+        return max(middle_ns(*p.saves_ns) for p in mine)
     most = max([relief, *(middle_ns(*p.saves_ns) for p in mine)])
     return max(min(most, finding.lost_ns) - recording_ns, 0.0) if analyzers.META[finding.rule].inflated else most
 
