@@ -29,8 +29,8 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
             "",
         ]
     lines += [said(a.view), ""] if a.view is not None else []
-    if a.is_without_change:
-        lines += [tr("No change is known for it. For other findings:" if a.cards else "No change is known for it."), ""]
+    if a.no_change is not None:
+        lines += [said(a.no_change) + (f" {tr('For other findings:')}" if a.cards else ""), ""]
     for number, card in enumerate(a.cards, 1):
         lines += [f"{number}. {_line(card, a.cards)}"]
         code = card.prescription.diff or card.prescription.after

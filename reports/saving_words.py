@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from diagnose.answer.cards import Card, Prediction
+from diagnose.answer.cards import Card, Prediction, gains_nothing
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
@@ -15,7 +15,7 @@ __all__ = ["behind", "gain", "saving", "unpredicted"]
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     """Return what a change saves in words, "" where nothing is predicted."""
     if p.id not in each:
-        return tr("no saving predicted") if p.basis == "replay" and p.predicted_step_ns is not None else ""
+        return tr("no saving predicted") if gains_nothing(p) else ""
     found = each[p.id]
     least, most = map(duration, found.range_ns)
     has_range = found.is_promise and least != most

@@ -32,7 +32,7 @@ _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info"
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
-NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
+NO_BREAK = "\ue000"  # a space in what is printed; lines would be wrapped at U+00A0
 _UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
@@ -54,9 +54,9 @@ def first_screen(a: Answer, width: int, code: CodeOf | None = None) -> Iterator[
         yield from _bars(a, width)
         if a.view is not None:
             yield Text(f"  {said(a.view)}", "dim")
-        if a.is_without_change:
-            words = "No change is known for it. For other findings:" if a.cards else "No change is known for it."
-            yield Padding(Text(tr(words), "yellow"), (1, 0, 0, 2))
+        if a.no_change is not None:
+            other = f" {tr('For other findings:')}" if a.cards else ""
+            yield Padding(Text(f"{said(a.no_change)}{other}", "yellow"), (1, 0, 0, 2))
         for number, card in enumerate(a.cards, 1):
             yield _card(number, card, a, tuple(code(card)) if code is not None and number == 1 else ())
     if a.checked is not None:

@@ -16,7 +16,7 @@ from diagnose.model.rules import LATE_RANKS
 from diagnose.model.words import Words
 from diagnose.text.numbers import duration
 
-__all__ = ["SAME", "Card", "Prediction", "cards", "late_rank", "possible_step", "predictions"]
+__all__ = ["SAME", "Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
 MIN_LEAST = 0.05  # of the most that a change saves: below it only the most is stated
@@ -170,6 +170,13 @@ def offered(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescription]:
 def _is_shown_unpredicted(d: Diagnosis, p: Prescription, each: Mapping[str, Prediction]) -> bool:
     """Return whether nothing is predicted of a change, rather than that it saves nothing."""
     return p.id in each or p.predicted_step_ns is None or late_rank(d) is not None
+
+
+def gains_nothing(p: Prescription) -> bool:
+    """Return whether a replay of the change shows that it saves less than a hundredth of the step."""
+    return (
+        p.basis == "replay" and p.predicted_step_ns is not None and p.saves_ns[1] < MIN_GAIN_SHARE * p.predicted_step_ns
+    )
 
 
 def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | None, int]:

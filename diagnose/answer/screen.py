@@ -61,7 +61,7 @@ class Answer:
     parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
-    is_without_change: bool = False  # the finding that answers has no card
+    no_change: Words | None = None  # that the finding that answers has no card, and why
     refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
     each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
 
@@ -115,12 +115,22 @@ def answer(d: Diagnosis) -> Answer:
         parts=() if why is not None else _parts(d),
         view=None if why is not None else _view(d),
         run_share=None if why is not None else _run_share(d),
-        is_without_change=why is None
-        and d.dominant is not None
-        and all(c.prescription.rule != d.dominant for c in shown),
+        no_change=None if why is not None else _no_change(d, shown),
         refuted=took_longer(d),
         each=each,
     )
+
+
+def _no_change(d: Diagnosis, shown: tuple[Card, ...]) -> Words | None:
+    """Return why no card is for the finding that answers, None if one is or no finding answers."""
+    if d.dominant is None or any(card.prescription.rule == d.dominant for card in shown):
+        return None
+    mine = {p.id for p in d.prescriptions if p.rule == d.dominant}
+    if mine & took_longer(d):
+        return Words("A change that was tried made the step longer; no other is known for it.")
+    if mine:
+        return Words("No change for it is predicted to save 1 % of the step.")
+    return Words("No change is known for it.")
 
 
 def with_words(d: Diagnosis) -> Diagnosis:

@@ -162,7 +162,7 @@ def test_a_file_that_carries_no_answer_has_no_cards_and_a_command(forms):
     assert english(a.record_again) == "The file is cut off: copy or record it again."
     assert a.command == "diagnose trace --quick train.py --epochs 1"
     assert (a.cards, a.after, a.each, a.parts, a.checked, a.to_try) == ((), None, {}, (), None, None)
-    assert (english(a.pill), a.shows_savings, a.is_without_change) == ("No diagnosis", False, False)
+    assert (english(a.pill), a.shows_savings, a.no_change) == ("No diagnosis", False, None)
 
 
 def test_of_a_cold_start_the_finding_gives_the_reason_and_the_change_the_command(forms):

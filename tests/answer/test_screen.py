@@ -145,12 +145,17 @@ def test_on_a_device_trials_are_only_named_where_little_is_to_be_gained(forms):
     assert answer(replace(forms["gaps"], to_try=("compile-model",))).to_try is None
 
 
-def test_an_answer_without_a_card_is_marked(forms):
+def test_why_no_card_is_for_the_answer_is_stated(forms):
     d = forms["gaps"]
-    assert not answer(d).is_without_change
+    for shown in (d, forms["healthy"], forms["low_trust"]):
+        assert answer(shown).no_change is None
     other = replace(d, prescriptions=d.prescriptions[1:], waterfall=None)
     assert [card.prescription.rule for card in answer(other).cards] == ["host-sync"]
-    assert answer(other).is_without_change
-    assert answer(replace(d, prescriptions=(), waterfall=None)).is_without_change
-    assert not answer(forms["healthy"]).is_without_change
-    assert not answer(forms["low_trust"]).is_without_change
+    for shown in (other, replace(d, prescriptions=(), waterfall=None)):
+        assert english(answer(shown).no_change) == "No change is known for it."
+    idle = replace(d.prescriptions[0], saves_ns=(0.0, 0.1 * MS), predicted_step_ns=19.95 * MS)  # of 20 ms
+    idle = replace(d, prescriptions=(idle,), waterfall=None)
+    assert english(answer(idle).no_change) == "No change for it is predicted to save 1 % of the step."
+    slower = Trial("data-stall-fix", (20.0,), (22.0,), 0.9, (0.85, 0.95), "identical", ids=("data-stall-fix",))
+    words = "A change that was tried made the step longer; no other is known for it."
+    assert english(answer(replace(other, prescriptions=d.prescriptions, trials=(slower,))).no_change) == words

@@ -187,11 +187,10 @@ def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
         ) in " ".join(render(shown).split())
 
 
-@pytest.mark.parametrize("width", range(60, 101, 5))
-def test_no_share_of_the_step_is_torn_from_its_sign(forms, width):
-    parts = render(forms["gaps"], width=width).partition("step possible")[0].partition("step now")[2]
-    assert parts.count(" %") == 4
-    assert not re.search(r"^ *%", parts, re.MULTILINE)
+def test_no_share_of_the_step_is_torn_from_its_sign(forms):
+    for width in range(60, 101):
+        parts = render(forms["gaps"], width=width).partition("step possible")[0].partition("step now")[2]
+        assert not re.search(r"^ *%", parts, re.MULTILINE), width
 
 
 def test_places_are_links_where_a_terminal_can_follow_them(forms):
