@@ -58,8 +58,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     found, slow = chains(t), _slow(t)
     if not found and not slow:
         return []
-    parts: list[Chain | Group] = [*found, *slow]
-    tasks = np.concatenate([each.tasks for each in parts])
+    tasks = np.concatenate([*(chain.tasks for chain in found), *(group.tasks for group in slow)])
     time = busy_part(t, tasks)
     if is_minor(t, tasks, MIN_BUSY_SHARE):
         return []
@@ -70,7 +69,8 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     elif not found:
         title = "Pointwise kernels run far below the device's bandwidth"
     needed = sum(chain.longest_ns for chain in found) + sum(each.bound_ns / REACHED_SHARE["memory"] for each in slow)
-    one_pass = needed / max(sum(each.time_ns for each in parts), 1)
+    taken = sum(chain.time_ns for chain in found) + sum(group.time_ns for group in slow)
+    one_pass = needed / max(taken, 1)
     return [
         Finding(
             rule=META.id,

@@ -44,6 +44,10 @@ def test_a_replay_that_finds_nothing_says_so(forms):
     none = replace(gaps.prescriptions[0], saves_ns=(0.0, 0.0), basis="replay")
     text = render(replace(gaps, prescriptions=(none,), waterfall=None))
     assert "\n    fix Load batches in worker processes  no saving predicted\n" in text
+    unknown = replace(gaps.findings[0], worth_ns=0.0)  # a replay shows that it saves, but no edit is known to do so
+    gains = replace(gaps.prescriptions[0], basis="replay")
+    text = render(replace(gaps, findings=(unknown,), prescriptions=(gains,), waterfall=None), verbose=True)
+    assert "\n    try Load batches in worker processes\n" in text
 
 
 def test_verbose_lists_every_finding_with_its_evidence(forms):
