@@ -91,7 +91,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                     for g in slow[:3]
                 ),
             ),
-            where=_where(t, parts),
+            where=_where(t, [*found, *slow]),
             confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
             facts={"chains": _top_chains(found), "in_graph": in_graph},
         )
