@@ -55,6 +55,7 @@ class Value:
     zeros: float = -1.0  # share of elements that are 0, of those looked at; -1 where none were
     padded: float = -1.0  # share of the last dimension's end that is one constant in all rows, -1 where unknown
     repeated_rows: float = -1.0  # share of rows (first dimension) that equal an earlier row, -1 where unknown
+    zero_rows: float = -1.0  # share of rows (all dimensions but the last) that are 0 throughout, -1 where unknown
     kind: Literal["", "one-hot", "triangular", "constant"] = ""  # of the content
     subnormal: float = 0.0  # share of elements
     is_finite: bool = True
@@ -105,3 +106,4 @@ class Dataflow:
     roots: frozenset[int] = field(
         default_factory=frozenset
     )  # values that outlive the steps: what writes them is needed
+    torch_version: str = ""
