@@ -1,0 +1,128 @@
+"""Records whole steps as a program, from one step boundary to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils import _python_dispatch
+
+from diagnose.capture.dataflow.contents import Contents
+from diagnose.capture.dataflow.host_reads import watch_host_reads
+from diagnose.capture.dataflow.mode import MAX_OPERATORS, FlowMode
+from diagnose.capture.dataflow.modules import Modules
+from diagnose.capture.dataflow.roles import Roles
+from diagnose.capture.dataflow.table import dataflow
+from diagnose.capture.steps.replacing import Undo
+from diagnose.model.dataflow import Dataflow
+
+__all__ = ["DataflowWindow", "record_dataflow"]
+
+
+class DataflowWindow:
+    """Holds the mode while it is on the stack; everything happens on the thread that steps."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0  # whole ones
+        self._modules, self._contents = Modules(), Contents()
+        self._mode = FlowMode(self._contents, self._modules)
+        self._roles = Roles(self._modules, self._mode.storages)
+        self._undo: list[Undo] = []
+        self._is_open = False
+
+    def start(self) -> None:
+        """Begin to record, at a step boundary."""
+        self._undo.append(_run_eagerly())
+        self._modules.start()
+        self._undo.append(self._modules.stop)
+        self._undo.append(watch_host_reads(self._mode.note_python))
+        self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._mode.__enter__()
+        self._is_open = True
+
+    def end_step(self) -> None:
+        """Take notice that a step is over."""
+        if not self._mode.is_on:
+            return
+        try:
+            self._roles.end_step()
+        except Exception as error:  # modules and optimizers of the script's own classes
+            self._mode.fail(error)
+            return
+        self.num_steps += 1
+        self._mode.step = self._mode.storages.step = self.num_steps
+
+    def stop(self) -> None:
+        """End recording, at a step boundary or wherever the script has come to; hooks are removed."""
+        if not self._is_open:
+            return
+        self._is_open = self._mode.is_on = False
+        self._mode.storages.end()
+        _leave(self._mode)
+        while self._undo:
+            self._undo.pop()()
+
+    def pause(self) -> None:
+        """Record no more, wherever the script is; ``stop`` has to follow where an operator cannot be running."""
+        self._mode.is_on = False
+
+    def result(self, *, rank: int = 0) -> Dataflow:
+        """Return what was recorded of whole steps."""
+        left_out = []
+        if self._mode.failure:
+            left_out.append(f"Recording ended inside step {self.num_steps + 1}: {self._mode.failure}.")
+        elif len(self._mode.operators) >= MAX_OPERATORS:
+            left_out.append(f"Recording ended after {MAX_OPERATORS:,} operators, inside step {self.num_steps + 1}.")
+        contents, name = self._contents.finish(), self._modules.names()
+        return dataflow(self._mode, self._roles, name, contents, self.num_steps, rank, left_out)
+
+    def _optimizer_steps(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._mode.is_on:
+            try:
+                self._roles.optimizer_steps(optimizer)
+            except Exception as error:  # an optimizer of the script's own class
+                self._mode.fail(error)
+
+    def __enter__(self) -> DataflowWindow:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Dataflow:
+    """Call ``step_fn`` so many times and return what it does, as a program; call it some times before."""
+    with DataflowWindow() as window:
+        for _ in range(num_steps):
+            step_fn()
+            window.end_step()
+    return window.result()
+
+
+def _run_eagerly() -> Undo:
+    """Run compiled regions eagerly; return what puts the stance back that was there."""
+    eval_frame = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
+    if eval_frame is None:  # nothing has been compiled
+        return lambda: None
+    before = eval_frame._stance
+    torch.compiler.set_stance("force_eager")
+
+    def undo() -> None:
+        eval_frame._set_stance(before)
+
+    return undo
+
+
+def _leave(mode: FlowMode) -> None:
+    """Take the mode off the stack, with those that the script has put on it since left as they are."""
+    above = []
+    while (top := _python_dispatch._get_current_dispatch_mode()) is not None and top is not mode:
+        above.append(_python_dispatch._pop_mode())
+    if top is mode:
+        mode.__exit__(None, None, None)
+    for each in reversed(above):
+        _python_dispatch._push_mode(each)
