@@ -8,7 +8,7 @@ from math import prod
 
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Use, Value
 
-__all__ = ["Graph", "Work", "by_line", "components", "graph_of", "num_bytes", "plain_name"]
+__all__ = ["Graph", "Work", "by_line", "components", "graph_of", "num_bytes", "parting", "plain_name"]
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
 _OVERWRITES = frozenset({"zero_", "fill_", "copy_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_"})
@@ -159,6 +159,14 @@ def by_line(graph: Graph, operators: Iterable[int]) -> list[tuple[Frame, int]]:
         if place is not None:
             times[place] = times.get(place, 0) + graph.operators[i].host_ns
     return sorted(times.items(), key=lambda item: -item[1])
+
+
+def parting(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> tuple[Frame | None, Frame | None]:
+    """Return where two stacks part, from the outermost frame on; their innermost lines if they are the same."""
+    for first, second in zip(reversed(one), reversed(other), strict=False):
+        if first != second:
+            return first, second
+    return (one[0] if one else None), (other[0] if other else None)
 
 
 def components(

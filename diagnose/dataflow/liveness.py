@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, components
+from diagnose.dataflow.graph import Graph, Work, components, parting
 from diagnose.model.dataflow import Frame
 
 __all__ = ["DeadWork", "dead_work"]
@@ -20,11 +20,16 @@ __all__ = ["DeadWork", "dead_work"]
 
 @dataclass(frozen=True, slots=True)
 class DeadWork:
-    """Operators that hand values to each other, the last of which nobody reads."""
+    """Operators that hand values to each other, the last of which nobody reads.
 
-    kind: Literal["gradient", "result"]  # a gradient is made by the backward pass
+    Where the backward pass goes on for nothing, ``value_line`` made what is not to be differentiated, and ``use_line``
+    is where its gradient comes from. A result has no ``use_line``.
+    """
+
+    kind: Literal["gradient", "result"]
     work: Work
-    value_line: Frame | None  # of the result that is not used; of a gradient, the forward line that it belongs to
+    value_line: Frame | None
+    use_line: Frame | None
     draws: bool  # random numbers: without the work, later draws are others
     is_certain: bool
 
@@ -33,8 +38,8 @@ class _Key(NamedTuple):
     """What groups of dead operators that are one record have in common."""
 
     kind: Literal["gradient", "result"]
-    line: Frame | None
     value_line: Frame | None
+    use_line: Frame | None
     is_certain: bool
 
 
@@ -44,18 +49,37 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     live = _live(graph, _roots(graph, with_gradients=False)) if _optimizers_ran(graph) else surely_live
     found: dict[_Key, list[int]] = {}
     for group in components(graph, (i for i in graph.of_step(0) if i not in live)):
-        ends = [i for i in group if not any(graph.readers[use.value] for use in graph.operators[i].writes)]
-        kind: Literal["gradient", "result"] = "gradient" if _is_backward(graph, group) else "result"
-        place = graph.operators[(ends or group)[-1]].place
-        key = _Key(kind, graph.work(group).line, place, is_certain=surely_live.isdisjoint(group))
-        found.setdefault(key, []).extend(group)
-    records = [
+        place = _ends_in_backward(graph, group) if _is_backward(graph, group) else _result(graph, group)
+        found.setdefault(_Key(*place, is_certain=surely_live.isdisjoint(group)), []).extend(group)
+    records = (
         DeadWork(
-            key.kind, graph.work(rows), key.value_line, any(graph.operators[i].draws for i in rows), key.is_certain
+            key.kind,
+            graph.work(rows),
+            key.value_line,
+            key.use_line,
+            any(graph.operators[i].draws for i in rows),
+            key.is_certain,
         )
         for key, rows in found.items()
-    ]
+    )
     return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _ends_in_backward(graph: Graph, group: list[int]) -> tuple[Literal["gradient"], Frame | None, Frame | None]:
+    """Return where the forward lines of most of a dead gradient and of the gradient that it is made from part."""
+    inside = set(group)
+    largest = graph.operators[max(group, key=lambda i: graph.operators[i].host_ns)]
+    for i in group:
+        for value in graph.needs[i]:
+            made_by = graph.values[value].producer
+            if made_by >= 0 and made_by not in inside and graph.operators[made_by].phase == "backward":
+                return "gradient", *parting(largest.stack, graph.operators[made_by].stack)
+    return "gradient", graph.operators[group[0]].place, None
+
+
+def _result(graph: Graph, group: list[int]) -> tuple[Literal["result"], Frame | None, Frame | None]:
+    ends = [i for i in group if not any(graph.readers[use.value] for use in graph.operators[i].writes)]
+    return "result", graph.operators[(ends or group)[-1]].place, None
 
 
 def _is_backward(graph: Graph, rows: list[int]) -> bool:

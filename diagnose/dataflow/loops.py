@@ -19,18 +19,18 @@ __all__ = ["Loop", "loops"]
 MIN_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
 MIN_RECURRENT = 0.75  # the same: the first call of a recurrence often has no state to read
-MIN_LOOPED = 0.8  # of a line's time, by operators that it calls often enough
+MIN_LOOPED = 0.9  # of what runs below a line, and of its time: operators that run as often as the line does
 
 Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A line that calls the same operators several times, those of the backward pass included."""
+    """Lines of one function that run the same operators equally often, those of the backward pass included."""
 
     kind: Literal["independent", "recurrence"]
     work: Work
-    line: Frame
+    line: Frame  # the first one in the body
     num_calls: int
     longest_chain: int  # of calls, each of which needs the one before
     same_shapes: bool  # of all calls: they can be stacked
@@ -39,46 +39,61 @@ class Loop:
 
 
 def loops(graph: Graph) -> tuple[Loop, ...]:
-    """Return the loops of the last step, the longest first; of nested ones the outermost."""
+    """Return the loops of the last step, the longest first."""
     sites: dict[Site, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
         if graph.computes(i) and one.phase != "optimizer":
             for level in range(len(one.stack)):
                 sites[one.stack[level:]].append(i)
-    found: dict[Site, Loop] = {}
+    bodies: dict[tuple[str, Site, int], list[Site]] = defaultdict(list)
+    counts = {site: _num_calls(graph, rows) for site, rows in sites.items()}
+    for site, num in counts.items():
+        if num >= MIN_CALLS and counts.get(site[1:], 0) < MIN_CALLS:
+            bodies[site[0].function, site[1:], num].append(site)
     cheapest = _cheapest_ns(graph)
-    for site in sorted(sites, key=len):
-        if any(site[level:] in found for level in range(len(site))):
-            continue
-        loop = _loop(graph, site, sites[site], cheapest)
-        if loop is not None:
-            found[site] = loop
-    return tuple(sorted(found.values(), key=lambda one: -one.work.share))
+    found = (
+        _loop(graph, num, body, [i for site in body for i in sites[site]], cheapest)
+        for (_, _, num), body in bodies.items()
+    )
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.work.share))
 
 
-def _loop(graph: Graph, site: Site, rows: list[int], cheapest: float) -> Loop | None:
-    forward = [i for i in rows if graph.operators[i].phase != "backward"]
+def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
+    """Return the forward operators of each name and stack, in the order of their time."""
     calls: dict[tuple[str, Site], list[int]] = defaultdict(list)
-    for i in forward:
-        calls[graph.operators[i].name, graph.operators[i].stack].append(i)
-    often = [members for members in calls.values() if len(members) >= MIN_CALLS]
-    if graph.time(i for members in often for i in members) < MIN_LOOPED * graph.time(forward) or not often:
-        return None
-    members = max(often, key=graph.time)
+    for i in rows:
+        if graph.operators[i].phase != "backward":
+            calls[graph.operators[i].name, graph.operators[i].stack].append(i)
+    return sorted(calls.values(), key=graph.time, reverse=True)
+
+
+def _num_calls(graph: Graph, rows: list[int]) -> int:
+    """Return how often a line runs nearly all that it runs, 0 if a part of it runs more rarely."""
+    calls = _calls(graph, rows)
+    num = max(Counter(map(len, calls)).items(), key=lambda item: (item[1], -item[0]))[0] if calls else 0
+    often = [each for each in calls if 2 * len(each) >= num]
+    is_most = len(often) >= MIN_LOOPED * len(calls)
+    return num if is_most and sum(map(graph.time, often)) >= MIN_LOOPED * sum(map(graph.time, calls)) else 0
+
+
+def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: float) -> Loop | None:
+    calls = [each for each in _calls(graph, rows) if len(each) == num]
+    members = calls[0]
     if any(graph.operators[i].phase == "backward" for i in range(members[0], members[-1])):
         return None
-    num, chain = len(members), _longest_chain(graph, members)
-    num_each = Counter(_identity(graph, i) for i in members).most_common(1)[0][1]
+    chain = max(_longest_chain(graph, each) for each in calls)
+    layer, num_each = Counter(_identity(graph, i) for i in members).most_common(1)[0]
     kind: Literal["independent", "recurrence"] = "independent"
     if chain > MAX_INDEPENDENT * num:
-        if num_each < MIN_CALLS or chain < MIN_RECURRENT * num_each:
+        same = [i for i in members if _identity(graph, i) == layer]
+        if num_each < MIN_CALLS or _longest_chain(graph, same) < MIN_RECURRENT * num_each:
             return None
         kind = "recurrence"
     return Loop(
         kind=kind,
         work=graph.work(rows),
-        line=site[0],
+        line=min((site[0] for site in body), key=lambda frame: frame.line),
         num_calls=num,
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,

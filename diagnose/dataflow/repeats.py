@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
-from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.graph import Graph, Work, parting
 from diagnose.dataflow.numbering import look, value_numbers
 from diagnose.model.dataflow import Frame
 
@@ -41,7 +41,7 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         kind: Literal["repeated", "recomputed"] = "repeated"
         if one.phase == "backward" and other.phase == "forward":
             kind = "recomputed"
-        groups.setdefault((kind, *_parting(other.stack, one.stack)), []).append(i)
+        groups.setdefault((kind, *parting(other.stack, one.stack)), []).append(i)
     records = (
         ComputedAgain(kind, graph.work(rows), value, use, all(_is_equal(graph, numbers, i, earlier[i]) for i in rows))
         for (kind, value, use), rows in groups.items()
@@ -86,11 +86,3 @@ def _is_equal(graph: Graph, numbers: tuple[int, ...], i: int, j: int) -> bool:
     """Return whether two operators are known to write the same, not only by a sample."""
     pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
     return all(numbers[one.value] == numbers[other.value] or (graph.values[one.value].is_exact) for one, other in pairs)
-
-
-def _parting(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> tuple[Frame | None, Frame | None]:
-    """Return where two stacks part, from the outermost frame on; their innermost lines if they are the same."""
-    for first, second in zip(reversed(one), reversed(other), strict=False):
-        if first != second:
-            return first, second
-    return (one[0] if one else None), (other[0] if other else None)

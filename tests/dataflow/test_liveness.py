@@ -48,14 +48,17 @@ def test_a_result_that_is_overwritten_is_dead_and_one_that_is_added_to_is_not():
     assert lines(found.work) == [2]
 
 
-def test_gradients_of_a_discarded_backward_are_dead_products():
+def test_a_backward_pass_that_goes_on_for_nothing_ends_where_the_lines_of_the_forward_part():
     def step(t, weight):
-        made = t.op("mm", t.value(4, 4), weight, line=2, ns=40)
-        t.op("mm", made, line=2, ns=60, phase="backward")
-        return made
+        made = t.op("mm", t.value(4, 4), line=2, at=(20,), ns=30)
+        out = t.op("mm", made, weight, line=3, at=(21,), ns=30)
+        gradient = t.op("mm", out, line=3, at=(21,), ns=20, phase="backward")
+        t.op("mm", t.op("tanh_backward", gradient, line=2, at=(20,), phase="backward"), line=2, phase="backward")
+        return gradient
 
     (found,) = dead_work(two_steps(step).graph())
-    assert (found.kind, found.work.line.line, found.work.share) == ("gradient", 2, 60 / 101)
+    assert (found.kind, found.value_line.line, found.use_line.line) == ("gradient", 20, 21)
+    assert (lines(found.work), found.work.share) == ([2], 20 / 101)
 
 
 def test_a_gradient_that_no_optimizer_reads_is_not_certainly_dead():

@@ -54,3 +54,25 @@ def test_what_calls_cost_at_least_is_that_of_the_cheapest_operators():
     t.op("mm", t.value(4, 4), line=8, ns=100)
     (found,) = loops(t.graph())
     assert (found.work.share, found.overhead_share) == (0.5, 9 * 10 / 200)
+
+
+def test_a_body_of_several_lines_is_one_loop_and_what_it_calls_belongs_to_it():
+    t = Table()
+    t.op("zeros", shape=(4,), line=80, at=(150,))
+    for _ in range(8):
+        for _ in range(2):
+            t.op("minimum", t.value(4), line=54, at=(81, 150))
+        t.op("maximum", t.value(4), line=55, at=(81, 150))
+        t.op("where.self", t.value(4), line=82, at=(150,))
+    t.op("stack", shape=(8, 4), line=84, at=(150,), ns=1)
+    (found,) = loops(t.graph())
+    assert (found.line.line, found.num_calls, len(found.work.operators)) == (81, 8, 32)
+
+
+def test_layers_whose_weights_are_each_made_at_the_same_line_are_no_loop():
+    t = Table()
+    x = t.value(4, 4)
+    for i in range(8):
+        weight = t.op("mv", t.value(4, 4, role="parameter"), line=7, module=f"layers.{i}", ns=90)
+        x = t.op("convolution", x, weight, line=7, module=f"layers.{i}")
+    assert loops(t.graph()) == ()
