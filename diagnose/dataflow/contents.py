@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work
@@ -180,28 +180,37 @@ def _has_side(one: Operator, side: tuple[int, ...]) -> bool:
 
 
 def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield operators that compute with subnormal numbers on a CPU, and what they take beyond the same without."""
-    plain: dict[tuple[object, ...], int] = {}
+    """Yield operators that compute with subnormal numbers on a CPU, and what they take beyond those of normal ones.
+
+    The speed of operators of the same kind, as large or larger, is what they are compared with.
+    """
+    speeds: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     slow: list[tuple[int, int]] = []
-    for i in range(len(graph.operators)):
-        one = graph.operators[i]
-        values = [use.value for use in (*one.reads, *one.writes)]
-        subnormal = [v for v in values if graph.values[v].subnormal > MIN_SUBNORMAL and graph.values[v].device == "cpu"]
-        if subnormal and (is_product(one) or is_pointwise(one) or is_reduction(one)):
-            slow.append((i, subnormal[0]))
-        elif not subnormal:
-            key = _form(one)
-            plain[key] = min(plain.get(key, one.host_ns), one.host_ns)
     inside = set(rows)
+    for i, one in enumerate(graph.operators):
+        if not one.writes or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
+            continue
+        values = (use.value for use in (*one.reads, *one.writes) if graph.values[use.value].device == "cpu")
+        subnormal = next((v for v in values if graph.values[v].subnormal > MIN_SUBNORMAL), -1)
+        if subnormal < 0:
+            size = _size(one)
+            speeds[is_product(one)].append((size, one.host_ns / size))
+        elif i in inside:
+            slow.append((i, subnormal))
     for i, value in slow:
-        fast = plain.get(_form(graph.operators[i]))
-        if fast is not None and i in inside and graph.operators[i].host_ns > fast:
-            saved = 1 - fast / graph.operators[i].host_ns
-            yield _Part("subnormal", i, saved, value, graph.values[value].subnormal)
+        one, size = graph.operators[i], _size(graph.operators[i])
+        like = sorted(speed for other, speed in speeds[is_product(one)] if 4 * other >= size)
+        if like and (usual := size * like[len(like) // 2]) < one.host_ns:
+            yield _Part("subnormal", i, 1 - usual / one.host_ns, value, graph.values[value].subnormal)
 
 
-def _form(one: Operator) -> tuple[object, ...]:
-    return one.name, tuple((use.shape, use.stride, use.dtype) for use in one.reads)
+def _size(one: Operator) -> float:
+    """Return how much an operator has to do: multiplications of a product, elements that others read and write."""
+    sizes = sorted((prod(use.shape) for use in (*one.reads, *one.writes)), reverse=True)
+    if not is_product(one):
+        return max(float(sum(sizes)), 1.0)
+    batch = one.writes[0].shape[0] if len(one.writes[0].shape) > 2 else 1
+    return max(sqrt(prod(sizes[:3]) / max(batch, 1)), 1.0)
 
 
 def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:

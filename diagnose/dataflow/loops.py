@@ -78,11 +78,11 @@ def _num_calls(graph: Graph, rows: list[int]) -> int:
 
 
 def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: float) -> Loop | None:
-    calls = [each for each in _calls(graph, rows) if len(each) == num]
-    members = calls[0]
+    calls = [each for each in _calls(graph, rows) if 2 * len(each) >= num]
+    members = next(each for each in calls if len(each) == num)
     if any(graph.operators[i].phase == "backward" for i in range(members[0], members[-1])):
         return None
-    chain = max(_longest_chain(graph, each) for each in calls)
+    chain = max(num * _longest_chain(graph, each) // len(each) for each in calls)
     layer, num_each = Counter(_identity(graph, i) for i in members).most_common(1)[0]
     kind: Literal["independent", "recurrence"] = "independent"
     if chain > MAX_INDEPENDENT * num:

@@ -13,6 +13,8 @@ from diagnose.model.dataflow import Operator, Use
 
 __all__ = ["content", "look", "value_numbers"]
 
+MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
+
 
 def value_numbers(graph: Graph) -> tuple[int, ...]:
     """Return a number for each value."""
@@ -36,8 +38,13 @@ def _computed(graph: Graph, i: int, one: Operator, found: list[int]) -> Hashable
 
 
 def content(graph: Graph, value: int) -> Hashable:
-    """Return what stands for the content of a value: its fingerprint, or the value itself if that was not looked at."""
-    return graph.values[value].fingerprint or value
+    """Return what stands for the content of a value: its fingerprint, or the value itself if that says too little.
+
+    A sample of elements that are nearly all the same does not tell two contents apart.
+    """
+    one = graph.values[value]
+    says_little = not one.is_exact and (one.kind in ("constant", "one-hot") or one.zeros > MAX_SAMPLED_ZEROS)
+    return value if says_little or not one.fingerprint else one.fingerprint
 
 
 def look(graph: Graph, use: Use) -> Hashable:

@@ -21,7 +21,7 @@ class ComputedAgain:
     work: Work
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
-    is_certain: bool
+    is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
 
 
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
@@ -83,6 +83,6 @@ def _changed_alike(graph: Graph, kept: dict[int, int], one: int, other: int) -> 
 
 
 def _is_equal(graph: Graph, numbers: tuple[int, ...], i: int, j: int) -> bool:
-    """Return whether two operators are known to write the same, not only by a sample."""
+    """Return whether two operators compute the same, and do not only have equal contents by a sample or by chance."""
     pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
-    return all(numbers[one.value] == numbers[other.value] or (graph.values[one.value].is_exact) for one, other in pairs)
+    return all(numbers[one.value] == numbers[other.value] for one, other in pairs)

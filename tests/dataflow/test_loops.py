@@ -73,6 +73,9 @@ def test_layers_whose_weights_are_each_made_at_the_same_line_are_no_loop():
     t = Table()
     x = t.value(4, 4)
     for i in range(8):
-        weight = t.op("mv", t.value(4, 4, role="parameter"), line=7, module=f"layers.{i}", ns=90)
+        for _ in range(2):
+            weight = t.op("mv", t.value(4, 4, role="parameter"), line=7, module=f"layers.{i}", ns=90)
+        t.op("vdot", weight, line=7, module=f"layers.{i}")
+        t.op("dot", weight, line=7, module=f"layers.{i}")
         x = t.op("convolution", x, weight, line=7, module=f"layers.{i}")
     assert loops(t.graph()) == ()

@@ -77,3 +77,10 @@ def test_equal_samples_of_a_large_value_are_not_certain_but_the_same_computation
     t.op("log", x, content="z", facts=sampled)
     t.op("log", x, line=3, content="z", facts=sampled)
     assert {found.use_line.line: found.is_certain for found in computed_again(t.graph())} == {2: False, 3: True}
+
+
+def test_equal_samples_of_nearly_nothing_but_zeros_say_nothing():
+    t = Table()
+    for _ in range(2):
+        t.op("_to_copy", t.value(99, 99, content="x", is_exact=False, zeros=0.99), content="y")
+    assert computed_again(t.graph()) == ()
