@@ -8,10 +8,12 @@ import torch
 
 from diagnose.capture.dataflow.schemas import Schema
 
-__all__ = ["Attribute", "Call", "attributes_text", "sorted_arguments", "tensors_in"]
+__all__ = ["PLAIN_TENSORS", "Attribute", "Call", "attributes_text", "sorted_arguments", "tensors_in"]
 
 Attribute: TypeAlias = "tuple[int | str, Any]"  # where it stands, and a value that holds no tensor
 
+PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_SCALARS = frozenset({bool, int, float, type(None)})
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 MAX_TEXT = 400  # characters of one operator's attributes
 
@@ -30,7 +32,13 @@ def sorted_arguments(schema: Schema, args: Any, kwargs: Any) -> Call:
     call = Call([], [], [], [])
     written = schema.written
     for i, value in enumerate(args):
-        _sort(call, schema, i, value, writes=i in written)
+        kind = type(value)
+        if kind in _SCALARS:  # these two first: nearly all arguments
+            call.attributes.append((i, value))
+        elif i not in written and kind in PLAIN_TENSORS:
+            call.reads.append(value)
+        else:
+            _sort(call, schema, i, value, writes=i in written)
     if schema.in_training and args[5] is True:
         call.written.extend([args[i] for i in schema.in_training if args[i] is not None])
     if kwargs:
@@ -40,6 +48,7 @@ def sorted_arguments(schema: Schema, args: Any, kwargs: Any) -> Call:
 
 
 def _sort(call: Call, schema: Schema, where: int | str, value: Any, *, writes: bool) -> None:
+    tensors: tuple[torch.Tensor, ...]
     if isinstance(value, torch.Tensor):
         tensors = (value,)
     elif isinstance(value, (list, tuple)):

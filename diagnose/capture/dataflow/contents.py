@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from diagnose.capture.dataflow.bits import CODES, Bits, Code
-from diagnose.capture.dataflow.positions import COLUMNS, MAX_SAMPLE, NEIGHBOURS, ROWS, extent, has_rows, offsets
+from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
 from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure
 
-__all__ = ["Content", "Contents", "UNKNOWN"]
+__all__ = ["UNKNOWN", "Content", "Contents"]
 
 MAX_EXACT_BYTES = 1 << 20  # of a value in the host's memory whose fingerprint is of all elements: 0.1 ms
 _READ_ONLY = 0x100  # PyBUF_READ
@@ -43,6 +43,7 @@ class Content(NamedTuple):
 
 
 UNKNOWN = Content()
+_PLAIN, _CONSTANT = Structure(), Structure("constant")
 
 
 class _Look(NamedTuple):
@@ -64,21 +65,22 @@ class Contents:
         self._checksum: Any = isal_zlib.crc32  # ten times as fast as that of Python's library
         self._looks: list[_Look] = []
 
-    def look(self, tensor: torch.Tensor, base: Base) -> int:
-        """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if that cannot be done."""
+    def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool) -> int:
+        """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none."""
         code = CODES.get(base.dtype)
-        if code is None or base.device.type != "cpu" or 0 in base.shape:
+        if code is None or not base.has_storage or base.device.type != "cpu" or 0 in base.shape:
             return UNSEEN
         storage = tensor.untyped_storage()
         size, address = base.dtype.itemsize, storage.data_ptr()
-        num_bytes = extent(base.shape, base.stride) * size
+        num = math.prod(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
+        num_bytes = num * size
         if not address or base.offset * size + num_bytes > storage.nbytes():
             return UNSEEN
         memory = _memory(address + base.offset * size, num_bytes, _READ_ONLY)
-        self._looks.append(self._read(memory, base, code))
+        self._looks.append(self._read(memory, base, code, with_structure=with_structure))
         return len(self._looks) - 1
 
-    def _read(self, memory: Any, base: Base, code: Code) -> _Look:
+    def _read(self, memory: Any, base: Base, code: Code, *, with_structure: bool) -> _Look:
         shape, dtype = base.shape, base.dtype
         bits: Bits = np.frombuffer(memory, code.unsigned)
         num = math.prod(shape)
@@ -95,25 +97,24 @@ class Contents:
         elif num <= MAX_SAMPLE:
             whole = np.frombuffer(sample, code.unsigned).reshape(shape)
         else:
-            return _Look(dtype, shape, sample, checksum, Structure())
+            return _Look(dtype, shape, sample, checksum, _PLAIN)
         if num > 1 and is_constant(sample, whole):
-            return _Look(dtype, shape, sample, checksum, Structure("constant"))
-        found = structure(whole, code.one, is_integer=not code.infinite)
+            return _Look(dtype, shape, sample, checksum, _CONSTANT)
+        found = structure(whole, code.one, is_integer=not code.infinite) if with_structure else _PLAIN
         return _Look(dtype, shape, sample, checksum, found)
 
     def finish(self) -> list[Content]:
         """Return what was seen, by number."""
         found = [UNKNOWN] * len(self._looks)
-        groups: dict[tuple[torch.dtype, int, bool], list[int]] = {}
+        groups: dict[tuple[torch.dtype, int], list[int]] = {}
         for number, look in enumerate(self._looks):
-            in_rows = has_rows(look.shape) and math.prod(look.shape) > MAX_SAMPLE
-            groups.setdefault((look.dtype, len(look.sample), in_rows), []).append(number)
-        for (dtype, _, in_rows), numbers in groups.items():
-            for number, content in zip(numbers, self._statistics(dtype, numbers, in_rows=in_rows), strict=True):
+            groups.setdefault((look.dtype, len(look.sample)), []).append(number)
+        for (dtype, _), numbers in groups.items():
+            for number, content in zip(numbers, self._statistics(dtype, numbers), strict=True):
                 found[number] = content
         return found
 
-    def _statistics(self, dtype: torch.dtype, numbers: list[int], *, in_rows: bool) -> list[Content]:
+    def _statistics(self, dtype: torch.dtype, numbers: list[int]) -> list[Content]:
         """Return the contents of looks of one dtype and as many elements each."""
         code = CODES[dtype]
         looks = [self._looks[number] for number in numbers]
@@ -122,14 +123,13 @@ class Contents:
         zeros = (size == 0).mean(1)
         subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
         finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
-        repeated = _repeated_rows(bits) if in_rows else np.full(len(looks), -1.0)
         return [
             Content(
                 fingerprint=_fingerprint(look),
                 is_exact=look.checksum >= 0,
                 zeros=float(zeros[i]),
                 padded=look.structure.padded,
-                repeated_rows=max(look.structure.repeated_rows, float(repeated[i])),
+                repeated_rows=look.structure.repeated_rows,
                 kind=look.structure.kind,
                 subnormal=float(subnormal[i]),
                 is_finite=bool(finite[i]),
@@ -141,24 +141,3 @@ class Contents:
 def _fingerprint(look: _Look) -> str:
     what = f"{look.dtype} {look.shape} {look.checksum} ".encode()
     return hashlib.blake2b(what + look.sample, digest_size=8).hexdigest()
-
-
-def _repeated_rows(bits: Bits) -> Any:
-    """Return the share of sampled rows that equal an earlier one, per tensor; -1 where most are of one number.
-
-    Of rows of one number a few columns do not show whether they are equal.
-    """
-    rows = bits.reshape(len(bits), ROWS, COLUMNS)
-    plain = (rows == rows[:, :, :1]).all(2)
-    weights = (np.arange(1, COLUMNS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) | np.uint64(1)
-    mixed = rows.astype(np.uint64)
-    mixed ^= mixed >> np.uint64(15)
-    keys = (mixed * weights).sum(2, dtype=np.uint64)
-    keys = np.where(plain, np.arange(ROWS, dtype=np.uint64), keys)
-    shares = [_equal(part) for part in (keys[:, :NEIGHBOURS], keys)]
-    return np.where(plain.mean(1) > 0.5, -1.0, np.maximum(*shares))
-
-
-def _equal(keys: Any) -> Any:
-    ordered = np.sort(keys, axis=1)
-    return (ordered[:, 1:] == ordered[:, :-1]).mean(1)

@@ -79,5 +79,3 @@ class Modules:
             self._outermost[id(module)] = weakref.ref(module)
             for path, each in module.named_modules():
                 self._paths.setdefault(id(each), (id(module), path))
-
-

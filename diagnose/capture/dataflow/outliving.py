@@ -1,4 +1,4 @@
-"""Which values are needed after the steps, and which are merely held by a variable until the next step replaces them."""
+"""Which values are needed after the steps, and which a variable merely holds until the next step replaces them."""
 
 from __future__ import annotations
 

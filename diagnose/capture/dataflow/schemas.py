@@ -23,7 +23,16 @@ class Schema:
 
     __slots__ = (
         *("name", "names", "written", "written_names", "replaces", "draws", "dropout", "reads_host", "indexes"),
-        *("in_training", "is_collective", "is_mark", "is_opaque", "leaves_contents", "makes_input", "kept"),
+        *(
+            "in_training",
+            "is_collective",
+            "is_mark",
+            "is_opaque",
+            "leaves_contents",
+            "makes_input",
+            "may_be_late",
+            "kept",
+        ),
     )
 
     def __init__(self, func: Any) -> None:
@@ -50,6 +59,7 @@ class Schema:
         self.is_opaque = schema is None or not (namespace in _KNOWN or self.is_collective)
         self.is_mark = namespace == "profiler"
         self.leaves_contents = base.startswith(_UNWRITTEN)
+        self.may_be_late = "non_blocking" in self.names  # of copies
         self.makes_input = base == "aten::lift_fresh"  # what torch.tensor(...) has made unseen
 
 

@@ -6,7 +6,7 @@ address; lines are looked up after the steps.
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple, TypeAlias
 
@@ -22,15 +22,15 @@ StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followe
 
 # What a frame says about the operator below it; of frames that say nothing the kind is 0.
 USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING = 1, 2, 4, 8, 16, 32, 64, 128
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TORCH = f"{Path(torch.__file__).parent}/"
 _KINDS = (
-    ("optim" + os.sep, OPTIMIZER),
-    (os.path.join("nn", "utils", "clip_grad.py"), OPTIMIZER),
-    (os.path.join("amp", "grad_scaler.py"), OPTIMIZER),
-    (os.path.join("utils", "data") + os.sep, LOADING),
-    (os.path.join("autograd", "function.py"), FUNCTION),
-    (os.path.join("autograd", "__init__.py"), STARTING),  # a backward pass
-    (os.path.join("utils", "checkpoint.py"), RECOMPUTING),
+    ("optim/", OPTIMIZER),
+    ("nn/utils/clip_grad.py", OPTIMIZER),
+    ("amp/grad_scaler.py", OPTIMIZER),
+    ("utils/data/", LOADING),
+    ("autograd/function.py", FUNCTION),
+    ("autograd/__init__.py", STARTING),  # a backward pass
+    ("utils/checkpoint.py", RECOMPUTING),
 )
 _ENGINE_FUNCTION = "_engine_run_backward"
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # from Python 3.12 on they have no frames

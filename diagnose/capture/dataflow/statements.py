@@ -31,7 +31,9 @@ def _first_lines(file: str) -> dict[int, int]:
 
 def _last_line(node: ast.stmt) -> int:
     """Return the last line of a statement; of one that contains others that of its head."""
-    inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, (ast.stmt, ast.excepthandler, ast.match_case))]
+    inner = [
+        each for each in ast.iter_child_nodes(node) if isinstance(each, (ast.stmt, ast.excepthandler, ast.match_case))
+    ]
     if not inner:
         return node.end_lineno or node.lineno
     first = inner[0].pattern.lineno if isinstance(inner[0], ast.match_case) else inner[0].lineno

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -17,7 +17,7 @@ __all__ = ["PENDING", "UNSEEN", "RawUse", "RawValue", "Storages"]
 UNSEEN, PENDING = -1, -2  # instead of the number of a content: it is not to be looked at, or not yet
 
 # Value, shape, stride, offset and dtype of one argument or result.
-RawUse: TypeAlias = "tuple[int, Any, tuple[int, ...], int, torch.dtype]"
+RawUse: TypeAlias = "tuple[int, Sequence[int], tuple[int, ...], int, torch.dtype]"
 
 
 class RawValue:
@@ -25,8 +25,9 @@ class RawValue:
 
     __slots__ = ("base", "content", "dies", "num_bytes", "producer", "step", "storage", "version")
 
-    def __init__(self, storage: int, version: int, base: Base, num_bytes: int, producer: int, step: int) -> None:
-        self.storage, self.version, self.base, self.num_bytes = storage, version, base, num_bytes
+    def __init__(self, live: _Live, tensor: torch.Tensor, version: int, producer: int, step: int) -> None:
+        self.storage, self.base, self.version = live.storage, live.base, version
+        self.num_bytes = _num_bytes(tensor)
         self.producer, self.step = producer, step
         self.content = PENDING  # number of its content
         self.dies = -1
@@ -38,19 +39,22 @@ class Base:
     These are all of the storage: where the tensor shows a part, a write elsewhere must not go unnoticed.
     """
 
-    __slots__ = ("device", "dtype", "is_contiguous", "offset", "seen", "shape", "stride")
+    __slots__ = ("device", "dtype", "has_storage", "is_contiguous", "offset", "seen", "shape", "stride")
 
     def __init__(self, tensor: torch.Tensor, storage: Any) -> None:
         """``storage`` is None for a tensor that has none."""
         self.dtype, self.device = tensor.dtype, tensor.device
-        self.seen = self.shape = tuple(tensor.shape)
+        self.seen = self.shape = _shape(tensor)
         self.stride: tuple[int, ...] = ()
         self.offset, self.is_contiguous = 0, False
-        if storage is None:
+        self.has_storage = storage is not None and not tensor.is_nested
+        if not self.has_storage:
             return
-        self.stride, self.offset = tuple(tensor.stride()), tensor.storage_offset()
+        self.stride, self.offset = tuple(tensor.stride()), int(tensor.storage_offset())
         self.is_contiguous = tensor.is_contiguous()
         num = storage.nbytes() // self.dtype.itemsize
+        if self.is_contiguous and tensor.numel() == num:
+            return
         if not _covers(self.shape, self.stride, num):
             self.shape, self.stride, self.offset, self.is_contiguous = (num,), (1,), 0, True
 
@@ -98,7 +102,14 @@ class Storages:
 
     def write(self, tensor: torch.Tensor, producer: int) -> RawUse:
         """Return the value that an operator has just written into a tensor's storage."""
+        return self._write(self._find(tensor), tensor, producer)
+
+    def made(self, tensor: torch.Tensor, producer: int) -> RawUse | None:
+        """Return the value of an operator's result; None for a view of a storage that was there before."""
         live = self._find(tensor)
+        return self._write(live, tensor, producer) if live.value < 0 else None
+
+    def _write(self, live: _Live, tensor: torch.Tensor, producer: int) -> RawUse:
         version = self.values[live.value].version + 1 if live.value >= 0 else 0
         if not version or self.values[live.value].producer != producer:  # two results may share a storage
             self._add(live, tensor, producer, version)
@@ -136,15 +147,14 @@ class Storages:
     def _add(self, live: _Live, tensor: torch.Tensor, producer: int, version: int) -> None:
         live.value = len(self.values)
         self._of_storage[live.storage].append(live.value)
-        num_bytes = _num_bytes(tensor)
-        self.values.append(RawValue(live.storage, version, live.base, num_bytes, producer, self.step))
+        self.values.append(RawValue(live, tensor, version, producer, self.step))
 
     def _forget(self, ref: weakref.ref[Any]) -> None:
         """Take notice of a storage's death."""
         live = self._live.get(ref.key) if isinstance(ref, _Ref) else None
         if live is None or live.ref is not ref:
             return
-        del self._live[ref.key]  # type: ignore[attr-defined]
+        del self._live[ref.key]
         dies = self._now()
         for value in self._of_storage[live.storage]:
             self.values[value].dies = dies
@@ -152,9 +162,16 @@ class Storages:
 
 def _use(value: int, tensor: torch.Tensor) -> RawUse:
     try:
-        return value, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+        return value, tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype
     except RuntimeError:  # it has no strides
-        return value, tensor.shape, (), 0, tensor.dtype
+        return value, _shape(tensor), (), 0, tensor.dtype
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    try:
+        return tuple(tensor.shape)
+    except RuntimeError:  # of nested tensors that have no strides
+        return ()
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:

@@ -6,12 +6,14 @@ Each question begins with a few elements that decide it for nearly every tensor.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.capture.dataflow.bits import Bits
+from diagnose.capture.dataflow.positions import spread
+from diagnose.model.intervals import distinct
 
 __all__ = ["Kind", "Structure", "is_constant", "structure"]
 
@@ -42,14 +44,14 @@ def is_constant(sample: bytes, bits: Bits) -> bool:
 def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
     """Return what a content is that is not constant; ``one`` is how its dtype codes 1."""
     if bits.ndim < 2:
-        return Structure(repeated_rows=_repeated(bits)) if bits.ndim and is_integer else Structure()
+        return Structure(repeated_rows=_repeated_numbers(bits)) if bits.ndim and is_integer else Structure()
     if bits.shape[-1] < 2:
         return Structure()
     rows = bits.reshape(-1, bits.shape[-1])
     if _is_one_hot(rows, one):
         return Structure("one-hot")
     kind: Kind = "triangular" if _is_triangular(bits) else ""
-    return Structure(kind, _padded(rows), _equal_rows(bits) if is_integer else -1.0)
+    return Structure(kind, _padded(rows), _repeated_rows(bits))
 
 
 def _is_one_hot(rows: Bits, one: int) -> bool:
@@ -78,7 +80,7 @@ def _is_triangular(bits: Bits) -> bool:
 
 @lru_cache(maxsize=8)
 def _above(side: int) -> npt.NDArray[np.bool_]:
-    above: Any = ~np.tri(side, dtype=np.bool_)
+    above: npt.NDArray[np.bool_] = ~np.tri(side, dtype=np.bool_)
     return above
 
 
@@ -95,21 +97,26 @@ def _padded(rows: Bits) -> float:
     return (width - 1 - int(differ[-1])) / width if len(differ) else 1.0
 
 
-def _repeated(bits: Bits) -> float:
+def _repeated_numbers(bits: Bits) -> float:
     """Return the share of integers that equal an earlier one; of many at least so many."""
-    low, high = bits.min(), bits.max()  # of negative ones the bits are large: no range of use
-    spread = int(high) - int(low) + 1
     if bits.size <= MAX_COUNTED:
-        if spread <= 4 * bits.size:
-            return 1.0 - float(np.count_nonzero(np.bincount((bits - low).astype(np.int64)))) / bits.size
-        return 1.0 - len(np.unique(bits)) / bits.size
-    return max(0.0, 1.0 - spread / bits.size)
+        return 1.0 - len(distinct(bits.astype(np.int64))) / bits.size
+    most = int(bits.max()) - int(bits.min()) + 1  # of negative ones the bits are large: then nothing is known
+    return max(0.0, 1.0 - most / bits.size)
 
 
-def _equal_rows(bits: Bits) -> float:
-    """Return the share of rows, along the first dimension, that equal an earlier one."""
-    if bits.size > MAX_COUNTED or len(bits) < 2:
+def _repeated_rows(bits: Bits) -> float:
+    """Return the share of the first rows, along the first dimension, that equal an earlier one of them."""
+    if len(bits) < 2:
         return -1.0
-    whole = np.ascontiguousarray(bits).tobytes()
-    size = len(whole) // len(bits)
-    return 1.0 - len({whole[i : i + size] for i in range(0, len(whole), size)}) / len(bits)
+    rows = bits[:MAX_ROWS].reshape(min(len(bits), MAX_ROWS), -1)
+    width = rows.shape[1]
+    if len(set(rows[:, width // 2].tolist())) == len(rows) or _num_different(rows[:, spread(width, 8)]) == len(rows):
+        return 0.0
+    return 1.0 - _num_different(rows) / len(rows) if rows.size <= MAX_ELEMENTS else -1.0
+
+
+def _num_different(rows: Bits) -> int:
+    whole = np.ascontiguousarray(rows).tobytes()
+    size = len(whole) // len(rows)
+    return len({whole[i : i + size] for i in range(0, len(whole), size)})

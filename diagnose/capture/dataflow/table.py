@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -17,19 +18,21 @@ from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOM
 from diagnose.capture.dataflow.storages import RawUse, RawValue
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 
-__all__ = ["dataflow"]
+__all__ = ["Recorded", "dataflow"]
 
 
-def dataflow(
-    mode: FlowMode,
-    roles: Roles,
-    module_name: Callable[[int], str],
-    contents: Sequence[Content],
-    num_steps: int,
-    rank: int,
-    left_out: Sequence[str],
-) -> Dataflow:
+class Recorded(NamedTuple):
+    """What was noted while the steps ran."""
+
+    mode: FlowMode
+    roles: Roles
+    contents: Sequence[Content]
+    module_name: Callable[[int], str]
+
+
+def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[str]) -> Dataflow:
     """Return the table of the whole steps, once recording has ended."""
+    mode, roles, contents, module_name = recorded
     raw = [operator for operator in mode.operators if operator.step < num_steps]
     raw_values = [value for value in mode.storages.values if value.step < num_steps]
     operators = tuple(_operators(raw, mode, module_name))
@@ -39,7 +42,7 @@ def dataflow(
     dies = [value.dies if value.dies < len(operators) else -1 for value in raw_values]
     alive = frozenset(number for number in last.values() if dies[number] < 0)
     values = tuple(
-        _value(value, contents, *found_roles[number], dies=dies[number], is_kept=number in kept)
+        _value(value, contents, found_roles[number], dies=dies[number], is_kept=number in kept)
         for number, value in enumerate(raw_values)
     )
     return Dataflow(
@@ -134,9 +137,7 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _value(
-    raw: RawValue, contents: Sequence[Content], role: Role, name: str, *, dies: int, is_kept: bool
-) -> Value:
+def _value(raw: RawValue, contents: Sequence[Content], role: tuple[Role, str], *, dies: int, is_kept: bool) -> Value:
     content = contents[raw.content] if raw.content >= 0 else UNKNOWN
     return Value(
         storage=raw.storage,
@@ -146,8 +147,8 @@ def _value(
         device=str(raw.base.device),
         num_bytes=raw.num_bytes,
         producer=raw.producer,
-        role=role,
-        name=name,
+        role=role[0],
+        name=role[1],
         **content._asdict(),
         is_kept=is_kept,
         dies=dies,

@@ -12,10 +12,10 @@ from torch.utils import _python_dispatch
 
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.host_reads import watch_host_reads
-from diagnose.capture.dataflow.mode import MAX_OPERATORS, FlowMode
+from diagnose.capture.dataflow.mode import FlowMode
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.roles import Roles
-from diagnose.capture.dataflow.table import dataflow
+from diagnose.capture.dataflow.table import Recorded, dataflow
 from diagnose.capture.steps.replacing import Undo
 from diagnose.model.dataflow import Dataflow
 
@@ -40,7 +40,7 @@ class DataflowWindow:
         self._undo.append(self._modules.stop)
         self._undo.append(watch_host_reads(self._mode.note_python))
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._is_open = True
 
     def end_step(self) -> None:
@@ -72,12 +72,12 @@ class DataflowWindow:
     def result(self, *, rank: int = 0) -> Dataflow:
         """Return what was recorded of whole steps."""
         left_out = []
-        if self._mode.failure:
-            left_out.append(f"Recording ended inside step {self.num_steps + 1}: {self._mode.failure}.")
-        elif len(self._mode.operators) >= MAX_OPERATORS:
-            left_out.append(f"Recording ended after {MAX_OPERATORS:,} operators, inside step {self.num_steps + 1}.")
-        contents, name = self._contents.finish(), self._modules.names()
-        return dataflow(self._mode, self._roles, name, contents, self.num_steps, rank, left_out)
+        if self._mode.why_ended:
+            left_out.append(f"Recording ended inside step {self.num_steps + 1}: {self._mode.why_ended}.")
+        if self._mode.is_short_of_time:
+            left_out.append("Contents of values were looked at in a part of the steps only, which took long enough.")
+        recorded = Recorded(self._mode, self._roles, self._contents.finish(), self._modules.names())
+        return dataflow(recorded, self.num_steps, rank, left_out)
 
     def _optimizer_steps(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._mode.is_on:
@@ -123,6 +123,6 @@ def _leave(mode: FlowMode) -> None:
     while (top := _python_dispatch._get_current_dispatch_mode()) is not None and top is not mode:
         above.append(_python_dispatch._pop_mode())
     if top is mode:
-        mode.__exit__(None, None, None)
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     for each in reversed(above):
         _python_dispatch._push_mode(each)
