@@ -34,12 +34,18 @@ class DeadWork:
     is_certain: bool
 
 
-class _Key(NamedTuple):
-    """What groups of dead operators that are one record have in common."""
+class _Place(NamedTuple):
+    """What a group computes, and its lines."""
 
     kind: Literal["gradient", "result"]
     value_line: Frame | None
-    use_line: Frame | None
+    use_line: Frame | None = None
+
+
+class _Key(NamedTuple):
+    """What groups of dead operators that are one record have in common."""
+
+    place: _Place
     is_certain: bool
 
 
@@ -50,13 +56,13 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     found: dict[_Key, list[int]] = {}
     for group in components(graph, (i for i in graph.of_step(0) if i not in live)):
         place = _ends_in_backward(graph, group) if _is_backward(graph, group) else _result(graph, group)
-        found.setdefault(_Key(*place, is_certain=surely_live.isdisjoint(group)), []).extend(group)
+        found.setdefault(_Key(place, surely_live.isdisjoint(group)), []).extend(group)
     records = (
         DeadWork(
-            key.kind,
+            key.place.kind,
             graph.work(rows),
-            key.value_line,
-            key.use_line,
+            key.place.value_line,
+            key.place.use_line,
             any(graph.operators[i].draws for i in rows),
             key.is_certain,
         )
@@ -65,7 +71,7 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def _ends_in_backward(graph: Graph, group: list[int]) -> tuple[Literal["gradient"], Frame | None, Frame | None]:
+def _ends_in_backward(graph: Graph, group: list[int]) -> _Place:
     """Return where the forward lines of most of a dead gradient and of the gradient that it is made from part."""
     inside = set(group)
     largest = graph.operators[max(group, key=lambda i: graph.operators[i].host_ns)]
@@ -73,13 +79,13 @@ def _ends_in_backward(graph: Graph, group: list[int]) -> tuple[Literal["gradient
         for value in graph.needs[i]:
             made_by = graph.values[value].producer
             if made_by >= 0 and made_by not in inside and graph.operators[made_by].phase == "backward":
-                return "gradient", *parting(largest.stack, graph.operators[made_by].stack)
-    return "gradient", graph.operators[group[0]].place, None
+                return _Place("gradient", *parting(largest.stack, graph.operators[made_by].stack))
+    return _Place("gradient", graph.operators[group[0]].place)
 
 
-def _result(graph: Graph, group: list[int]) -> tuple[Literal["result"], Frame | None, Frame | None]:
+def _result(graph: Graph, group: list[int]) -> _Place:
     ends = [i for i in group if not any(graph.readers[use.value] for use in graph.operators[i].writes)]
-    return "result", graph.operators[(ends or group)[-1]].place, None
+    return _Place("result", graph.operators[(ends or group)[-1]].place)
 
 
 def _is_backward(graph: Graph, rows: list[int]) -> bool:

@@ -27,6 +27,7 @@ Records: TypeAlias = Literal[
     "shapes",
     "peak rates of the device",
     "contents of tensors",
+    "data flow",
     "stacks",
     "garbage collections",
     "memory events",
