@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from isal.isal_zlib import crc32  # ten times as fast as that of Python's library
 
-from diagnose.capture.dataflow.bits import CODES, Bits, Code
+from diagnose.capture.dataflow.bits import CODES, Bits
+from diagnose.capture.dataflow.device_samples import DeviceSamples
 from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
 from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure
@@ -22,6 +24,7 @@ from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, st
 __all__ = ["UNKNOWN", "Content", "Contents"]
 
 MAX_EXACT_BYTES = 1 << 20  # of a value in the host's memory whose fingerprint is of all elements: 0.1 ms
+MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
 _READ_ONLY = 0x100  # PyBUF_READ
 
 _memory: Any = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -57,85 +60,118 @@ class _Look(NamedTuple):
 
 
 class Contents:
-    """The contents looked at so far, by number."""
+    """The contents looked at so far, by number; with ``in_place`` false memory of the host is sampled as a device's."""
 
-    def __init__(self) -> None:
-        from isal import isal_zlib
-
-        self._checksum: Any = isal_zlib.crc32  # ten times as fast as that of Python's library
-        self._looks: list[_Look] = []
+    def __init__(self, *, in_place: bool = True) -> None:
+        self._in_place = in_place
+        self._found: list[Content] = []
+        self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
+        self._devices = DeviceSamples()
 
     def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool) -> int:
         """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none."""
-        code = CODES.get(base.dtype)
-        if code is None or not base.has_storage or base.device.type != "cpu" or 0 in base.shape:
+        if base.dtype not in CODES or not base.has_storage or 0 in base.shape:
             return UNSEEN
         storage = tensor.untyped_storage()
-        size, address = base.dtype.itemsize, storage.data_ptr()
+        size = base.dtype.itemsize
         num = math.prod(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
-        num_bytes = num * size
-        if not address or base.offset * size + num_bytes > storage.nbytes():
+        if (base.offset + num) * size > storage.nbytes():  # it was resized
             return UNSEEN
-        memory = _memory(address + base.offset * size, num_bytes, _READ_ONLY)
-        self._looks.append(self._read(memory, base, code, with_structure=with_structure))
-        return len(self._looks) - 1
-
-    def _read(self, memory: Any, base: Base, code: Code, *, with_structure: bool) -> _Look:
-        shape, dtype = base.shape, base.dtype
-        bits: Bits = np.frombuffer(memory, code.unsigned)
-        num = math.prod(shape)
-        is_dense = num == bits.size and base.is_contiguous
-        if num <= MAX_SAMPLE and is_dense:
-            sample, checksum = bytes(memory), 0
+        number = len(self._found)
+        if base.device.type != "cpu" or not self._in_place:
+            if not self._devices.take(number, tensor, base, num, with_structure=with_structure):
+                return UNSEEN
         else:
-            sample = bits.take(offsets(shape, base.stride)).tobytes()
-            is_whole = num <= MAX_SAMPLE
-            exact = is_dense and len(memory) <= MAX_EXACT_BYTES
-            checksum = 0 if is_whole else self._checksum(memory) if exact else -1
-        if is_dense:
-            whole = bits.reshape(shape)
-        elif num <= MAX_SAMPLE:
-            whole = np.frombuffer(sample, code.unsigned).reshape(shape)
-        else:
-            return _Look(dtype, shape, sample, checksum, _PLAIN)
-        if num > 1 and is_constant(sample, whole):
-            return _Look(dtype, shape, sample, checksum, _CONSTANT)
-        found = structure(whole, code.one, is_integer=not code.infinite) if with_structure else _PLAIN
-        return _Look(dtype, shape, sample, checksum, found)
+            address = storage.data_ptr()
+            if not address:
+                return UNSEEN
+            memory = _memory(address + base.offset * size, num * size, _READ_ONLY)
+            self._pending.append((number, _read(memory, base, with_structure=with_structure)))
+        self._found.append(UNKNOWN)
+        if len(self._pending) >= MAX_PENDING:
+            self._judge()
+        return number
 
     def finish(self) -> list[Content]:
-        """Return what was seen, by number."""
-        found = [UNKNOWN] * len(self._looks)
-        groups: dict[tuple[torch.dtype, int], list[int]] = {}
-        for number, look in enumerate(self._looks):
-            groups.setdefault((look.dtype, len(look.sample)), []).append(number)
-        for (dtype, _), numbers in groups.items():
-            for number, content in zip(numbers, self._statistics(dtype, numbers), strict=True):
-                found[number] = content
-        return found
+        """Fetch what is on devices and return what was seen, by number."""
+        for number, base, sample, whole, with_structure in self._devices.fetch():
+            self._pending.append((number, _fetched(base, sample, whole, with_structure=with_structure)))
+        self._judge()
+        return self._found
 
-    def _statistics(self, dtype: torch.dtype, numbers: list[int]) -> list[Content]:
-        """Return the contents of looks of one dtype and as many elements each."""
-        code = CODES[dtype]
-        looks = [self._looks[number] for number in numbers]
-        bits = np.frombuffer(b"".join([look.sample for look in looks]), code.unsigned).reshape(len(looks), -1)
-        size = bits & code.unsigned(code.magnitude)
-        zeros = (size == 0).mean(1)
-        subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
-        finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
-        return [
-            Content(
-                fingerprint=_fingerprint(look),
-                is_exact=look.checksum >= 0,
-                zeros=float(zeros[i]),
-                padded=look.structure.padded,
-                repeated_rows=look.structure.repeated_rows,
-                kind=look.structure.kind,
-                subnormal=float(subnormal[i]),
-                is_finite=bool(finite[i]),
-            )
-            for i, look in enumerate(looks)
-        ]
+    @property
+    def devices(self) -> list[str]:
+        """Return the devices of which samples were taken."""
+        return self._devices.names
+
+    def _judge(self) -> None:
+        """Turn looks into statistics, those of one dtype and as many elements together."""
+        groups: dict[tuple[torch.dtype, int], list[tuple[int, _Look]]] = {}
+        for number, look in self._pending:
+            groups.setdefault((look.dtype, len(look.sample)), []).append((number, look))
+        self._pending = []
+        for (dtype, _), group in groups.items():
+            for (number, _), content in zip(group, _statistics(dtype, [look for _, look in group]), strict=True):
+                self._found[number] = content
+
+
+def _read(memory: Any, base: Base, *, with_structure: bool) -> _Look:
+    """Look at a content in the host's memory."""
+    code = CODES[base.dtype]
+    bits: Bits = np.frombuffer(memory, code.unsigned)
+    num = math.prod(base.shape)
+    is_dense = num == bits.size and base.is_contiguous
+    sample = bytes(memory) if is_dense and num <= MAX_SAMPLE else bits.take(offsets(base.shape, base.stride)).tobytes()
+    if is_dense:
+        checksum = crc32(memory) if num > MAX_SAMPLE and len(memory) <= MAX_EXACT_BYTES else -1
+        return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+    return _looked_at(base, sample, -1, None, with_structure=with_structure)
+
+
+def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -> _Look:
+    """Look at what was fetched from a device."""
+    if not whole:
+        return _looked_at(base, sample, -1, None, with_structure=with_structure)
+    bits: Bits = np.frombuffer(whole, CODES[base.dtype].unsigned)
+    checksum = crc32(whole) if bits.size > MAX_SAMPLE else -1
+    return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+
+
+def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, with_structure: bool) -> _Look:
+    code, shape = CODES[base.dtype], base.shape
+    num = math.prod(shape)
+    if num <= MAX_SAMPLE:
+        checksum, whole = 0, np.frombuffer(sample, code.unsigned)
+    if whole is None or num < 2:
+        found = _PLAIN
+    elif is_constant(sample, whole):
+        found = _CONSTANT
+    else:
+        found = structure(whole.reshape(shape), code.one, is_integer=not code.infinite) if with_structure else _PLAIN
+    return _Look(base.dtype, shape, sample, checksum, found)
+
+
+def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
+    """Return the contents of looks of one dtype and as many elements each."""
+    code = CODES[dtype]
+    bits = np.frombuffer(b"".join([look.sample for look in looks]), code.unsigned).reshape(len(looks), -1)
+    size = bits & code.unsigned(code.magnitude)
+    zeros = (size == 0).mean(1)
+    subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
+    finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
+    return [
+        Content(
+            fingerprint=_fingerprint(look),
+            is_exact=look.checksum >= 0,
+            zeros=float(zeros[i]),
+            padded=look.structure.padded,
+            repeated_rows=look.structure.repeated_rows,
+            kind=look.structure.kind,
+            subnormal=float(subnormal[i]),
+            is_finite=bool(finite[i]),
+        )
+        for i, look in enumerate(looks)
+    ]
 
 
 def _fingerprint(look: _Look) -> str:

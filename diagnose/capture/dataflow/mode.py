@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from threading import get_ident
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -71,10 +72,11 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.step = 0
         self.cost_ns = 0
         self.why_ended = ""
+        self.subclasses: set[type] = set()
         self.is_on = True
         self._contents, self._modules = contents, modules
         self._schemas: dict[int, Schema] = {}
-        self._python: dict[str, Schema] = {}
+        self._others: dict[str, Schema] = {}
         self._lock = threading.Lock()  # of all tables: several threads of autograd may run operators
         self.thread = get_ident()  # that steps
         self._numbers = {self.thread: torch._C._autograd._get_sequence_nr()}  # of the next node, by thread
@@ -89,13 +91,14 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if not self.is_on:
             return func(*args, **kwargs)
         if types and not PLAIN_TENSORS.issuperset(types):
+            self.subclasses.update(types)
             return NotImplemented  # what a subclass does comes here operator by operator
         began = time.perf_counter_ns()
         try:
             schema = self._schemas.get(id(func)) or self._schema(func)
             if schema.is_mark:
                 return func(*args, **kwargs)
-            begun = self._before(schema, args, kwargs)
+            begun = self._begun(schema, sorted_arguments(schema, args, kwargs), sys._getframe(1))
         except Exception as error:
             self.fail(error)
             return func(*args, **kwargs)
@@ -126,9 +129,8 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         schema = self._schemas[id(func)] = Schema(func)
         return schema
 
-    def _before(self, schema: Schema, args: Any, kwargs: Any) -> _Begun:
-        call = sorted_arguments(schema, args, kwargs)
-        walk = self.stacks.walk(sys._getframe(2))
+    def _begun(self, schema: Schema, call: Call, caller: FrameType | None) -> _Begun:
+        walk = self.stacks.walk(caller)
         in_backward = torch._C._current_graph_task_id() != -1
         begun = _Begun(schema, call, [], walk, in_backward)
         if not schema.makes_input:
@@ -195,14 +197,28 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     def note_python(self, tensor: torch.Tensor, name: str, only_reads: bool) -> None:
         """Note that Python is about to use a tensor's content without an operator."""
-        if not self.is_on or type(tensor) not in PLAIN_TENSORS:
-            return
-        schema = self._python.get(name)
+        schema = self._outside(f"python::{name}")
+        schema.reads_host, schema.is_opaque = only_reads, not only_reads
+        self._note_outside(schema, Call([tensor], [], [], []))
+
+    def note_launch(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Note that a kernel is about to be launched that may read and write these tensors."""
+        schema = self._outside(name)
+        schema.leaves_contents = True  # until they are read: it has not run yet
+        self._note_outside(schema, Call(tensors, [], tensors, []))
+
+    def _outside(self, name: str) -> Schema:
+        """Return the schema of something that is no operator."""
+        schema = self._others.get(name)
         if schema is None:
-            schema = self._python[name] = Schema(_Method(name))
-            schema.reads_host, schema.is_opaque = only_reads, not only_reads
+            schema = self._others[name] = Schema(_Outside(name))
+        return schema
+
+    def _note_outside(self, schema: Schema, call: Call) -> None:
+        if not self.is_on or any(type(tensor) not in PLAIN_TENSORS for tensor in call.reads):
+            return
         try:
-            begun = self._before(schema, (tensor,), {})
+            begun = self._begun(schema, call, sys._getframe(3))
             now = time.perf_counter_ns()
             self._after(begun, None, now, now)
         except Exception as error:
@@ -222,11 +238,11 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._numbers[thread] = end
 
 
-class _Method:
-    """A method of tensors that is no operator."""
+class _Outside:
+    """Something that uses tensors and is no operator."""
 
     def __init__(self, name: str) -> None:
-        self.name = f"python::{name}"
+        self.name = name
 
 
 def _is_part(tensor: torch.Tensor) -> bool:

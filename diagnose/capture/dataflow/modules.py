@@ -11,7 +11,12 @@ from torch.nn import Module
 
 from diagnose.capture.steps.replacing import Undo, replace_function
 
-__all__ = ["Modules"]
+__all__ = ["Modules", "plain_path"]
+
+
+def plain_path(path: str) -> str:
+    """Return a module's or a parameter's path without what torch.compile puts into it."""
+    return ".".join([part for part in path.split(".") if part != "_orig_mod"])
 
 
 class Modules:
@@ -78,4 +83,4 @@ class Modules:
         if is_outermost:
             self._outermost[id(module)] = weakref.ref(module)
             for path, each in module.named_modules():
-                self._paths.setdefault(id(each), (id(module), path))
+                self._paths.setdefault(id(each), (id(module), plain_path(path)))

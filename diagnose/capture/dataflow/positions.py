@@ -27,6 +27,8 @@ def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
 def offsets(shape: tuple[int, ...], stride: tuple[int, ...]) -> Positions:
     """Return where the elements of a sample lie, counted in elements from the tensor's first one."""
     num = math.prod(shape)
+    if not shape:
+        return np.zeros(1, np.int64)
     found: Positions = np.zeros(min(num, MAX_SAMPLE), np.int64)
     for place, step in zip(np.unravel_index(spread(num, MAX_SAMPLE), shape), stride, strict=True):
         found = found + place * step

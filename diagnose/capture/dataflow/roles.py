@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diagnose.capture.dataflow.modules import Modules
+from diagnose.capture.dataflow.modules import Modules, plain_path
 from diagnose.capture.dataflow.storages import Storages
 from diagnose.model.dataflow import Role
 
@@ -41,9 +41,9 @@ class Roles:
         """Note the owners that there are at the end of a step."""
         for module, start in self._modules.outermost():
             for name, parameter in module.named_parameters():
-                self._note_parameter(parameter, start + name)
+                self._note_parameter(parameter, start + plain_path(name))
             for name, buffer in module.named_buffers():
-                self._note(buffer, "buffer", start + name)
+                self._note(buffer, "buffer", start + plain_path(name))
         for optimizer in self._optimizers.values():
             for parameter, state in optimizer.state.items():
                 name = self._names.get(self._storage(parameter), "")

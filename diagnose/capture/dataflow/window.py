@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -10,38 +11,51 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
+from diagnose.capture.dataflow.calls import PLAIN_TENSORS
 from diagnose.capture.dataflow.contents import Contents
+from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
 from diagnose.capture.dataflow.host_reads import watch_host_reads
+from diagnose.capture.dataflow.launches import GRAPH, watch_launches
 from diagnose.capture.dataflow.mode import FlowMode
 from diagnose.capture.dataflow.modules import Modules
+from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
 from diagnose.capture.dataflow.table import Recorded, dataflow
+from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.steps.replacing import Undo
 from diagnose.model.dataflow import Dataflow
 
 __all__ = ["DataflowWindow", "record_dataflow"]
 
 
+_SAMPLED = (
+    f"Of values on {{device}} {MAX_SAMPLE} elements each were looked at; of integers and square matrices all, up to "
+    f"{MAX_WHOLE_BYTES >> 10} kB."
+)
+
+
 class DataflowWindow:
     """Holds the mode while it is on the stack; everything happens on the thread that steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, contents: Contents | None = None) -> None:
         self.num_steps = 0  # whole ones
-        self._modules, self._contents = Modules(), Contents()
+        self._modules, self._contents = Modules(), contents or Contents()
         self._mode = FlowMode(self._contents, self._modules)
         self._roles = Roles(self._modules, self._mode.storages)
         self._undo: list[Undo] = []
         self._is_open = False
+        self._was_compiled, self._has_graphs = compiled_graphs() > 0, False
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
+        self._is_open = True
         self._undo.append(_run_eagerly())
         self._modules.start()
         self._undo.append(self._modules.stop)
         self._undo.append(watch_host_reads(self._mode.note_python))
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._undo.append(watch_launches(self._launched))
         self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._is_open = True
 
     def end_step(self) -> None:
         """Take notice that a step is over."""
@@ -76,8 +90,19 @@ class DataflowWindow:
             left_out.append(f"Recording ended inside step {self.num_steps + 1}: {self._mode.why_ended}.")
         if self._mode.is_short_of_time:
             left_out.append("Contents of values were looked at in a part of the steps only, which took long enough.")
+        left_out += [_SAMPLED.format(device=device) for device in self._contents.devices]
+        if self._was_compiled:
+            left_out.append("What torch.compile has made ran eagerly in these steps.")
+        if self._has_graphs:
+            left_out.append("CUDA graphs were replayed: what they run is not in this table.")
+        if others := sorted(kind.__name__ for kind in self._mode.subclasses - PLAIN_TENSORS):
+            left_out.append(f"Operators on {', '.join(others)} are those that they run on ordinary tensors.")
         recorded = Recorded(self._mode, self._roles, self._contents.finish(), self._modules.names())
         return dataflow(recorded, self.num_steps, rank, left_out)
+
+    def _launched(self, name: str, tensors: list[torch.Tensor]) -> None:
+        self._has_graphs |= name == GRAPH
+        self._mode.note_launch(name, tensors)
 
     def _optimizer_steps(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._mode.is_on:
@@ -105,7 +130,7 @@ def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Datafl
 
 def _run_eagerly() -> Undo:
     """Run compiled regions eagerly; return what puts the stance back that was there."""
-    eval_frame = getattr(getattr(torch, "_dynamo", None), "eval_frame", None)
+    eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
     if eval_frame is None:  # nothing has been compiled
         return lambda: None
     before = eval_frame._stance

@@ -50,6 +50,7 @@ class FlowSteps:
                 self._finish(window)
 
     def _started(self) -> DataflowWindow | None:
+        window = None
         try:
             from diagnose.capture.dataflow.window import DataflowWindow  # needs torch, which is the script's to import
 
@@ -57,6 +58,8 @@ class FlowSteps:
             window.start()
         except Exception as error:
             self._note(error)
+            if window is not None:
+                window.stop()
             return None
         return window
 
