@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Schema"]
+__all__ = ["MAKES_INPUT", "Schema"]
 
 # Namespaces whose schemas name all effects; others are the script's or a library's own.
 _KNOWN = frozenset({"aten", "prims", "prim", "quantized", "torchvision"})
@@ -15,6 +15,7 @@ _COLLECTIVE = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_c10d_f
 _REPLACING = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::_foreach_copy_", "aten::_foreach_zero_"})
 # Statistics that these write while training, which their schemas leave out: argument by argument.
 _UNNAMED_WRITES = {f"aten::{name}_batch_norm": (3, 4) for name in ("native", "cudnn", "miopen")}
+MAKES_INPUT = "aten::lift_fresh"  # its argument is what torch.tensor and its like have made unseen
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::_empty")  # names of operators that leave contents to chance
 
 
@@ -60,7 +61,7 @@ class Schema:
         self.is_mark = namespace == "profiler"
         self.leaves_contents = base.startswith(_UNWRITTEN)
         self.may_be_late = "non_blocking" in self.names  # of copies
-        self.makes_input = base == "aten::lift_fresh"  # what torch.tensor(...) has made unseen
+        self.makes_input = base == MAKES_INPUT
 
 
 def _name(func: Any) -> str:

@@ -14,6 +14,7 @@ from diagnose.capture.dataflow.contents import UNKNOWN, Content
 from diagnose.capture.dataflow.mode import FlowMode, RawOperator
 from diagnose.capture.dataflow.outliving import needed_values
 from diagnose.capture.dataflow.roles import Roles
+from diagnose.capture.dataflow.schemas import MAKES_INPUT
 from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOMPUTING, STARTING
 from diagnose.capture.dataflow.storages import RawUse, RawValue
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
@@ -173,7 +174,7 @@ def _roles(values: Sequence[RawValue], operators: Sequence[Operator], roles: Rol
         outlives = len(steps.get(storage, ())) > 1
         if owner is not None:
             found[storage] = owner.role, owner.name
-        elif value.producer < 0:
+        elif value.producer < 0 or operators[value.producer].name == MAKES_INPUT:
             role: Role = "input" if not outlives else "constant" if versions[storage] == 1 else "state"
             found[storage] = role, ""
         else:
