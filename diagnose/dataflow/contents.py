@@ -114,7 +114,7 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     inputs = [
         i
         for i, value in enumerate(graph.values)
-        if value.role == "input" and "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= value.padded < 1
+        if graph.comes_in(i) and "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= value.padded < 1
     ]
     rows = list(rows)
     for batch in inputs:

@@ -14,7 +14,8 @@ __all__ = ["Graph", "Work", "by_line", "components", "graph_of", "num_bytes", "p
 _OVERWRITES = frozenset({"zero_", "fill_", "copy_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_"})
 _ITEM_BYTES = {"bool": 1, "bfloat16": 2, "float16": 2, "half": 2, "float64": 8, "double": 8, "int64": 8, "long": 8}
 _ITEM_BYTES |= {"int8": 1, "uint8": 1, "int16": 2, "complex64": 8, "complex128": 16}
-_ALLOCATES = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_BRINGS_IN = "lift_fresh"  # what torch.tensor and its like have made of Python's numbers
+_COMPUTES_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", _BRINGS_IN})
 _LIVES_ON = frozenset({"parameter", "buffer", "optimizer state"})
 
 
@@ -77,6 +78,13 @@ class Graph:
         made_by = self.values[value].producer
         return self.operators[made_by] if made_by >= 0 else None
 
+    def comes_in(self, value: int) -> bool:
+        """Return whether a value came with the step: a batch, or what Python made."""
+        made_by = self.producer(value)
+        if made_by is None:
+            return self.values[value].role == "input"
+        return plain_name(made_by.name) == _BRINGS_IN
+
     def made_at(self, value: int) -> Frame | None:
         """Return the line that made a value."""
         made_by = self.producer(value)
@@ -86,7 +94,7 @@ class Graph:
         """Return whether all an operator does is to make new values, so that it could be left out or kept."""
         one = self.operators[operator]
         has_effects = one.is_view or one.reads_host or one.is_collective or one.is_opaque
-        return bool(one.writes) and not has_effects and plain_name(one.name) not in _ALLOCATES
+        return bool(one.writes) and not has_effects and plain_name(one.name) not in _COMPUTES_NOTHING
 
     def work(self, operators: Iterable[int]) -> Work:
         """Return operators of one step with their share and lines."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from diagnose.dataflow.graph import Graph, Work
-from diagnose.model.dataflow import Frame, Operator, Role
+from diagnose.dataflow.names import is_copy
+from diagnose.model.dataflow import Frame, Operator, Role, Use
 
 __all__ = ["GrowingWork", "KeptGraph", "PiledUp", "growing_work", "kept_graph", "piled_up"]
 
@@ -54,12 +55,10 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
         first, last = _elements(other), _elements(one)
         if last <= first:
             continue
-        inherited = [value for value in graph.needs[i] if _is_of_earlier_steps(graph, value)]
-        carried = [value for value in graph.needs[i] if graph.values[value].producer in grown]
-        if (inherited and (len(one.reads) > len(other.reads) or _has_grown(graph, inherited, other))) or carried:
+        grew = _grown_input(graph, one, other)
+        if grew >= 0 or any(graph.values[value].producer in grown for value in graph.needs[i]):
             grown.add(i)
-            line = graph.made_at(inherited[0]) if inherited else one.place
-            groups[one.place, line].append((i, first, last))
+            groups[one.place, graph.made_at(grew) if grew >= 0 else one.place].append((i, first, last))
     records = (
         GrowingWork(graph.work(i for i, _, _ in rows), line, sum(row[1] for row in rows), sum(row[2] for row in rows))
         for (_, line), rows in groups.items()
@@ -85,15 +84,27 @@ def _elements(one: Operator) -> int:
 
 
 def _is_of_earlier_steps(graph: Graph, value: int) -> bool:
-    """Return whether a value was made before the last step and is no part of the training's own state."""
+    """Return whether a value was made before the last step, and is neither training's own state nor the next batch."""
     one, made_by = graph.values[value], graph.producer(value)
+    source = graph.needs[one.producer][0] if made_by is not None and is_copy(made_by) else value
+    if graph.comes_in(source):
+        return False
     is_older = made_by.step < graph.last_step if made_by is not None else one.role in ("state", "constant")
     return is_older and one.role not in _LASTING
 
 
-def _has_grown(graph: Graph, values: list[int], other: Operator) -> bool:
-    largest = max(prod(graph.values[value].shape) for value in values)
-    return all(prod(use.shape) < largest for use in other.reads)
+def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
+    """Return the value of earlier steps that an operator reads more of than in the step before, -1 if none."""
+    older = [use.value for use in one.reads if _is_of_earlier_steps(graph, use.value)]
+    if len(one.reads) > len(other.reads):
+        return older[0] if older else -1
+    pairs = zip(one.reads, other.reads, strict=False)
+    longer = (new.value for new, old in pairs if new.value != old.value and _size(graph, new) > _size(graph, old))
+    return next((value for value in longer if value in older), -1)
+
+
+def _size(graph: Graph, use: Use) -> int:
+    return prod(graph.values[use.value].shape)
 
 
 def piled_up(graph: Graph) -> tuple[PiledUp, ...]:

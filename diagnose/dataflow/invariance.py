@@ -63,14 +63,12 @@ def _is_constant(graph: Graph, use: Use, other: Use, same: dict[int, int]) -> bo
     value = graph.values[use.value]
     if use.value == other.value or value.producer in same:
         return True
-    is_new = value.producer < 0
     says_something = value.kind != "constant" and bool(value.fingerprint)
-    return is_new and (says_something or value.shape == ())
+    return graph.comes_in(use.value) and (says_something or value.shape == ())
 
 
 def _came_in(graph: Graph, value: int, came_in: set[int]) -> bool:
-    one = graph.values[value]
-    return one.producer in came_in if one.producer >= 0 else one.role == "input"
+    return graph.values[value].producer in came_in or graph.comes_in(value)
 
 
 def _record(graph: Graph, groups: list[list[int]], came_in: set[int]) -> ConstantWork:

@@ -48,7 +48,7 @@ def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
             kind, line = "round-trip", graph.operators[back[0]].place
         elif value.kind != "constant" and value.fingerprint in earlier:
             kind, line = "constant", graph.made_at(source)
-        elif made and not any(graph.values[each].role == "input" for j in made for each in graph.needs[j]):
+        elif made and not any(graph.comes_in(each) for j in made for each in (*graph.needs[j], *_made(graph, j))):
             kind, line = "made-on-host", graph.made_at(source)
         else:
             continue
@@ -59,6 +59,10 @@ def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
         for (kind, line, use), rows in groups.items()
     )
     return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _made(graph: Graph, i: int) -> list[int]:
+    return [use.value for use in graph.operators[i].writes]
 
 
 def _device(graph: Graph, value: int) -> str:

@@ -35,6 +35,24 @@ def test_a_longer_batch_is_not():
     assert growing_work(t.graph()) == ()
 
 
+def test_a_longer_batch_that_was_loaded_a_step_ahead_is_not():
+    t = Table()
+    batches = [t.op("_to_copy", t.op("lift_fresh", shape=(4, 10), line=3), line=4)]
+    for t.step in range(2):
+        batches.append(t.op("_to_copy", t.op("lift_fresh", shape=(4, 20), line=3), line=4))
+        t.op("exp", batches[t.step], line=7)
+    assert growing_work(t.graph()) == ()
+
+
+def test_a_longer_part_of_the_same_table_is_not():
+    t = Table()
+    table = t.value(100, 4, role="constant")
+    for t.step in range(2):
+        part = type(table)(table.value, (10 + t.step, 4), (4, 1), 0, "float32")
+        t.op("add", part, t.value(10 + t.step, 4), line=7)
+    assert growing_work(t.graph()) == ()
+
+
 def test_results_of_each_step_that_are_held_pile_up():
     t = Table()
     for t.step in range(2):

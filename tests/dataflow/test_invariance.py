@@ -48,6 +48,14 @@ def test_a_batch_of_ones_may_be_luck():
     assert constant_work(t.graph()) == ()
 
 
+def test_ones_that_python_made_in_both_steps_may_be_luck():
+    t = Table()
+    for t.step in range(2):
+        mask = t.op("lift_fresh", shape=(64,), line=2, content="ones", facts={"kind": "constant"})
+        t.op("mul.Tensor", mask, line=2, content="scaled")
+    assert constant_work(t.graph()) == ()
+
+
 def test_zeros_that_the_step_writes_into_have_to_be_made():
     t = Table()
     for t.step in range(2):
