@@ -1,5 +1,7 @@
 """What the recorded table says of small programs: operators, values, places, phases, roles, lives."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,8 @@ HERE = __file__
 
 def line_of(text):
     """Return the number of the only line of this file that ends with a comment."""
-    with open(HERE, encoding="utf-8") as file:
-        (found,) = [number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {text}")]
+    lines = Path(HERE).read_text(encoding="utf-8").splitlines()
+    (found,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {text}")]
     return found
 
 

@@ -16,12 +16,12 @@ from diagnose.capture.dataflow.statements import statement_line
 from diagnose.capture.record.sampler import is_users
 from diagnose.model.dataflow import Frame
 
-__all__ = ["FUNCTION", "LOADING", "OPTIMIZER", "RECOMPUTING", "STARTING", "StackKey", "Stacks", "Walk"]
+__all__ = ["COMPILED", "FUNCTION", "LOADING", "OPTIMIZER", "RECOMPUTING", "STARTING", "StackKey", "Stacks", "Walk"]
 
 StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followed by the offset of its instruction
 
 # What a frame says about the operator below it; of frames that say nothing the kind is 0.
-USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING = 1, 2, 4, 8, 16, 32, 64, 128
+USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = 1, 2, 4, 8, 16, 32, 64, 128, 256
 _TORCH = f"{Path(torch.__file__).parent}/"
 _KINDS = (
     ("optim/", OPTIMIZER),
@@ -32,7 +32,7 @@ _KINDS = (
     ("autograd/__init__.py", STARTING),  # a backward pass
     ("utils/checkpoint.py", RECOMPUTING),
 )
-_ENGINE_FUNCTION = "_engine_run_backward"
+_FUNCTIONS = {"_engine_run_backward": ENGINE, "compile_wrapper": COMPILED}  # the latter calls what was compiled
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # from Python 3.12 on they have no frames
 
 
@@ -108,8 +108,8 @@ def _kind(code: CodeType) -> int:
         return USER | (BOTTOM if code.co_name == "<module>" else 0)
     if not code.co_filename.startswith(_TORCH):
         return 0
-    if code.co_name == _ENGINE_FUNCTION:
-        return ENGINE
+    if code.co_name in _FUNCTIONS:
+        return _FUNCTIONS[code.co_name]
     file = code.co_filename[len(_TORCH) :]
     return next((kind for start, kind in _KINDS if file.startswith(start)), 0)
 

@@ -20,8 +20,8 @@ from diagnose.capture.dataflow.mode import FlowMode
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
+from diagnose.capture.dataflow.stacks import COMPILED
 from diagnose.capture.dataflow.table import Recorded, dataflow
-from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.steps.replacing import Undo
 from diagnose.model.dataflow import Dataflow
 
@@ -44,7 +44,7 @@ class DataflowWindow:
         self._roles = Roles(self._modules, self._mode.storages)
         self._undo: list[Undo] = []
         self._is_open = False
-        self._was_compiled, self._has_graphs = compiled_graphs() > 0, False
+        self._has_graphs = False
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
@@ -91,7 +91,7 @@ class DataflowWindow:
         if self._mode.is_short_of_time:
             left_out.append("Contents of values were looked at in a part of the steps only, which took long enough.")
         left_out += [_SAMPLED.format(device=device) for device in self._contents.devices]
-        if self._was_compiled:
+        if any(operator.walk.kinds & COMPILED for operator in self._mode.operators):
             left_out.append("What torch.compile has made ran eagerly in these steps.")
         if self._has_graphs:
             left_out.append("CUDA graphs were replayed: what they run is not in this table.")
