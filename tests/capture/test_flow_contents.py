@@ -18,7 +18,7 @@ DTYPES = [
 
 
 def seen(*tensors, in_place=True):
-    looks = Contents(in_place=in_place)
+    looks = Contents(in_place=in_place, salt=b"salt")
     numbers = [looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_structure=True) for tensor in tensors]
     found = looks.finish()
     return [found[number] for number in numbers]
@@ -39,6 +39,17 @@ def test_equal_contents_have_equal_fingerprints(dtype, in_place):
     assert first.is_exact
     assert first.zeros == pytest.approx(0.5)
     assert different.fingerprint != first.fingerprint
+
+
+def test_a_content_cannot_be_guessed_from_its_fingerprint():
+    """Of a small one there are few: without what it was mixed with they could be tried."""
+    tensor = torch.tensor(3)
+    found = set()
+    for _ in range(2):
+        looks = Contents()
+        looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_structure=True)
+        found |= {each.fingerprint for each in looks.finish()}
+    assert len(found) == 2
 
 
 def test_shape_and_dtype_count():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,10 +61,13 @@ class _Look(NamedTuple):
 
 
 class Contents:
-    """The contents looked at so far, by number; with ``in_place`` false memory of the host is sampled as a device's."""
+    """The contents looked at so far, by number; with ``in_place`` false memory of the host is sampled as a device's.
 
-    def __init__(self, *, in_place: bool = True) -> None:
-        self._in_place = in_place
+    Fingerprints can be compared under one ``salt`` only, which is written nowhere: contents cannot be guessed from them.
+    """
+
+    def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:
+        self._in_place, self._salt = in_place, salt or os.urandom(16)
         self._found: list[Content] = []
         self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
         self._devices = DeviceSamples()
@@ -111,8 +115,9 @@ class Contents:
             groups.setdefault((look.dtype, len(look.sample)), []).append((number, look))
         self._pending = []
         for (dtype, _), group in groups.items():
-            for (number, _), content in zip(group, _statistics(dtype, [look for _, look in group]), strict=True):
-                self._found[number] = content
+            looks = [look for _, look in group]
+            for (number, look), content in zip(group, _statistics(dtype, looks), strict=True):
+                self._found[number] = content._replace(fingerprint=_fingerprint(look, self._salt))
 
 
 def _read(memory: Any, base: Base, *, with_structure: bool) -> _Look:
@@ -152,7 +157,7 @@ def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, 
 
 
 def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
-    """Return the contents of looks of one dtype and as many elements each."""
+    """Return the contents of looks of one dtype and as many elements each, without their fingerprints."""
     code = CODES[dtype]
     bits = np.frombuffer(b"".join([look.sample for look in looks]), code.unsigned).reshape(len(looks), -1)
     size = bits & code.unsigned(code.magnitude)
@@ -161,7 +166,6 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
     return [
         Content(
-            fingerprint=_fingerprint(look),
             is_exact=look.checksum >= 0,
             zeros=float(zeros[i]),
             padded=look.structure.padded,
@@ -174,6 +178,6 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     ]
 
 
-def _fingerprint(look: _Look) -> str:
+def _fingerprint(look: _Look, salt: bytes) -> str:
     what = f"{look.dtype} {look.shape} {look.checksum} ".encode()
-    return hashlib.blake2b(what + look.sample, digest_size=8).hexdigest()
+    return hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()
