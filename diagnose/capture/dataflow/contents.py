@@ -63,7 +63,7 @@ class _Look(NamedTuple):
 class Contents:
     """The contents looked at so far, by number; with ``in_place`` false memory of the host is sampled as a device's.
 
-    Fingerprints can be compared under one ``salt`` only, which is written nowhere: contents cannot be guessed from them.
+    Fingerprints can be compared under one ``salt`` only, which is kept nowhere: contents cannot be guessed from them.
     """
 
     def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from diagnose.model.intervals import distinct
 
-__all__ = ["MAX_SAMPLE", "extent", "offsets", "spread"]
+__all__ = ["MAX_SAMPLE", "Positions", "extent", "offsets", "spread"]
 
 MAX_SAMPLE = 256  # elements; a tensor with no more is looked at as a whole
 _GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples spread evenly, and fall into all columns of a matrix

@@ -1,10 +1,12 @@
 """What the whole content of a tensor is: constant, one-hot, triangular, padded, or of rows that repeat.
 
-Each question begins with a few elements that decide it for nearly every tensor.
+A few elements, read at once, decide each question for nearly every tensor; only where they may show a structure is the
+whole content compared.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.capture.dataflow.bits import Bits
-from diagnose.capture.dataflow.positions import spread
+from diagnose.capture.dataflow.positions import Positions, spread
 from diagnose.model.intervals import distinct
 
 __all__ = ["Kind", "Structure", "is_constant", "structure"]
@@ -21,8 +23,9 @@ Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
 MAX_ELEMENTS = 1 << 22  # that are compared where the first few show a structure: 2 ms
 MAX_COUNTED = 1 << 17  # integers that are counted one by one: 0.3 ms
-MAX_ROWS = 64  # that are looked at first
+MAX_ROWS = 64  # that are compared with each other
 MIN_SIDE = 4  # of a triangle: smaller ones come about by chance
+_LAST, _FIRST = 8, 16  # elements of the last column and of the first row that are read first
 
 
 class Structure(NamedTuple):
@@ -45,37 +48,63 @@ def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
     """Return what a content is that is not constant; ``one`` is how its dtype codes 1."""
     if bits.ndim < 2:
         return Structure(repeated_rows=_repeated_numbers(bits)) if bits.ndim and is_integer else Structure()
-    if bits.shape[-1] < 2:
+    width = bits.shape[-1]
+    if width < 2:
         return Structure()
-    rows = bits.reshape(-1, bits.shape[-1])
-    if _is_one_hot(rows, one):
+    probe = bits.reshape(-1).take(_probe(bits.shape)).tolist()
+    num_rows = min(len(bits), MAX_ROWS)
+    of_rows, of_last = probe[:num_rows], probe[num_rows : num_rows + _LAST]
+    of_first, corners = probe[num_rows + _LAST : num_rows + _LAST + _FIRST], probe[num_rows + _LAST + _FIRST :]
+    rows = bits.reshape(-1, width)
+    if sum(map(bool, of_first)) < 2 and _is_one_hot(rows, one):
         return Structure("one-hot")
-    kind: Kind = "triangular" if _is_triangular(bits) else ""
-    return Structure(kind, _padded(rows), _repeated_rows(bits))
+    return Structure(
+        "triangular" if _may_be_triangular(corners) and _is_triangular(bits) else "",
+        _padded(rows) if len(rows) > 1 and len(set(of_last)) == 1 else 0.0,
+        -1.0 if num_rows < 2 else _repeated_rows(bits) if len(set(of_rows)) < num_rows else 0.0,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _probe(shape: tuple[int, ...]) -> Positions:
+    """Return which elements of a dense tensor are read first.
+
+    They are one of each of the first rows (of the first dimension), some of the last column and of the first row, and
+    for square matrices those beside the ends of the diagonal, as often as these groups have places.
+    """
+    width, height = shape[-1], math.prod(shape[:-1])
+    size = height * width // shape[0]
+    rows = np.arange(min(shape[0], MAX_ROWS)) * size + size // 2
+    last = np.resize(spread(height, _LAST), _LAST) * width + width - 1
+    first = spread(width, _FIRST)
+    padding = np.resize(first[-1:], _FIRST - len(first)) if len(first) < _FIRST else first[:0]
+    is_square = width >= MIN_SIDE and shape[-2] == width
+    corners = np.array([width - 1, 1, (width - 1) * width, width] if is_square else [], np.int64)
+    return np.concatenate([rows, last, first, padding, corners])
 
 
 def _is_one_hot(rows: Bits, one: int) -> bool:
-    if np.count_nonzero(rows[0]) != 1:
-        return False
     some = rows[:: max(len(rows) // MAX_ROWS, 1)]
     return bool(((some != 0).sum(1) == 1).all() and (some.max(1) == one).all())
 
 
+def _may_be_triangular(corners: list[int]) -> bool:
+    if not corners:
+        return False
+    upper, beside_upper, lower, beside_lower = corners
+    return upper != lower and (upper == beside_upper or lower == beside_lower)
+
+
 def _is_triangular(bits: Bits) -> bool:
-    """Return whether all above the diagonal of each matrix, or all below it, is one number that the rest is not."""
+    """Return whether all above the diagonal of each matrix is one number; if the first row is not, all below it."""
     side = bits.shape[-1]
-    if side < MIN_SIDE or bits.shape[-2] != side or bits.size > MAX_ELEMENTS:
+    if bits.size > MAX_ELEMENTS:
         return False
     matrices = bits.reshape(-1, side, side)
-    first = matrices[0]
-    upper, lower = first[0, -1], first[-1, 0]
-    if upper == lower:
-        return False
-    if (first[0, 1:] == upper).all():
+    upper, lower = matrices[0, 0, -1], matrices[0, -1, 0]
+    if (matrices[0, 0, 1:] == upper).all():
         return bool((matrices[:, _above(side)] == upper).all())
-    if (first[1:, 0] == lower).all():
-        return bool((matrices[:, _above(side).T] == lower).all())
-    return False
+    return bool((matrices[0, 1:, 0] == lower).all() and (matrices[:, _above(side).T] == lower).all())
 
 
 @lru_cache(maxsize=8)
@@ -86,9 +115,8 @@ def _above(side: int) -> npt.NDArray[np.bool_]:
 
 def _padded(rows: Bits) -> float:
     """Return the share of columns at the end that hold one number in all rows."""
-    last = rows[:: max(len(rows) // MAX_ROWS, 1), -1]
-    number = last[0]
-    if len(rows) < 2 or not (last == number).all():
+    number = rows[0, -1]
+    if not (rows[:, -1] == number).all():
         return 0.0
     if rows.size > MAX_ELEMENTS:
         return -1.0
@@ -107,11 +135,8 @@ def _repeated_numbers(bits: Bits) -> float:
 
 def _repeated_rows(bits: Bits) -> float:
     """Return the share of the first rows, along the first dimension, that equal an earlier one of them."""
-    if len(bits) < 2:
-        return -1.0
     rows = bits[:MAX_ROWS].reshape(min(len(bits), MAX_ROWS), -1)
-    width = rows.shape[1]
-    if len(set(rows[:, width // 2].tolist())) == len(rows) or _num_different(rows[:, spread(width, 8)]) == len(rows):
+    if _num_different(rows[:, spread(rows.shape[1], 8)]) == len(rows):
         return 0.0
     return 1.0 - _num_different(rows) / len(rows) if rows.size <= MAX_ELEMENTS else -1.0
 
