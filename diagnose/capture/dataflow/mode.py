@@ -207,6 +207,10 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         schema.leaves_contents = True  # until they are read: it has not run yet
         self._note_outside(schema, Call(tensors, [], tensors, []))
 
+    def note_opaque(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Note that something is about to read these tensors whose operators are not seen."""
+        self._note_outside(self._outside(name), Call(tensors, [], [], []))
+
     def _outside(self, name: str) -> Schema:
         """Return the schema of something that is no operator."""
         schema = self._others.get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -11,9 +10,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
-from diagnose.capture.dataflow.calls import PLAIN_TENSORS
+from diagnose.capture.dataflow.calls import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
+from diagnose.capture.dataflow.eager import EagerStance
 from diagnose.capture.dataflow.host_reads import watch_host_reads
 from diagnose.capture.dataflow.launches import GRAPH, watch_launches
 from diagnose.capture.dataflow.mode import FlowMode
@@ -22,7 +22,7 @@ from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
 from diagnose.capture.dataflow.stacks import COMPILED
 from diagnose.capture.dataflow.table import Recorded, dataflow
-from diagnose.capture.steps.replacing import Undo
+from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.model.dataflow import Dataflow
 
 __all__ = ["DataflowWindow", "record_dataflow"]
@@ -42,6 +42,7 @@ class DataflowWindow:
         self._modules, self._contents = Modules(), contents or Contents()
         self._mode = FlowMode(self._contents, self._modules)
         self._roles = Roles(self._modules, self._mode.storages)
+        self._stance = EagerStance()
         self._undo: list[Undo] = []
         self._is_open = False
         self._has_graphs = False
@@ -49,12 +50,14 @@ class DataflowWindow:
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         self._is_open = True
-        self._undo.append(_run_eagerly())
+        self._stance.start()
+        self._undo.append(self._stance.stop)
         self._modules.start()
         self._undo.append(self._modules.stop)
         self._undo.append(watch_host_reads(self._mode.note_python))
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
         self._undo.append(watch_launches(self._launched))
+        self._undo.append(replace_function(torch, "cond", self._outside))
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end_step(self) -> None:
@@ -100,6 +103,16 @@ class DataflowWindow:
         recorded = Recorded(self._mode, self._roles, self._contents.finish(), self._modules.names())
         return dataflow(recorded, self.num_steps, rank, left_out)
 
+    def _outside(self, cond: Any) -> Callable[..., Any]:
+        """Run ``torch.cond``, which compiles itself, as without a recording: torch 2.13 fails to run it eagerly."""
+
+        def unrecorded_cond(*args: Any, **kwargs: Any) -> Any:
+            self._mode.note_opaque("higher_order::cond", tensors_in([*args, *kwargs.values()]))
+            with self._stance.left():
+                return cond(*args, **kwargs)
+
+        return unrecorded_cond
+
     def _launched(self, name: str, tensors: list[torch.Tensor]) -> None:
         self._has_graphs |= name == GRAPH
         self._mode.note_launch(name, tensors)
@@ -126,20 +139,6 @@ def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Datafl
             step_fn()
             window.end_step()
     return window.result()
-
-
-def _run_eagerly() -> Undo:
-    """Run compiled regions eagerly; return what puts the stance back that was there."""
-    eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
-    if eval_frame is None:  # nothing has been compiled
-        return lambda: None
-    before = eval_frame._stance
-    torch.compiler.set_stance("force_eager")
-
-    def undo() -> None:
-        eval_frame._set_stance(before)
-
-    return undo
 
 
 def _leave(mode: FlowMode) -> None:
