@@ -33,7 +33,7 @@ META = RuleMeta(
     id="work-on-nothing",
     kind="idle",
     order=141,
-    host_order=93,
+    host_order=64,
     legend=Legend("operators computed with what has no effect", "#96608f"),
     changes=("index-lookup", "trim-padding", "gather-labelled-rows", "flush-subnormals"),
     needs=("data flow",),
@@ -68,7 +68,7 @@ def _part(one: WorkOnNothing) -> Avoidable:
     }
     facts: dict[str, object] = {"kind": one.kind}
     facts |= {"padding": {"padded": one.extent}, "ignored rows": {"ignored": one.extent}}.get(one.kind, {})
-    lines = (one.use_line, one.value_line) if one.kind != "padding" else one.work.lines
+    lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)
     confidence: Confidence = "high" if one.is_certain else "medium"
     return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 

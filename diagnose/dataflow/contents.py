@@ -122,9 +122,11 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
         reached = {batch}
         for i in rows:
             one = graph.operators[i]
-            if reached.isdisjoint(graph.needs[i]):
+            uses = (*one.reads, *one.writes)
+            is_like = any(use.shape[:1] == (num,) and length in use.shape for use in one.writes)  # a mask of dropout
+            if reached.isdisjoint(graph.needs[i]) and not (is_like and one.draws):
                 continue
-            sizes = max((_positions(use, num, length) for use in (*one.reads, *one.writes)), default=0)
+            sizes = max((_positions(use, num, length) for use in uses), default=0)
             if sizes:
                 reached.update(use.value for use in one.writes)
                 yield _Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded)

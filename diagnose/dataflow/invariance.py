@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from diagnose.dataflow.graph import Graph, Work, components
+from diagnose.dataflow.numbering import value_numbers
 from diagnose.dataflow.repeats import can_be_kept, equal_key, without_changed
 from diagnose.model.dataflow import Frame, Use
 
@@ -34,14 +35,15 @@ def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
     """Return what the last step computes as the one before did, the longest first."""
     if graph.flow.num_steps < 2:
         return ()
+    numbers = value_numbers(graph)
     before: dict[Hashable, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step - 1):
         if can_be_kept(graph, i):
-            before[graph.operators[i].place, equal_key(graph, i)].append(i)
+            before[graph.operators[i].place, equal_key(graph, numbers, i)].append(i)
     same: dict[int, int] = {}
     came_in: set[int] = set()
     for i in graph.of_step(graph.last_step):
-        match = before.get((graph.operators[i].place, equal_key(graph, i))) if can_be_kept(graph, i) else None
+        match = before.get((graph.operators[i].place, equal_key(graph, numbers, i))) if can_be_kept(graph, i) else None
         if match and all(_is_constant(graph, use, other, same) for use, other in _read(graph, i, match[0])):
             same[i] = match.pop(0) if len(match) > 1 else match[0]
             if any(_came_in(graph, value, came_in) for value in graph.needs[i]):

@@ -6,7 +6,7 @@ which only a sample was compared can then still be known to be equal.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from diagnose.dataflow.graph import Graph
 from diagnose.model.dataflow import Operator, Use
@@ -37,19 +37,19 @@ def _computed(graph: Graph, i: int, one: Operator, found: list[int]) -> Hashable
     return one.name, one.attributes, read, needed, tuple(map(_geometry, one.writes))
 
 
-def content(graph: Graph, value: int) -> Hashable:
-    """Return what stands for the content of a value: its fingerprint, or the value itself if that says too little.
+def content(graph: Graph, numbers: Sequence[int], value: int) -> Hashable:
+    """Return what stands for the content of a value: its fingerprint, or its number if that says too little.
 
     A sample of elements that are nearly all the same does not tell two contents apart.
     """
     one = graph.values[value]
     says_little = not one.is_exact and (one.kind in ("constant", "one-hot") or one.zeros > MAX_SAMPLED_ZEROS)
-    return value if says_little or not one.fingerprint else one.fingerprint
+    return numbers[value] if says_little or not one.fingerprint else one.fingerprint
 
 
-def look(graph: Graph, use: Use) -> Hashable:
+def look(graph: Graph, numbers: Sequence[int], use: Use) -> Hashable:
     """Return what stands for what an operator sees of a value."""
-    return content(graph, use.value), _geometry(use)
+    return content(graph, numbers, use.value), _geometry(use)
 
 
 def _geometry(use: Use) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,14 +27,14 @@ class ComputedAgain:
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     """Return what the last step computes again, the longest first."""
     first: dict[Hashable, int] = {}
+    numbers = value_numbers(graph)
     earlier: dict[int, int] = {}
     for i in graph.of_step(graph.last_step):
         if can_be_kept(graph, i):
-            j = first.setdefault(equal_key(graph, i), i)
+            j = first.setdefault(equal_key(graph, numbers, i), i)
             if j != i:
                 earlier[i] = j
     earlier = without_changed(graph, earlier)
-    numbers = value_numbers(graph)
     groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None], list[int]] = {}
     for i, j in earlier.items():
         one, other = graph.operators[i], graph.operators[j]
@@ -55,11 +55,11 @@ def can_be_kept(graph: Graph, i: int) -> bool:
     return graph.computes(i) and not one.draws and all(graph.born[use.value] == one.step for use in one.writes)
 
 
-def equal_key(graph: Graph, i: int) -> Hashable:
+def equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:
     """Return what two operators share that compute the same: name, attributes, contents read and written."""
     one = graph.operators[i]
-    read = tuple(look(graph, use) for use in one.reads)
-    return one.name, one.attributes, read, tuple(look(graph, use) for use in one.writes)
+    read = tuple(look(graph, numbers, use) for use in one.reads)
+    return one.name, one.attributes, read, tuple(look(graph, numbers, use) for use in one.writes)
 
 
 def without_changed(graph: Graph, earlier: dict[int, int]) -> dict[int, int]:

@@ -9,17 +9,20 @@ from tests.dataflow.table import Table
 CPU, GPU = (), None
 
 
-def tables(recording, table: Table, *, devices=CPU, without: str = ""):
-    """Return two steps of 1000 µs with the operators of the data flow, each below one of another name."""
+def tables(recording, table: Table, *, devices=CPU, without: str = "", extra: tuple[str, ...] = (), **texts: str):
+    """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
+
+    ``without`` is a name that they lack, ``extra`` are names of more operators, which come first.
+    """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
     for step in range(2):
         r.step(step + 1, 1000 * step, 1000 * step + 1000)
         names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
-        for i, name in enumerate(each for each in names if each != without):
+        for i, name in enumerate((*extra, *(each for each in names if each != without))):
             begin = 1000 * step + 10 + 110 * i
             r.op("aten::composite", begin - 1, begin + 101)
-            r.op(name, begin, begin + 100)
+            r.op(name, begin, begin + 100, **texts)
             r.op(name, begin + 50, begin + 90)  # called by the one above
             if devices != CPU:
                 r.kernel(name, begin + 30, begin + 105, launched=(begin + 10, begin + 20))

@@ -49,9 +49,10 @@ def test_padding_goes_through_all_that_has_its_positions():
     x = t.op("embedding", weight, batch, shape=(4, 16, 8), dtype="float32", line=2, ns=10)
     x = t.op("mm", x, weight, shape=(64, 8), line=3, ns=20)
     scores = t.op("bmm", x, shape=(4, 16, 16), line=4, ns=30)
+    t.op("bernoulli_.float", shape=(4, 16, 8), draws=True, line=7, ns=0)
     t.op("sum", t.op("mean", scores, shape=(4, 8), line=5, ns=0), shape=(4,), line=6, ns=40)
     (found,) = work_on_nothing(t.graph())
-    assert (found.kind, found.extent, lines(found.work)) == ("padding", 0.25, [2, 3, 4, 5])
+    assert (found.kind, found.extent, lines(found.work)) == ("padding", 0.25, [2, 3, 4, 5, 7])
     assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 

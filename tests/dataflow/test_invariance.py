@@ -70,3 +70,14 @@ def test_an_update_of_state_is_no_constant_work():
     for t.step in range(2):
         state = t.op("zero_", into=state, content="0", line=2)
     assert constant_work(t.graph()) == ()
+
+
+def test_what_no_sample_tells_apart_is_constant_if_it_is_made_alike():
+    t = Table()
+    adjacency, hidden = t.value(99, 99, role="constant"), {"is_exact": False, "zeros": 0.99, "kind": "one-hot"}
+    for t.step in range(2):
+        loops = t.op("eye", shape=(99, 99), attributes="n=99", line=2, content="eye", facts=hidden)
+        t.op("add.Tensor", adjacency, loops, line=2, content="looped")
+        t.op("eye", shape=(99, 99), attributes=f"n={t.step}", line=3, content="eye", facts=hidden)
+    (found,) = constant_work(t.graph())
+    assert len(found.work.operators) == 2
