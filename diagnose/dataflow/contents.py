@@ -138,7 +138,12 @@ def _positions(use: Use, num: int, length: int) -> int:
 
 
 def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield products of the backward pass with gradients that are zero in most rows, and those of the forward."""
+    """Yield operators of the backward pass with gradients that are zero in most rows, and those of the forward.
+
+    The rows of a forward operator's result have an effect all the same if something reads it that has no gradient.
+    """
+    rows = list(rows)
+    differentiated = {graph.operators[i].forward for i in rows}
     for i in rows:
         one = graph.operators[i]
         if one.phase != "backward" or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
@@ -147,8 +152,15 @@ def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             share = graph.values[use.value].zero_rows
             if share >= MIN_ZERO_ROWS:
                 yield _Part("ignored rows", i, share, use.value, share)
-                if one.forward >= 0 and graph.operators[one.forward].step == graph.last_step:
+                if _is_only_for_gradients(graph, one.forward, differentiated):
                     yield _Part("ignored rows", one.forward, share, use.value, share)
+
+
+def _is_only_for_gradients(graph: Graph, i: int, differentiated: set[int]) -> bool:
+    if i < 0 or graph.operators[i].step != graph.last_step:
+        return False
+    readers = {j for use in graph.operators[i].writes for j in graph.readers[use.value]}
+    return all(graph.operators[j].phase == "backward" or j in differentiated for j in readers)
 
 
 def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:

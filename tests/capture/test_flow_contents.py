@@ -118,6 +118,14 @@ def test_padding_and_repeated_rows(in_place):
     assert one(torch.randn(64, 64).relu()).repeated_rows == 0.0
 
 
+def test_rows_of_zeros():
+    tensor = torch.ones(64, 10)
+    tensor[::4] = 0.0
+    tensor[1, 3:] = 0.0
+    assert one(tensor).zero_rows == 0.25
+    assert one(torch.ones(64, 10) + torch.eye(10).repeat(7, 1)[:64]).zero_rows == 0.0
+
+
 def test_indices_too_many_to_count_repeat_at_least_so_many():
     numbers = torch.arange(400_000).remainder(1000)
     assert one(numbers).repeated_rows == pytest.approx(1 - 1000 / 400_000)

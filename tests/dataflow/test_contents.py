@@ -56,14 +56,28 @@ def test_padding_goes_through_all_that_has_its_positions():
     assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 
-def test_rows_without_gradient_count_in_both_passes():
+def ignored(*, metric: bool) -> Table:
+    """Return logits of line 3 whose gradient is zero in three of four rows."""
     t = Table()
     logits = t.op("mm", t.value(8, 4), t.value(4, 100), shape=(8, 100), line=3, ns=40)
-    gradient = t.op("_log_softmax_backward_data", logits, line=4, ns=20, facts={"zero_rows": 0.75}, phase="backward")
-    t.op("mm", gradient, shape=(8, 4), line=3, ns=40, phase="backward", forward=0)
-    (found,) = work_on_nothing(t.graph())
+    loss = t.op("_log_softmax", logits, line=4, ns=0)
+    if metric:
+        t.op("argmax", logits, shape=(8,), line=5, ns=0)
+    back = {"phase": "backward"}
+    gradient = t.op("_log_softmax_backward_data", loss, line=4, ns=20, facts={"zero_rows": 0.75}, forward=1, **back)
+    t.op("mm", gradient, shape=(8, 4), line=3, ns=40, forward=0, **back)
+    return t
+
+
+def test_rows_without_gradient_count_in_both_passes():
+    (found,) = work_on_nothing(ignored(metric=False).graph())
     assert (found.kind, found.value_line.line, lines(found.work)) == ("ignored rows", 4, [3])
     assert found.avoidable_share == pytest.approx(0.8 * 0.75)
+
+
+def test_rows_that_a_metric_reads_count_in_the_backward_pass_only():
+    (found,) = work_on_nothing(ignored(metric=True).graph())
+    assert found.avoidable_share == pytest.approx(0.4 * 0.75)
 
 
 def test_half_of_an_attention_under_a_triangle_is_for_nothing():

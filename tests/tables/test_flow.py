@@ -6,6 +6,8 @@ from diagnose.analyzers import HOST_RULES
 from diagnose.pipeline.find import applied_rules, build_tables
 from diagnose.tables.flow import flow_of, shows_values
 from tests.analyzers.flow_tables import tables
+from tests.analyzers.test_one_hot_product import CONVERSION, PRODUCT, SOURCE
+from tests.analyzers.test_one_hot_product import tables as one_hot_tables
 from tests.dataflow.table import Table
 
 
@@ -44,3 +46,14 @@ def test_rules_that_guess_are_applied_only_without_a_data_flow(recording):
     assert "repeated-call" in guessing
     assert guessing <= {rule.META.id for rule in applied_rules(build_tables(plain, plain.trace))}
     assert guessing.isdisjoint(rule.META.id for rule in applied_rules(t))
+
+
+def test_a_rule_that_guesses_claims_no_time_of_a_joined_step(recording):
+    plain = one_hot_tables(recording, SOURCE, CONVERSION, PRODUCT)
+    table = Table()
+    for table.step in range(2):
+        for name in ("one_hot", "to", "linear", "ones_like"):
+            table.roots.add(table.op(name, table.value(4), ns=100).value)
+    joined = replace(plain.capture, dataflow=table.graph().flow)
+    assert plain.causes.totals()["one-hot-product"] > 0
+    assert "one-hot-product" not in build_tables(joined, joined.trace).causes.totals()

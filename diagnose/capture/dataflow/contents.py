@@ -20,7 +20,7 @@ from diagnose.capture.dataflow.bits import CODES, Bits
 from diagnose.capture.dataflow.device_samples import DeviceSamples
 from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
-from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure
+from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure, zero_rows
 
 __all__ = ["UNKNOWN", "Content", "Contents"]
 
@@ -41,6 +41,7 @@ class Content(NamedTuple):
     zeros: float = -1.0
     padded: float = -1.0
     repeated_rows: float = -1.0
+    zero_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
     is_finite: bool = True
@@ -152,7 +153,11 @@ def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, 
     elif is_constant(sample, whole):
         found = _CONSTANT
     else:
-        found = structure(whole.reshape(shape), code.one, is_integer=not code.infinite) if with_structure else _PLAIN
+        whole = whole.reshape(shape)
+        if not with_structure:
+            found = Structure(zero_rows=zero_rows(whole))
+        else:
+            found = structure(whole, code.one, is_integer=not code.infinite)
     return _Look(base.dtype, shape, sample, checksum, found)
 
 
@@ -170,6 +175,7 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
             zeros=float(zeros[i]),
             padded=look.structure.padded,
             repeated_rows=look.structure.repeated_rows,
+            zero_rows=look.structure.zero_rows,
             kind=look.structure.kind,
             subnormal=float(subnormal[i]),
             is_finite=bool(finite[i]),

@@ -17,7 +17,7 @@ from diagnose.capture.dataflow.bits import Bits
 from diagnose.capture.dataflow.positions import Positions, spread
 from diagnose.model.intervals import distinct
 
-__all__ = ["Kind", "Structure", "is_constant", "structure"]
+__all__ = ["Kind", "Structure", "is_constant", "structure", "zero_rows"]
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
@@ -34,6 +34,17 @@ class Structure(NamedTuple):
     kind: Kind = ""
     padded: float = -1.0
     repeated_rows: float = -1.0
+    zero_rows: float = -1.0
+
+
+def zero_rows(bits: Bits) -> float:
+    """Return the share of rows (of all dimensions but the last), some of all, that hold positive zeros throughout."""
+    if bits.ndim < 2 or bits.shape[-1] < 2:
+        return -1.0
+    rows = bits.reshape(-1, bits.shape[-1])
+    some = rows[:: max(len(rows) // MAX_ROWS, 1)]
+    empty = some[some[:, bits.shape[-1] // 2] == 0]
+    return float(np.count_nonzero(~empty.any(1))) / len(some) if len(empty) else 0.0
 
 
 def is_constant(sample: bytes, bits: Bits) -> bool:
@@ -62,6 +73,7 @@ def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
         "triangular" if _may_be_triangular(corners) and _is_triangular(bits) else "",
         _padded(rows) if len(rows) > 1 and len(set(of_last)) == 1 else 0.0,
         -1.0 if num_rows < 2 else _repeated_rows(bits) if len(set(of_rows)) < num_rows else 0.0,
+        zero_rows(bits),
     )
 
 
