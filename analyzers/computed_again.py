@@ -12,15 +12,14 @@ What to do
     Keep the first result and use it in both places.
 
 How sure
-    High if both were computed alike from the same values. Low if only the contents are equal, of large tensors in a
-    sample: other batches may differ.
+    High: both are computed alike from the same values. Contents that are equal without that, perhaps by chance, do not
+    count.
 """
 
 from __future__ import annotations
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.dataflow.repeats import ComputedAgain
-from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -36,7 +35,7 @@ META = RuleMeta(
 
 
 def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.computed_again if one.kind == "repeated"]
+    return [_part(one) for one in flow.found.computed_again if one.kind == "repeated" and one.is_certain]
 
 
 def _part(one: ComputedAgain) -> Avoidable:
@@ -44,10 +43,9 @@ def _part(one: ComputedAgain) -> Avoidable:
         text = f"The step computes the same several times at {at(one.use_line)}."
     else:
         text = f"The step computes the same at {at(one.value_line)} and again at {at(one.use_line)}."
-    confidence: Confidence = "high" if one.is_certain else "low"
     title = "Operators compute again what the step has computed"
     lines = (one.use_line, one.value_line, *one.work.lines)
-    return Avoidable(title, text, one.work, lines, {"kind": one.kind}, confidence=confidence)
+    return Avoidable(title, text, one.work, lines, {"kind": one.kind})
 
 
 _RULE = AvoidableRule(META, _detect)

@@ -54,7 +54,7 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     surely_live = _live(graph, _roots(graph, with_gradients=True))
     live = _live(graph, _roots(graph, with_gradients=False)) if _optimizers_ran(graph) else surely_live
     found: dict[_Key, list[int]] = {}
-    for group in components(graph, (i for i in graph.of_step(0) if i not in live)):
+    for group in components(graph, (i for i in graph.of_step(0) if i not in live and graph.computes(i))):
         place = _ends_in_backward(graph, group) if _is_backward(graph, group) else _result(graph, group)
         found.setdefault(_Key(place, surely_live.isdisjoint(group)), []).extend(group)
     records = (

@@ -90,3 +90,9 @@ def test_collectives_and_operators_without_results_are_needed():
     t.op("all_reduce_", t.op("mul", t.value(4)), is_collective=True)
     t.op("_assert_async", t.op("isfinite", t.value(4)), writes=())
     assert dead_work(t.graph()) == ()
+
+
+def test_memory_that_nobody_wrote_is_no_work():
+    t = Table()
+    t.op("empty.memory_format", shape=(4,))
+    assert dead_work(t.graph()) == ()
