@@ -23,11 +23,10 @@ RawUse: TypeAlias = "tuple[int, Sequence[int], tuple[int, ...], int, torch.dtype
 class RawValue:
     """One version of one storage, as it is known while the steps run."""
 
-    __slots__ = ("base", "content", "dies", "num_bytes", "producer", "step", "storage", "version")
+    __slots__ = ("base", "content", "dies", "producer", "step", "storage", "version")
 
-    def __init__(self, live: _Live, tensor: torch.Tensor, version: int, producer: int, step: int) -> None:
+    def __init__(self, live: _Live, version: int, producer: int, step: int) -> None:
         self.storage, self.base, self.version = live.storage, live.base, version
-        self.num_bytes = _num_bytes(tensor)
         self.producer, self.step = producer, step
         self.content = PENDING  # number of its content
         self.dies = -1
@@ -39,20 +38,21 @@ class Base:
     These are all of the storage: where the tensor shows a part, a write elsewhere must not go unnoticed.
     """
 
-    __slots__ = ("device", "dtype", "has_storage", "is_contiguous", "offset", "seen", "shape", "stride")
+    __slots__ = ("device", "dtype", "has_storage", "is_contiguous", "num_bytes", "offset", "seen", "shape", "stride")
 
     def __init__(self, tensor: torch.Tensor, storage: Any) -> None:
         """``storage`` is None for a tensor that has none."""
         self.dtype, self.device = tensor.dtype, tensor.device
         self.seen = self.shape = _shape(tensor)
         self.stride: tuple[int, ...] = ()
-        self.offset, self.is_contiguous = 0, False
+        self.offset, self.is_contiguous, self.num_bytes = 0, False, 0
         self.has_storage = storage is not None and not tensor.is_nested
         if not self.has_storage:
             return
         self.stride, self.offset = tuple(tensor.stride()), int(tensor.storage_offset())
         self.is_contiguous = tensor.is_contiguous()
-        num = storage.nbytes() // self.dtype.itemsize
+        self.num_bytes = storage.nbytes()
+        num = self.num_bytes // self.dtype.itemsize
         if self.is_contiguous and tensor.numel() == num:
             return
         if not _covers(self.shape, self.stride, num):
@@ -97,7 +97,7 @@ class Storages:
         """Return the value that a tensor shows; one that is seen for the first time was there before."""
         live = self._find(tensor)
         if live.value < 0:
-            self._add(live, tensor, -1, 0)
+            self._add(live, -1, 0)
         return _use(live.value, tensor)
 
     def write(self, tensor: torch.Tensor, producer: int) -> RawUse:
@@ -112,7 +112,7 @@ class Storages:
     def _write(self, live: _Live, tensor: torch.Tensor, producer: int) -> RawUse:
         version = self.values[live.value].version + 1 if live.value >= 0 else 0
         if not version or self.values[live.value].producer != producer:  # two results may share a storage
-            self._add(live, tensor, producer, version)
+            self._add(live, producer, version)
         return _use(live.value, tensor)
 
     def present(self, tensor: torch.Tensor) -> int:
@@ -144,10 +144,10 @@ class Storages:
             self._live[key] = live
         return live
 
-    def _add(self, live: _Live, tensor: torch.Tensor, producer: int, version: int) -> None:
+    def _add(self, live: _Live, producer: int, version: int) -> None:
         live.value = len(self.values)
         self._of_storage[live.storage].append(live.value)
-        self.values.append(RawValue(live, tensor, version, producer, self.step))
+        self.values.append(RawValue(live, version, producer, self.step))
 
     def _forget(self, ref: weakref.ref[Any]) -> None:
         """Take notice of a storage's death."""
@@ -172,10 +172,3 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
         return tuple(tensor.shape)
     except RuntimeError:  # of nested tensors that have no strides
         return ()
-
-
-def _num_bytes(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):
-        return 0

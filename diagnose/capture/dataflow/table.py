@@ -146,7 +146,7 @@ def _value(raw: RawValue, contents: Sequence[Content], role: tuple[Role, str], *
         dtype=_dtype(raw.base.dtype),
         shape=raw.base.seen,
         device=str(raw.base.device),
-        num_bytes=raw.num_bytes,
+        num_bytes=raw.base.num_bytes,
         producer=raw.producer,
         role=role[0],
         name=role[1],
