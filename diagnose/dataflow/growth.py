@@ -99,7 +99,7 @@ def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
     if len(one.reads) > len(other.reads):
         return older[0] if older else -1
     pairs = zip(one.reads, other.reads, strict=False)
-    longer = (new.value for new, old in pairs if new.value != old.value and _size(graph, new) > _size(graph, old))
+    longer = (new.value for new, old in pairs if _size(graph, new) > _size(graph, old))
     return next((value for value in longer if value in older), -1)
 
 

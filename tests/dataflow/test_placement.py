@@ -30,6 +30,13 @@ def test_the_same_content_in_each_step_can_stay_on_the_device():
     assert found.kind == "constant"
 
 
+def test_ones_that_a_batch_has_in_both_steps_may_be_luck():
+    t = Table()
+    for t.step in range(2):
+        t.op("_to_copy", t.value(64, content="ones", kind="constant"), line=4, facts=GPU)
+    assert host_round_trips(t.graph()) == ()
+
+
 def test_what_python_made_has_to_be_copied():
     t = Table()
     for t.step in range(2):

@@ -22,7 +22,8 @@ def test_rows_that_are_combined_with_others_or_of_one_number_are_not():
     t = Table()
     edges = t.op("index_select", t.value(10, 4), shape=(100, 4), facts=MANY)
     t.op("mul", edges, t.value(100, 4), facts={"repeated_rows": 0.0})
-    t.op("mul", t.value(100, 4, kind="constant", **MANY), facts={"kind": "constant", **MANY})
+    ones = t.op("index_select", t.value(10, 4), shape=(100, 4), facts={"kind": "constant", **MANY})
+    t.op("mul", ones, facts={"kind": "constant", **MANY})
     assert equal_rows(t.graph()) == ()
 
 
