@@ -40,6 +40,7 @@ META = RuleMeta(
     legend=Legend("positions that are padding were computed", "#7b6d9e"),
     changes=("trim-padding",),
     needs=("shapes", "contents of tensors"),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Batches end in padding: no row uses their last positions"

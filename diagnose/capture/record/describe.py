@@ -55,6 +55,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         samples_file=session.samples_file,
         lines_file=session.lines_file,
         steps_file=session.steps_file,
+        dataflow_file=measured.dataflow_file,
         flags=_flags(session),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
