@@ -205,3 +205,16 @@ def test_looking_is_not_recorded_and_changes_nothing(in_place):
     assert weight._version == version
     assert torch.equal(torch.get_rng_state(), state)
     assert np.isfinite(window.result().cost_ns)
+
+
+@BOTH
+def test_looking_outside_of_an_operator_makes_no_node_of_autograd(in_place):
+    weight = torch.randn(4, 4, requires_grad=True)
+    with DataflowWindow(Contents(in_place=in_place)) as window:
+        before = torch._C._autograd._get_sequence_nr()
+        weight.tolist()
+        assert torch._C._autograd._get_sequence_nr() == before
+        window.end_step()
+    flow = window.result()
+    assert [operator.name for operator in flow.operators] == ["python::tolist"]
+    assert flow.values[0].is_exact

@@ -1,37 +1,13 @@
 """What the recorded table says of small programs: operators, values, places, phases, roles, lives."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from diagnose.capture.dataflow.window import DataflowWindow, record_dataflow
-
-HERE = __file__
-
-
-def line_of(text):
-    """Return the number of the only line of this file that ends with a comment."""
-    lines = Path(HERE).read_text(encoding="utf-8").splitlines()
-    (found,) = [number for number, line in enumerate(lines, 1) if line.endswith(f"# {text}")]
-    return found
-
-
-def named(flow, name, step=0):
-    return [operator for operator in flow.operators if operator.step == step and operator.name == name]
-
-
-def only(flow, name, step=0):
-    (found,) = named(flow, name, step)
-    return found
-
-
-def value(flow, use):
-    return flow.values[use.value]
+from tests.capture.flows import line_of, named, only, value
 
 
 class Net(nn.Module):
@@ -66,7 +42,11 @@ def trained():
 
 def test_an_operator_has_its_line_module_and_phase(trained):
     forward = only(trained, "aten::addmm")
-    assert (forward.place.file, forward.place.line, forward.place.function) == (HERE, line_of("the layer"), "forward")
+    assert (forward.place.file, forward.place.line, forward.place.function) == (
+        __file__,
+        line_of("the layer", __file__),
+        "forward",
+    )
     assert [frame.function for frame in forward.stack][:2] == ["forward", "step"]
     assert (forward.module, forward.phase, forward.step) == ("fc", "forward", 0)
     assert only(trained, "aten::relu").module == "Net"
@@ -86,7 +66,7 @@ def test_a_backward_operator_has_the_forward_operator_and_its_place(trained):
 
 def test_what_belongs_to_no_forward_operator_is_at_the_backward_call(trained):
     root = only(trained, "aten::ones_like")
-    assert (root.phase, root.place.line) == ("backward", line_of("the backward pass"))
+    assert (root.phase, root.place.line) == ("backward", line_of("the backward pass", __file__))
 
 
 def test_a_write_in_place_makes_a_new_version(trained):
@@ -200,63 +180,6 @@ def test_a_write_to_a_part_reads_what_was_there_and_one_to_all_does_not():
     assert value(flow, part.writes[0]).storage == value(flow, part.reads[-1]).storage
 
 
-def test_a_write_to_a_view_belongs_to_its_operator_in_the_backward_pass():
-    weight = torch.ones(3, requires_grad=True)
-
-    def step():
-        buffer = torch.zeros(6)
-        buffer[:3] = weight * 2
-        buffer.square().sum().backward()
-        weight.grad = None
-
-    flow = record_dataflow(step)
-    write = flow.operators.index(next(o for o in named(flow, "aten::copy_") if o.phase == "forward"))
-    assert {o.forward for o in named(flow, "aten::as_strided")} == {write}
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return 2 * x * gradient  # the function's own backward
-
-
-def test_an_autograd_function_has_its_own_lines():
-    weight = torch.ones(3, requires_grad=True)
-
-    def step():
-        Square.apply(weight).sum().backward()
-        weight.grad = None
-
-    flow = record_dataflow(step)
-    forward = next(o for o in named(flow, "aten::mul.Tensor") if o.phase == "forward")
-    assert forward.place.function == "forward"
-    for backward in (o for o in named(flow, "aten::mul.Tensor") if o.phase == "backward"):
-        assert backward.place.line == line_of("the function's own backward")
-        assert flow.operators[backward.forward] is forward
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_what_a_checkpoint_computes_again_is_no_backward_of_anything(reentrant):
-    layer = nn.Linear(4, 4)
-
-    def step():
-        batch = torch.ones(2, 4, requires_grad=True)
-        checkpoint(lambda x: layer(x).tanh(), batch, use_reentrant=reentrant).sum().backward()
-        layer.zero_grad()
-
-    flow = record_dataflow(step)
-    first, again = named(flow, "aten::tanh")
-    assert (first.phase, again.phase, again.forward) == ("forward", "backward", -1)
-    assert again.place == first.place
-    assert flow.operators[only(flow, "aten::tanh_backward").forward] in (first, again)
-
-
 def test_python_reads_without_an_operator_are_in_the_table():
     def step():
         made = torch.ones(3) * 2
@@ -311,7 +234,7 @@ def test_the_first_line_of_a_statement():
 
     flow = record_dataflow(step)
     lines = {only(flow, name).place.line for name in ("aten::ones", "aten::full", "aten::mul.Tensor")}
-    assert lines == {line_of("one statement")}
+    assert lines == {line_of("one statement", __file__)}
 
 
 def test_values_without_a_step_before_or_after_are_inputs():
