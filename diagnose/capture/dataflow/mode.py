@@ -77,7 +77,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._contents, self._modules = contents, modules
         self._schemas: dict[int, Schema] = {}
         self._others: dict[str, Schema] = {}
-        self._lock = threading.Lock()  # of all tables: several threads of autograd may run operators
+        self._lock = threading.RLock()  # of all tables: several threads of autograd may run operators
         self.thread = get_ident()  # that steps
         self._numbers = {self.thread: torch._C._autograd._get_sequence_nr()}  # of the next node, by thread
 
