@@ -24,8 +24,11 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
+from diagnose.analyzers.common.places import place_of_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
@@ -83,8 +86,12 @@ def find(t: Tables) -> list[Finding]:
     )
     if facts["keeps_up"]:
         title = "The DataLoader's workers have batches ready, and taking one takes time"
+    if facts["starts_with_epochs"]:
+        title = "The DataLoader starts its workers again with each epoch"
     if facts["restart_share"]:
         title = "The step waits for the DataLoader, which restarts for each batch"
-    return idle_finding(
+    found = idle_finding(
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
+    made = t.capture.info.loader.made if t.capture.info is not None and facts["starts_with_epochs"] else None
+    return [replace(finding, where=(*place_of_call(made), *finding.where)) for finding in found]

@@ -21,11 +21,14 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
+from diagnose.analyzers.common.places import place_of_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
@@ -59,8 +62,11 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time under the setting."""
     setting = _setting(t) or _LAUNCH_BLOCKING  # whose idle time has been claimed, if there is any
-    facts = {"blocks_launches": _blocks_launches(t)}
-    return idle_finding(t, IdleRule(META.id, setting.title, evidence=setting.evidence, facts=facts))
+    info = t.capture.info
+    call = info.flags.anomaly if info is not None and setting is _ANOMALY_DETECTION else None
+    facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(call) if call is not None else None}
+    found = idle_finding(t, IdleRule(META.id, setting.title, evidence=setting.evidence, facts=facts))
+    return [replace(finding, where=(*place_of_call(call), *finding.where)) for finding in found]
 
 
 @dataclass(frozen=True, slots=True)

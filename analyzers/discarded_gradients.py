@@ -40,6 +40,7 @@ META = RuleMeta(
     legend=Legend("gradients were computed that nothing uses", "#9a6b2f"),
     changes=("detach-inputs",),
     needs=("shapes",),
+    without_dataflow=True,
 )
 MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step
 TITLE = "A backward pass goes on through a model whose gradients are cleared unused"

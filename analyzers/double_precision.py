@@ -40,6 +40,7 @@ META = RuleMeta(
     legend=Legend("operators computed in float64", "#5b7f2b"),
     changes=("single-precision",),
     host_needs=("shapes",),
+    without_dataflow=True,
 )
 MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device; without one of the step
 _DOUBLE = lazy_pattern(r"dgemm|d884gemm|dgemv|Cijk_\w+_DB_|f64f64|_f64_|[<, ]double[>,]")

@@ -74,7 +74,6 @@ _CALL = lazy_pattern(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators tha
 TITLE = "Collectives are not hidden under computation"
 WAITING_TITLE = "Collectives wait for other ranks"
 MIN_WAITING_SHARE = 0.5  # of the time that nothing hides
-MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 MAX_PLACED = 20  # collectives, the most exposed first, whose places are looked up
 MAX_PLACES = 3
 MAX_NARROW = 2  # bytes of an element that gains nothing by being sent in 16 bits
@@ -123,7 +122,7 @@ def find(t: Tables) -> list[Finding]:
     exposed = total(subtract(t.occupancy.exposed_communication, others))
     idle = idle_finding(t, IdleRule(META.id, TITLE))
     lost_ns = exposed / t.steps.num + (idle[0].lost_ns if idle else 0.0)
-    if lost_ns < MIN_STEP_SHARE * t.steps.step_ns:
+    if lost_ns <= 0:
         return []
     waits_ns = min(int(collectives_of(t).outlying().sum()) / t.steps.num, lost_ns)
     title = WAITING_TITLE if waits_ns > MIN_WAITING_SHARE * lost_ns else TITLE
@@ -139,7 +138,7 @@ def find(t: Tables) -> list[Finding]:
     )
     if waits_ns:
         text = (
-            f"Of this, {duration(waits_ns)} is beyond what the fastest of the same collectives with the same bytes "
+            f"Of this, {duration(waits_ns)} is beyond what collectives of the same kind with as many bytes or more "
             "take: waiting for other ranks, which no change of the exchange takes away. The recordings of all ranks "
             "show for which."
         )

@@ -40,7 +40,6 @@ META = RuleMeta(
     computes=False,
     cause="copy",
 )
-MIN_STEP_SHARE = 0.002  # of the step; less is not worth a line
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -61,7 +60,7 @@ def find(t: Tables) -> list[Finding]:
     lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
     idle = idle_finding(t, IdleRule(META.id, "Copies between host and device are not hidden"))
     lost_ns += idle[0].lost_ns if idle else 0.0
-    if lost_ns < MIN_STEP_SHARE * t.steps.step_ns:
+    if lost_ns <= 0:
         return []
     base = idle[0] if idle else Finding(META.id, "Copies between host and device are not hidden", lost_ns)
     rows = t.tasks.row[t.tasks.is_copy]

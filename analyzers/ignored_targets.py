@@ -41,6 +41,7 @@ META = RuleMeta(
     legend=Legend("logits of ignored targets were computed", "#5f7f4a"),
     changes=("gather-labelled-rows",),
     needs=("shapes", "contents of tensors"),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Logits are computed for targets that the loss ignores"

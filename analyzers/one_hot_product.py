@@ -41,6 +41,7 @@ META = RuleMeta(
     legend=Legend("one-hot rows were multiplied", "#b0588f"),
     changes=("index-lookup",),
     needs=("shapes",),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.03  # of the step, or of the busy time
 MAX_NAMED = 3

@@ -19,11 +19,13 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -38,6 +40,7 @@ META = RuleMeta(
     legend=Legend("positions that are padding were computed", "#7b6d9e"),
     changes=("trim-padding",),
     needs=("shapes", "contents of tensors"),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Batches end in padding: no row uses their last positions"
@@ -63,11 +66,15 @@ def find(t: Tables) -> list[Finding]:
     if found is None:
         return []
     facts = {"module": found.module, "padded": round(found.share, 4)}
+    by = t.capture.info.loader.batches_by if t.capture.info is not None else None
+    makes = (Where(by[0], by[1], by[3], last_line=by[2]),) if by is not None else ()
     if t.device_id < 0:
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts, facts=facts))
+        rule = IdleRule(META.id, TITLE, probe="middle", evidence=_texts, facts=facts)
+        return [replace(finding, where=(*makes, *finding.where)) for finding in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, _texts(t, None), facts=facts), tasks)
+    kernels = KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, _texts(t, None), facts=facts)
+    return [replace(finding, where=(*makes, *finding.where)) for finding in kernel_finding(t, kernels, tasks)]
 
 
 def _texts(t: Tables, _gaps: IdleGaps | None) -> list[str]:

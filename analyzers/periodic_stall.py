@@ -25,7 +25,8 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.analyzers.common.places import places_of
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -83,7 +84,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
         total_ns=int(stall.lost_ns * stall.num_steps),
         median_ns=int(stall.each_ns - stall.base_ns),
         evidence=tuple(_evidence(t, stall)),
-        where=_where(t, stall),
+        where=places_of(t, stall.place),
         confidence=_confidence(stall),
         facts={
             "period": stall.every,
@@ -135,16 +136,6 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     if run is not None and not (run.state[stall.rows] == TIMING).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")
     return evidence
-
-
-def _where(t: Tables, stall: Stall) -> tuple[Where, ...]:
-    if not stall.place:
-        return ()
-    (file, line, function), *callers = stall.place
-    stack = tuple(f"{file}({line}): {function}" for file, line, function in stall.place)
-    first = Where(file, line, function, stack=stack, code=t.capture.lines.get((file, line)))
-    around = [Where(file, line, function, code=t.capture.lines.get((file, line))) for file, line, function in callers]
-    return (first, *around[:2])
 
 
 def _confidence(stall: Stall) -> Confidence:

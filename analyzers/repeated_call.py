@@ -53,6 +53,7 @@ META = RuleMeta(
     changes=("reuse-result",),
     cause="host-work",
     needs=("contents of tensors",),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3

@@ -252,7 +252,7 @@ def _because(reason: Reason, there: str) -> str:
         "slower-kernel": f"the kernel {reason.kernel} takes {slower}",
         "more-work": f"{more} more work {there}"
         + (f", on inputs {reason.ratio:.2f} × as large" if reason.ratio > 1 else ""),
-        "no-core": f"its thread had no core for {more} of each step more than theirs",
+        "no-core": f"its thread had no core for {more} of each step more than theirs for as much work",
     }
     if reason.cause.startswith("compute-"):
         return f"the {reason.cause.removeprefix('compute-')} computes {more} longer {there}"

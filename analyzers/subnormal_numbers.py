@@ -46,6 +46,7 @@ META = RuleMeta(
     changes=("flush-subnormals",),
     cause="host-work",
     needs=("shapes", "contents of tensors"),
+    without_dataflow=True,
 )
 MIN_STEP_SHARE = 0.05  # of the step
 MAX_NAMED = 3

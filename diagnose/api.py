@@ -66,6 +66,7 @@ def analyze(
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
     quick: bool = False,
+    dataflow: bool = True,
     capture: AnyPath | None = None,
     force: bool = False,
     quiet: bool = True,
@@ -79,6 +80,7 @@ def analyze(
         max_seconds: Bound of the whole recording.
         max_mb: Bound of the recorded traces, MB of JSON.
         quick: Record one short window of at most 4 seconds, without stacks.
+        dataflow: Also record which values two steps compute and use.
         capture: Folder to keep the recording in; None keeps nothing.
         force: Replace an earlier capture in that folder.
         quiet: Show no progress on standard error.
@@ -99,6 +101,7 @@ def analyze(
             max_seconds=max_seconds,
             max_mb=max_mb,
             quick=quick,
+            dataflow=dataflow,
             force=force,
             progress=Progress(quiet=quiet),
         )
@@ -194,6 +197,7 @@ def trace(
     max_seconds: float = MAX_SECONDS,
     max_mb: float = MAX_MB,
     quick: bool = False,
+    dataflow: bool = True,
     capture: AnyPath | None = None,
     force: bool = False,
     quiet: bool = True,
@@ -215,16 +219,9 @@ def trace(
 
     def options(folder: Path) -> CaptureOptions:
         return CaptureOptions(
-            output=folder,
-            steps=steps,
-            skip=skip,
-            step_on="marker",
-            max_seconds=max_seconds,
-            max_mb=max_mb,
-            quick=quick,
-            force=force,
-            quiet=quiet,
-        )
+            output=folder, steps=steps, skip=skip, step_on="marker", max_seconds=max_seconds, max_mb=max_mb,
+            quick=quick, dataflow=dataflow, force=force, quiet=quiet,
+        )  # fmt: skip
 
     options(Path())  # refuses at the call what makes no sense
     return Tracing(options, capture, quiet=quiet, place=line_of(sys._getframe(1)))

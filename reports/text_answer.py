@@ -32,7 +32,7 @@ _TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info"
 _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
-NO_BREAK = "\ue000"  # a space in what is printed; lines would be wrapped at U+00A0
+NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 _UNBROKEN = lazy_pattern(
     r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )

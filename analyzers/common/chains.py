@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.model.arrays import Mask
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
@@ -20,7 +21,7 @@ from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.optimizer_spans import updates
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["Chain", "chains"]
+__all__ = ["Chain", "chains", "pointwise_tasks"]
 
 
 # Pointwise kernels over as many elements read one to three tensors and write one.
@@ -47,6 +48,11 @@ def chains(t: Tables) -> list[Chain]:
     each other.
     """
     return t.cached("chains", lambda: [*_chains(t), *_chains_in_graphs(t)])
+
+
+def pointwise_tasks(t: Tables) -> Mask:
+    """Return which tasks are of pointwise operators whose sizes are known, and of no other rule."""
+    return _sizes(t) > 0
 
 
 def _chains_in_graphs(t: Tables) -> list[Chain]:

@@ -13,7 +13,7 @@ from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, contains, span
+from diagnose.model.intervals import Intervals, contains, quantiles, span
 from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.model.user_files import is_own_file, is_user_file
 from diagnose.tables import Tables
@@ -37,7 +37,9 @@ MIN_WITHIN = 4  # samples of a function: of fewer it is chance that none lies ou
 MAX_OUTSIDE = 0.05  # of a function's samples: beyond one, it is the loop that loads and trains
 MAX_LINE_WAITING = 0.3  # of its samples: a line that computes waits for a core at times
 _OF_A_DATASET = frozenset({"__getitem__", "__getitems__", "__next__", "__iter__"})
-MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and recorded: of two batches one waits longer than the other
+MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and watched: of two batches one waits longer than the other
+MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs: workers that are started again make most of them
+NEARLY_ALL = 0.95  # of the other waits: a busy machine makes some of them long
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
 _FETCH = lazy_pattern(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
@@ -62,14 +64,17 @@ def loading_facts(t: Tables) -> Facts:
         enough, share = int(seen.sum()) >= MIN_SAMPLES, int(waiting.sum()) / max(1, int(seen.sum()))
     else:
         enough, share = True, None if known.workers_busy is None else 1 - known.workers_busy
-    keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY
+    first_share = _first_batch_share(t, lengths, known.num_batches)
+    starts = bool(known.num_workers) and not known.persistent_workers and (first_share or 0.0) >= MIN_FIRST_SHARE
+    keeps_up = known.batches_ready is not None and known.batches_ready >= MIN_READY and not starts
     return {
         **as_facts(known),
         "single_process": single,
         "num_workers": 0 if known.num_workers is None and single else known.num_workers,
         "batch_ns": int(np.median(lengths)) if len(lengths) else 0,
         "batches_per_step": len(rows) / max(1, t.steps.num),
-        "first_batch_share": _first_batch_share(lengths, known.num_batches),
+        "first_batch_share": first_share,
+        "starts_with_epochs": starts,  # a batch that workers have ready meanwhile is taken at once
         "has_device": t.device_id >= 0,
         "num_threads": t.capture.info.flags.num_threads if t.capture.info else None,
         "cores": t.capture.info.flags.cores if t.capture.info else None,
@@ -183,19 +188,29 @@ def _of_samples(samples: Samples, inside: Mask, watched: Mask) -> tuple[Set[tupl
     return found, sum(within[each] for each in found) / max(within.total(), 1)
 
 
-def _first_batch_share(lengths: Ints, num_batches: int | None) -> float | None:
-    """Return the share of the waits that epochs' first batches have; None where too few epochs were recorded.
+def _first_batch_share(t: Tables, lengths: Ints, num_batches: int | None) -> float | None:
+    """Return the share of the waits that epochs' first batches have; None where too few epochs were watched.
 
-    The longest waits are those where as many come as epochs begin, and an epoch lies between two of them: its batches,
-    and the call that finds no more.
+    All steps of the run show it, recorded or not, where a step takes one batch. In a recording an epoch is its batches,
+    with or without the call that finds no more.
     """
-    if not num_batches or num_batches < MIN_BATCHES or len(lengths) < MIN_EPOCHS * num_batches:
+    if not num_batches or num_batches < MIN_BATCHES:
         return None
-    num = max(round(len(lengths) / (num_batches + 1)), 1)
-    longest = np.sort(np.argsort(-lengths, kind="stable")[:num])
-    if not among(np.diff(longest), (num_batches, num_batches + 1)).all():
+    of_run = [t.capture.run.phase("loading")] if t.capture.run is not None else []
+    watched = [*((waits, num_batches) for waits in of_run), (lengths, num_batches), (lengths, num_batches + 1)]
+    found = (_share_of_first(waits, period) for waits, period in watched)
+    return next((share for share in found if share is not None), None)
+
+
+def _share_of_first(waits: Ints, period: int) -> float | None:
+    """Return the share of the waits at one place of each period, each of which is longer than nearly all others."""
+    if len(waits) < MIN_EPOCHS * period:
         return None
-    return float(lengths[longest].sum() / max(int(lengths.sum()), 1))
+    at = max(range(period), key=lambda start: int(waits[start::period].sum()))
+    first, others = waits[at::period], np.delete(waits, np.s_[at::period])
+    if first.min() <= quantiles(others, NEARLY_ALL)[0]:
+        return None
+    return float(first.sum() / max(int(waits.sum()), 1))
 
 
 def _dataset(t: Tables) -> Facts:
@@ -239,6 +254,9 @@ def loading_evidence(facts: Facts) -> list[str]:
         if slow["first"] < slow["last"]:
             lines = f"{slow['first']} to {slow['last']}, most often {slow['line']}, take"
         spends += f" {slow['file'].rpartition('/')[2]}:{lines} {takes} of it{beside}."
+    first = facts.get("first_batch_share")
+    if facts.get("starts_with_epochs") and isinstance(first, float):
+        spends += f" {percent(first, 0)} of the waits are for the first batch of an epoch, which starts the workers."
     restart = facts.get("restart_share")
     if isinstance(restart, float):
         spends += f" Each call draws the order of all samples again, which takes {percent(restart, 0)} of it."

@@ -15,7 +15,7 @@ from diagnose.tables import Tables
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
-__all__ = ["SampledLine", "holds_lock", "sample_work", "work_facts"]
+__all__ = ["SampledLine", "holds_lock", "lookup_at", "sample_work", "work_facts"]
 
 MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
 MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
@@ -150,7 +150,7 @@ def work_facts(
         "list_work": _list_work(lines, slow),
         "is_array_call": any(_is_array_call(line) for place, line in lines.items() if place[:2] in slow[:1]),
         **_drawn_beside(t),
-        **({"lookup": lookup} if (lookup := _lookup(t, slow)) else {}),
+        **({"lookup": lookup} if (lookup := lookup_at(t, slow)) else {}),
         "behind_draw": any(_is_behind(place, draw) for place in seen if place[:2] in slow for draw in draws),
     }
 
@@ -180,8 +180,8 @@ def _drawn_beside(t: Tables) -> Facts:
     return {"drawn_beside": {"file": made.file, "line": lines[0]}} if made is not None and lines else {}
 
 
-def _lookup(t: Tables, slow: Sequence[tuple[str, int]]) -> Facts:
-    """Return the test of membership in a list at the slow lines: its place, and what builds the list."""
+def lookup_at(t: Tables, slow: Sequence[tuple[str, int]]) -> Facts:
+    """Return what goes through a list or a deque at these lines: its place, and what builds the list or the deque."""
     for file, line in slow:
         for known in t.capture.lookups.get(file, ()):
             if known.line <= line <= known.last:

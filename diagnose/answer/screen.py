@@ -170,6 +170,9 @@ def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
 def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
     if not is_known:
         return _PILLS["unknown"]
+    legend = d.legends.get(d.dominant or "")
+    if legend is not None and legend.heading:
+        return legend.heading, legend.meaning, "bad"
     if _run_share(d) is not None:
         return _PILLS["run"]
     pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
@@ -178,8 +181,7 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
         pill, meaning, tone = _PILLS["communication"]
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
-    legend = d.legends.get(d.dominant)
-    return (legend.heading, legend.meaning, "bad") if legend and legend.heading else (pill, meaning, tone)
+    return pill, meaning, tone
 
 
 def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:

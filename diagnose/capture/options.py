@@ -30,6 +30,7 @@ class CaptureOptions:
     max_seconds: float = 300.0  # from the first step to the last window written; not applied with several ranks
     max_mb: float = MAX_MB  # JSON text of both windows together, before compression
     quick: bool = False  # one window of at most QUICK_S, begun in the midst of a step where steps are long
+    dataflow: bool = True  # record two steps as a program, after the windows
     keep_going: bool = False  # let the script finish once everything is captured
     quiet: bool = False
     force: bool = False  # replace an earlier capture in ``output``

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import draws_at, is_iterable, number
+from diagnose.changes.common.lookups import lookup_code, lookup_of
 from diagnose.changes.common.prepared import prepared
 from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
@@ -118,7 +119,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     return Advice(
         title=title,
         before=code or "",
-        after="\n".join(filter(None, (_set_beside(facts), _of_list(facts), _after(facts, made)))),
+        after="\n".join(filter(None, (lookup_code(facts), _of_list(facts), _after(facts, made)))),
         least=MIN_SAVED_SHARE * share,
         most=most,
         needs="" if is_random else made.needs if made is not None else "memory, where results are kept",
@@ -132,7 +133,7 @@ _SAME_SAMPLES = identical("where a sample stays the same in each epoch and draws
 def _of_all(facts: Facts, made: Prepared, lines: str, saved: tuple[float, float]) -> Advice:
     """Return the advice to make all samples once: the dataset is replaced in the call of the DataLoader."""
     cheaper = _cheaper(facts).removeprefix("# ").removeprefix("else ")
-    beside = (_set_beside(facts), _of_list(facts), f"# or, where memory does not hold them all, {cheaper}")
+    beside = (lookup_code(facts), _of_list(facts), f"# or, where memory does not hold them all, {cheaper}")
     return Advice(
         title=f"Prepare all samples once, before training: {lines}",
         after="",
@@ -149,8 +150,7 @@ def _as_set(facts: Facts) -> EditedCall | None:
     """Return the expression that builds the list which a slow line looks up in, as a set; None where it cannot be."""
     from diagnose.changes.common.call_edits import EditedCall, call_of, text_of
 
-    lookup = facts.get("lookup")
-    made = call_of(lookup.get("made")) if isinstance(lookup, Mapping) else None
+    made = call_of(lookup_of(facts).get("made"))
     text = text_of(made) if made is not None else ""
     if made is None or not text.startswith(("[", "list")):
         return None
@@ -159,7 +159,7 @@ def _as_set(facts: Facts) -> EditedCall | None:
 
 def _of_set(facts: Facts, edit: EditedCall, lines: str, saved: tuple[float, float]) -> Advice:
     """Return the advice to build a set in the place of a list: one expression is edited."""
-    name = str(_of(facts, "lookup").get("name"))
+    name = str(lookup_of(facts).get("name"))
     at = at_line(Where(edit.call.file, edit.call.begin[0]))
     return Advice(
         title=f"Make {name} a set at {at}: {lines}",
@@ -169,17 +169,6 @@ def _of_set(facts: Facts, edit: EditedCall, lines: str, saved: tuple[float, floa
         most=saved[1],
         numerics=identical(f"where each value in {name} has a hash and no other file needs its order or repetitions"),
     )
-
-
-def _set_beside(facts: Facts) -> str:
-    """Return the line that builds a set from the list that a slow line searches, "" where it searches none."""
-    lookup = _of(facts, "lookup")
-    if not lookup:
-        return ""
-    name = str(lookup["name"])
-    other = f"{name}_{'SET' if name.isupper() else 'set'}"
-    at = at_line(Where(str(lookup["file"]), int(str(lookup["built"]))))
-    return f"{other} = set({name})   # once, below {at}, which builds a list; then look up in {other}"
 
 
 def _of_list(facts: Facts) -> str:

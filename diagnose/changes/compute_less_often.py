@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    if finding.facts.get("kind") == "gradient":
+        return None
     place = own_place(finding)
     at = f" ({at_line(place)})" if place else ""
     return Advice(

@@ -18,7 +18,6 @@ from diagnose.changes.common.loading import (
     THREADS,
     is_iterable,
     loader_call,
-    starts_with_epochs,
     with_batch_size,
 )
 from diagnose.changes.patches import loading
@@ -50,7 +49,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
 
 
 def _applies(_program: Program, finding: Finding) -> str:
-    if starts_with_epochs(finding.facts):
+    if finding.facts.get("starts_with_epochs"):
         return "workers are waited for where an epoch starts them, and keep up from there"
     return "an IterableDataset hands out its samples in turn" if is_iterable(finding.facts) else ""
 

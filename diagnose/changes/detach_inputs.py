@@ -32,7 +32,9 @@ model.layer.requires_grad_(True)
 # or call the frozen part under torch.no_grad()"""
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    if finding.facts.get("kind") == "result":
+        return None
     if finding.facts.get("is_frozen"):
         return Advice(
             title="Freeze the layers that no optimizer updates, or run them without gradients",
@@ -51,7 +53,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.discarded_gradients import discarded_gradients
 
-    found = discarded_gradients(t)
+    found = discarded_gradients(t) if "is_frozen" in finding.facts else None
     if found is None:
         return None
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import AddStatement, Advice, Change, Patch, rounding
 from diagnose.changes.patches import subnormals
 
@@ -38,6 +39,7 @@ CHANGE = Change(
     id="flush-subnormals",
     title="Flush subnormal numbers to zero on the CPU",
     numerics=rounding("numbers below 1.2e-38 become 0"),
+    applies=to_kind("subnormal"),
     advice=_advice,
     patch=Patch(subnormals.flush_subnormals),
     edit=AddStatement(STATEMENT, ("set_flush_denormal",)),

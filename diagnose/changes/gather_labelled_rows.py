@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 from diagnose.text.numbers import percent
 
@@ -46,6 +47,7 @@ CHANGE = Change(
     id="gather-labelled-rows",
     title="Compute the logits of labelled positions alone",
     numerics=rounding("sums over fewer rows are taken in another order"),
+    applies=to_kind("ignored rows"),
     advice=_advice,
     patch=ByHand("where the model makes its logits only the script's author knows"),
     edit=ByHand("where the model makes its logits only the script's author knows"),

@@ -12,6 +12,7 @@ What to watch
 
 from __future__ import annotations
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 
 MIN_SAVED_SHARE = 0.9  # of what it takes beyond a lookup: what a lookup itself takes is an estimate
@@ -23,6 +24,7 @@ CHANGE = Change(
     id="index-lookup",
     title="Look rows up by index instead of multiplying one-hot rows",
     numerics=rounding("gradients of a row that is looked up several times are added in another order"),
+    applies=to_kind("one-hot"),
     advice=Advice(before=_BEFORE, after=_AFTER, least=MIN_SAVED_SHARE),
     patch=ByHand("which rows are one-hot, and what else reads them, only the script's author knows"),
     edit=ByHand("which rows are one-hot, and what else reads them, only the script's author knows"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, Change, Patch, identical
-from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call, number, starts_with_epochs
+from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call, number
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     workers = facts.get("num_workers")
     period = facts.get("period")
     each_epoch = not facts.get("phase") and period is not None and period == facts.get("num_batches")  # unknown phase
-    share = number(facts, "first_batch_share") if starts_with_epochs(facts) else 1.0
-    is_start = starts_with_epochs(facts) or facts.get("phase") == "loading" or each_epoch
+    with_epochs = bool(facts.get("starts_with_epochs"))
+    share = number(facts, "first_batch_share") if with_epochs else 1.0
+    is_start = with_epochs or facts.get("phase") == "loading" or each_epoch
     if not is_start or not workers or facts.get("persistent_workers"):
         return None
     return Advice(

@@ -31,7 +31,6 @@ from diagnose.changes.common.loading import (
     is_iterable,
     loader_call,
     recorded_cores,
-    starts_with_epochs,
     useful_workers,
     with_batch_size,
 )
@@ -76,7 +75,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
             needs=needs,
             numerics=numerics,
         )
-    if starts_with_epochs(facts) or facts.get("keeps_up"):
+    if facts.get("starts_with_epochs") or facts.get("keeps_up"):
         return None  # the workers keep up once they run: keep-workers
     more = min(_enough(finding, num, step_ns), useful_workers(facts))
     if more <= num:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
 from diagnose.changes.patches import debugging
 from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
 from diagnose.text.numbers import percent
@@ -34,6 +34,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             title=f"Remove {LAUNCH_BLOCKING} from the environment",
             least=0.2,
             most=1 - LEFT,
+            by_hand=True,
         )
     return Advice(
         before="torch.autograd.set_detect_anomaly(True)",
@@ -86,6 +87,6 @@ CHANGE = Change(
     advice=_advice,
     effect=_effect,
     patch=Patch(debugging.no_debug_checks),
-    edit=ByHand("the setting is in the environment, or in a call that the script's author finds at once"),
+    edit=SetArguments(("set_detect_anomaly",), {"mode": False}, parameters=("mode", "check_nan")),
     without_remedy="a setting is put back to its default",
 )

@@ -23,6 +23,7 @@ from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_mo
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
 from diagnose.changes.common.line_calls import LOADS, SAVES, calls
 from diagnose.changes.common.loading import HIDDEN
+from diagnose.changes.common.lookups import lookup_code, lookup_of
 from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
     at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
-    special = _of_a_hook(finding, code, at) or _of_a_log(place, code, at)
+    special = _of_a_hook(finding, code, at) or _of_a_log(place, code, at) or _of_a_lookup(finding, code, at)
     if special is not None:
         return special
     if is_in_a_module(finding) or _share(finding, "in_pass") >= MIN_IN_PASS:
@@ -198,6 +199,23 @@ def _of_a_log(place: Where | None, code: str, at: str) -> Advice | None:
         most=0.98,
         needs="a log that is not wanted of every step",
         numerics=identical("of training; fewer steps are logged"),
+    )
+
+
+def _of_a_lookup(finding: Finding, code: str, at: str) -> Advice | None:
+    """Return the advice for a list or a deque that the line goes through each time."""
+    lookup = lookup_of(finding.facts)
+    if not lookup:
+        return None
+    by = "a list or an array in place of the deque" if lookup.get("indexed") else "a set in place of the list"
+    return Advice(
+        title=f"Find values{at} in {by} {lookup['name']}",
+        before=code,
+        after=lookup_code(finding.facts),
+        least=MIN_VECTORISED_SHARE,
+        most=MAX_VECTORISED_SHARE,
+        needs="memory for the set" if not lookup.get("indexed") else "",
+        numerics=identical("where nothing needs the other's order or its ends"),
     )
 
 

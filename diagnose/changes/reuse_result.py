@@ -62,7 +62,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.repeated_calls import repeated_calls
 
-    found = repeated_calls(t)
+    found = repeated_calls(t) if "module" in finding.facts else ()
     if not found:
         return None
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)

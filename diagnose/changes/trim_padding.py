@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 from diagnose.text.numbers import percent
 
@@ -46,6 +47,7 @@ CHANGE = Change(
     id="trim-padding",
     title="Pad each batch to its own longest row",
     numerics=rounding("sums over fewer positions are taken in another order"),
+    applies=to_kind("padding"),
     advice=_advice,
     patch=ByHand("where batches are padded only the script's author knows"),
     edit=ByHand("where batches are padded only the script's author knows"),

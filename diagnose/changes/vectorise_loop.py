@@ -164,7 +164,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.tables.syncs import blocking_calls
 
     own = issued(t)
-    if not finding.facts.get("issuer") or not total(own):
+    if not finding.facts.get("issuer") or "kind" in finding.facts or not total(own):
         return None
     host, events, tasks = _with_backward(t, own), t.trace.events, t.tasks
     calls = blocking_calls(t)

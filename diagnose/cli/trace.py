@@ -57,6 +57,7 @@ class TraceRequest(Request):
     max_seconds: float | None = None
     max_mb: float | None = None
     quick: bool = False
+    dataflow: bool = True
     keep_going: bool = False
     copy: bool = False  # of the working folder, for the script to run in
     ranks: str | None = None  # that are recorded, such as 0,1,8-15; None: all

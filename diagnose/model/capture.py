@@ -8,6 +8,7 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
     rank0.samples.json.gz                   the sampler's rows (see Samples)
     rank0.lines.json.gz                     the text of the source lines that the sampler saw, and the loops around them
     rank0.steps.json.gz                     a row for every step of the run (see RunSteps)
+    rank0.dataflow.json.gz                  two steps as a program (see Dataflow)
 
 ``capture.json`` is CaptureInfo field by field. Files of anyone else's profiler need none of it.
 """
@@ -25,6 +26,7 @@ from msgspec import Meta
 
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
+from diagnose.model.dataflow import Dataflow
 from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
 from diagnose.model.frozen import NamedTuple, dataclass
@@ -86,6 +88,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     samples_file: FileName = ""
     lines_file: FileName = ""
     steps_file: FileName = ""
+    dataflow_file: FileName = ""
     flags: FlagsRecord = FlagsRecord()
     found_steps_by: str = ""  # optimizer, dataloader, forward, marker
     events_per_step: Annotated[int, Meta(ge=1, le=MAX_INT)] = 1  # marker events that make up one step
@@ -228,6 +231,7 @@ class Capture:
     draws: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: where samples draw at random
     seeded: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of a file: draws by nothing but a seed
     lookups: Mapping[str, tuple[LookupRecord, ...]] = field(default_factory=dict)  # of a file: tests in lists
+    dataflow: Dataflow | None = None
 
     @property
     def run_samples(self) -> Samples | None:

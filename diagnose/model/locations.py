@@ -29,7 +29,7 @@ class Where:
     stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
     code: str | None = None  # the text of the line, where the capture holds it
     library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
-    last_line: int | None = None  # of the loop that begins at the line, where the place is all of it
+    last_line: int | None = None  # of the loop or function that begins at the line, where the place is all of it
     caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
 
 

@@ -6,6 +6,7 @@ Fields may be missing and unknown ones are ignored; a value of another type or o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
@@ -40,9 +41,8 @@ __all__ = [
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits
 MAX_MS = 1e12  # thirty years
-
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]
-Time: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT)]  # wall clock, unix ns
+Time: TypeAlias = Count  # wall clock, unix ns
 Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_MS)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]  # of a time; above 1 where several cores took it
@@ -156,12 +156,13 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LookupRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A test of membership in a list; ``made``: what builds it, where a set can stand there in its place."""
+    """A test in a list, or an index into a deque; ``made``: what builds a list, where a set can stand in its place."""
 
     line: Count
     last: Count
     name: str
     built: Count  # line
+    indexed: bool = False
     made: CallRecord | None = None
 
 
@@ -198,6 +199,7 @@ class LoaderRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     shares_out: bool | None = None  # a method of it asks for get_worker_info
     sampler: str | None = None
     collate_fn: str | None = None
+    batches_by: tuple[str, Count, Count, str] | None = None  # what makes them: file, first and last line, function
     num_batches: Count | None = None
     comes_again: bool | None = None  # the loop over it is in another one, so that samples are loaded more than once
     batches_seen: Count | None = None
@@ -255,9 +257,7 @@ class RepeatRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     module: str  # its class
     began_ns: tuple[Time, ...]  # parallel, in time order
     ended_ns: tuple[Time, ...]
-    places: tuple[
-        tuple[str, Count, str], ...
-    ] = ()  # the user's lines that call it, "" of the first: file, line, function
+    places: tuple[tuple[str, Count, str], ...] = ()  # user's lines that call it, "" of the first: file, line, function
 
 
 class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -268,6 +268,7 @@ class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ended_ns: tuple[Time, ...]
     positions: tuple[Count, ...]  # columns of the input
     used: tuple[Count, ...]  # of them, before those that hold one number in every row
+    lengths: tuple[Count, ...] = ()  # different ones of rows, without the number that they end in
 
 
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -297,6 +298,7 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     attribution: dict[str, Setting] = {}
     ddp: DdpRecord = DdpRecord()
     autocast: AutocastRecord = AutocastRecord()
+    anomaly: CallRecord | None = None  # the script's first call that turned anomaly detection on
     spans_ns: dict[str, tuple[Time, Time]] = {}
     light_mb: Amount | None = None
     matmul_precision: str | None = None
@@ -317,10 +319,8 @@ def fitting(kind: type[_Record], values: Mapping[str, object]) -> _Record:
     known: dict[str, object] = {}
     for field in msgspec.structs.fields(kind):
         if field.encode_name in values:
-            try:
+            with suppress(msgspec.ValidationError):
                 known[field.name] = msgspec.convert(values[field.encode_name], field.type)
-            except msgspec.ValidationError:
-                continue
     return kind(**known)
 
 

@@ -27,6 +27,7 @@ Records: TypeAlias = Literal[
     "shapes",
     "peak rates of the device",
     "contents of tensors",
+    "data flow",
     "stacks",
     "garbage collections",
     "memory events",
@@ -125,4 +126,5 @@ class RuleMeta:
     pause: Pause = ""  # what helps where it pauses one rank after the other
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
     host_needs: tuple[Records, ...] = ()  # the same, where there is no device
+    without_dataflow: bool = False  # infers what the data flow shows: not applied where a capture has one
     fallback: bool = False  # takes the idle time that no other rule claims

@@ -43,8 +43,9 @@ class Window:
         self.folder, self.why = folder, why
         self.step_number = 0  # at which it was begun
         options = CaptureOptions(
-            output=folder, steps=WINDOW_STEPS, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb, quiet=True
-        )
+            output=folder, steps=WINDOW_STEPS, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
+            dataflow=False, quiet=True,
+        )  # fmt: skip
         self._tracer = Tracer(options, listener=listener, command=command)
         self._tracer.__enter__()
 

@@ -23,6 +23,7 @@ from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
+from diagnose.tables.flow import shows_values
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
@@ -46,9 +47,7 @@ def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
     rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
-    claims = [
-        (rule.META.id, _careful(rule.META.id, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules
-    ]
+    claims = [(rule.META.id, _careful(rule, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules]
     if not has_device:
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
@@ -190,7 +189,7 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
         yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
     if not has_device:
         return
-    for kernel_rule in analyzers.KERNEL_RULES:
+    for kernel_rule in filter(partial(_is_applied, t), analyzers.KERNEL_RULES):
         for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
             free = free.copy()  # a rule may have kept what it was given
             free[finding.tasks] = False
@@ -200,7 +199,12 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
 
 
 def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
-    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+    rules = (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+    return tuple(filter(partial(_is_applied, t), rules))
+
+
+def _is_applied(t: Tables, rule: analyzers.Rule) -> bool:
+    return not (rule.META.without_dataflow and shows_values(t))
 
 
 def applied_rules(t: Tables) -> Sequence[analyzers.Rule]:
@@ -215,10 +219,10 @@ def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> l
     return []
 
 
-def _careful(rule: str, claim: Claim, notes: list[Note]) -> Claim:
+def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
     def claims(t: Tables, left: Intervals) -> Intervals:
-        with noting(rule, notes):
-            return claim(t, left)
+        with noting(rule.META.id, notes):
+            return claim(t, left) if _is_applied(t, rule) else EMPTY
         return EMPTY
 
     return claims

@@ -22,7 +22,13 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import quantiles
 from diagnose.model.statistics import mean_error
 from diagnose.replay.base import replay_base
-from diagnose.replay.unrecorded import CALL_WEIGHT, Unrecorded, unrecorded, unrecorded_host
+from diagnose.replay.unrecorded import (
+    USUAL_EVENT_NS,
+    Unrecorded,
+    recording_weight,
+    unrecorded,
+    unrecorded_host,
+)
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import plain_steps, steady_beside
@@ -46,8 +52,6 @@ UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MAX_EVENT_COST_NS = 2_000
-USUAL_EVENT_NS = 1_000.0  # of recording an operator, if no unrecorded steps show it: 0.7 to 1.6 µs on most machines
-FRAME_WEIGHT = 0.3  # what a frame of Python costs against an operator: 0.17 µs where operators took 0.4 to 0.6
 MIN_ESTIMATED = 0.05  # of the step: less is no line
 MIN_PASSING = 20  # operators that only call another one
 PASSING_QUANTILE = 0.25  # the others of them do work of their own
@@ -181,8 +185,7 @@ def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     if t.device_id < 0 or (info is not None and info.unprofiled_ms):
         return {}
     rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION, Kind.PYTHON)
-    began, kind = t.trace.events.start[rows], t.trace.events.kind[rows]
-    weight = np.select([kind == Kind.RUNTIME, kind == Kind.PYTHON], [CALL_WEIGHT, FRAME_WEIGHT], 1.0)
+    began, weight = t.trace.events.start[rows], recording_weight(t.trace.events.kind[rows])
     inflated = [f.rule for f in found if META[f.rule].inflated]
     return {rule: USUAL_EVENT_NS * _inside(t, rule, began, weight) / t.steps.num for rule in inflated}
 

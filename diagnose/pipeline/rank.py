@@ -222,16 +222,19 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
     copy: the middle of its range counts. A copy is not left out, but hidden: what that saves counts for it. Where
-    workers pace the step, their wait takes what another cause leaves.
+    workers pace the step, their wait takes what another cause leaves. Operators of a CPU have to be called, but for
+    what a change is predicted to take away.
     """
+    mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
+    if t.device_id < 0 and analyzers.META[finding.rule].paced_by == "dispatch":
+        return max((middle_ns(*p.saves_ns) for p in mine), default=0.0)
     relief = replayed.relief_ns.get(finding.rule)
     if relief is None or (alone and analyzers.META[finding.rule].cause == "collective"):
         return None
     if is_paced_by_workers(t, finding.rule):
         return 0.0
-    mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
     if mine and analyzers.META[finding.rule].cause == "copy":
-        return max(p.saves_ns[1] for p in mine)
+        return max(middle_ns(*p.saves_ns) for p in mine)
     most = max([relief, *(middle_ns(*p.saves_ns) for p in mine)])
     return max(min(most, finding.lost_ns) - recording_ns, 0.0) if analyzers.META[finding.rule].inflated else most
 

@@ -18,6 +18,7 @@ from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
     Predicted,
     path_shares,
+    plain_ns,
     predict,
     predict_bound,
     replay_base,
@@ -153,8 +154,10 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     for finding in replayed[:MAX_RELIEVED]:
         transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
         if transform is not None:
-            share = 1 - replayed_ns(t, transform(base.graph), (transform,)) / base.period_ns
-            saved = max(share, 0.0) * t.steps.step_ns
+            # What recording adds to time that grows with it is taken off that time itself.
+            step = replayed_ns if META[finding.rule].inflated else plain_ns
+            less_ns = step(t, base.graph, ()) - step(t, transform(base.graph), (transform,))
+            saved = max(less_ns / base.period_ns, 0.0) * t.steps.step_ns
             relief[finding.rule] = saved if t.device_id >= 0 else min(saved, finding.lost_ns)
     return relief
 

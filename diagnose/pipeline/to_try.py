@@ -39,7 +39,7 @@ def to_try(
         t: the recorded steps.
         shares: of the step, by cause.
         operators: the most expensive ones, by self time.
-        prescribed: changes that a finding has brought up already.
+        prescribed: changes that a finding has brought up already, most of them with a prediction.
     """
     info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
     if t.device_id >= 0 and t.trace.world_size <= 1:
@@ -52,6 +52,6 @@ def to_try(
     )
     in_float32 = 0.0 if info.flags.autocast.dtype else products
     work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, program.is_compiled)
-    known = {p.id for p in prescribed}
+    known = {p.id for p in prescribed if p.predicted_step_ns is not None}
     fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
     return tuple(name for name in fitting if name not in known)

@@ -3,7 +3,8 @@
 The recorded step is evidence for shares and causes. A capture also times steps that are not recorded; their mean is the
 step that the user has. The timing trace is scaled to it before any rule reads it, so that losses, savings and shares
 are all of one step. Steps that are long now and then, such as those that save a checkpoint, are part of that mean and
-hardly ever of the recorded steps: the trace is scaled to the mean of the others.
+hardly ever of the recorded steps: the trace is scaled to the mean of the others. So is what steps take longer than the
+recorded ones because they grow with the run, which one place of the script does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.replay.unrecorded import in_order, moved_samples, warped
 from diagnose.tables import Tables
+from diagnose.tables.growing_steps import growing_steps
 from diagnose.tables.plain_steps import steps_of_run, unprofiled_steps, warm
 from diagnose.tables.run_steps import MIN_RATIO, stalls
 
@@ -72,6 +74,8 @@ def true_step(t: Tables) -> TrueStep:
         mean_ns += rare_ns - in_window_ns
     elif not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
         mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
+    if (growing := growing_steps(t)) is not None:
+        rare_ns += growing.unrecorded_ns
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
 
 

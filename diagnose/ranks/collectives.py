@@ -50,7 +50,6 @@ _BYTES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
 
-MIN_ALIKE = 3  # collectives of one kind, for the fastest to show what the others take without waiting
 MIN_TIMES_AS_LONG = 2.0  # as that: computing meanwhile, and links that several share, make transfers longer by less
 MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
 
@@ -63,21 +62,26 @@ class RankCollectives(NamedTuple):
     collectives: Collectives
 
     def outlying(self) -> Ints:
-        """Return of each collective what it takes longer than the fastest of its kind, if that is many times as long.
+        """Return of each collective what it takes beyond its transfer, if it is many times as long: waiting for ranks.
 
-        What moves as many bytes in the same way takes as long: the rest is waiting for other ranks. 0 where bytes are
-        not known, or fewer than three were recorded.
+        No transfer takes longer than another of the same kind in the same group that moves as much or more. 0 where
+        bytes are not known, and of those that nothing is compared with.
         """
         c = self.collectives
         if not len(c):
             return np.zeros(0, np.int64)
-        num = np.bincount(c.kind, minlength=len(self.kinds))
-        fastest = np.full(len(self.kinds), np.iinfo(np.int64).max)
-        np.minimum.at(fastest, c.kind, c.length)
-        is_known = (num >= MIN_ALIKE) & np.array([kind.num_bytes >= 0 for kind in self.kinds], bool)
-        least = fastest[c.kind]
+        moved = np.array([kind.num_bytes for kind in self.kinds], np.int64)[c.kind]
+        names = {key: i for i, key in enumerate(dict.fromkeys((kind.name, kind.group) for kind in self.kinds))}
+        alike = np.array([names[kind.name, kind.group] for kind in self.kinds])[c.kind]
+        order = np.lexsort((moved, alike))[::-1]  # of each kind the one that moves most first
+        least = np.empty(len(c), np.int64)
+        for which in range(len(names)):
+            mine = order[alike[order] == which]
+            fastest = np.minimum.accumulate(c.length[mine])
+            last = np.searchsorted(-moved[mine], -moved[mine], side="right") - 1  # the last of as many bytes
+            least[mine] = fastest[last]
         waits = np.clip(c.length - least - c.covered, 0, c.alone)
-        return np.where(is_known[c.kind] & (c.length > MIN_TIMES_AS_LONG * least), waits, 0)
+        return np.where((moved >= 0) & (c.length > MIN_TIMES_AS_LONG * least), waits, 0)
 
 
 class _Facts(NamedTuple):

@@ -76,7 +76,9 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     if ahead.mean() >= MIN_LED_SHARE * late_ns and ranks[late].has_device:
         reason = _of_led(ranks, (late, equals), reason, late_ns, traits)
     ready = (ranks[late].ready_share, float(np.median([ranks[i].ready_share for i in equals])))
-    no_core_ns = (ready[0] - ready[1]) * ranks[late].step_ns
+    # On cores that all ranks lack, who has more to do lacks them for longer: that is no reason of its own.
+    work = float(np.nanmean(own[late][known])), float(np.nanmean(own[equals][:, known]))
+    no_core_ns = (ready[0] - ready[1] * work[0] / max(work[1], 1.0)) * ranks[late].step_ns
     if no_core_ns >= MIN_REASON_SHARE * late_ns:  # whatever its thread did then takes no longer by itself
         share = min(no_core_ns / late_ns, 1.0)
         return Reason("no-core", no_core_ns, share, differences=differences, ready_shares=ready)

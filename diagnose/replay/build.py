@@ -61,8 +61,9 @@ def build(t: Tables) -> Graph:
     rank[order] = np.arange(len(order))
     slack = nodes.start[dst] - nodes.end[src]
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
-    guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM)
-    guaranteed |= (kind == Edge.WAIT) & (slack >= -MARGIN_NS - late_by(t))
+    guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM) | (kind == Edge.STREAM)
+    own = (nodes.row[src] >= 0) & (t.trace.events.cause[nodes.row[src]] == nodes.row[dst])
+    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - late_by(t)))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
@@ -165,10 +166,13 @@ def _edges(t: Tables, points: Points) -> Columns:
 def _before_on_stream(tasks: Tasks) -> Rows:
     """Return, for each task, the one that its stream did before it, -1 for the first.
 
-    Nodes of one graph may overlap on a stream; each follows the last one to end before it then.
+    Nodes of one graph may overlap on a stream; each follows the last one to end before it then. A kernel that was
+    launched to begin early, as the one before it ends, follows that one all the same.
     """
     ahead = _previous(tasks.stream.astype(np.int64))
-    for task in np.flatnonzero((ahead >= 0) & (tasks.end[ahead] > tasks.start + MARGIN_NS)).tolist():
+    overlap = (ahead >= 0) & (tasks.end[ahead] > tasks.start + MARGIN_NS)
+    early = overlap & (tasks.launch >= 0) & (tasks.launch[ahead] >= 0) & (tasks.launch != tasks.launch[ahead])
+    for task in np.flatnonzero(overlap & ~early).tolist():
         earlier = np.flatnonzero((tasks.stream[:task] == tasks.stream[task]) & (tasks.end[:task] <= tasks.start[task]))
         ahead[task] = earlier[tasks.end[earlier].argmax()] if len(earlier) else -1
     return ahead

@@ -20,7 +20,7 @@ from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.path import critical_path, shares
 from diagnose.replay.simulate import simulate
-from diagnose.replay.unrecorded import HIDDEN_EVENT_NS, with_recording, without_events
+from diagnose.replay.unrecorded import HIDDEN_EVENT_NS, USUAL_EVENT_NS, with_recording, without_events
 from diagnose.tables import Tables
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Predicted",
     "ReplayBase",
     "path_shares",
+    "plain_ns",
     "predict",
     "predict_bound",
     "replay_base",
@@ -159,6 +160,20 @@ def replayed_ns(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> floa
     return (
         t.cached(("replayed", changes), lambda: base.period_of(graph, simulate(graph))) if changes else base.period_ns
     )
+
+
+def plain_ns(t: Tables, graph: Graph, changes: tuple[Transform, ...]) -> float:
+    """Return the same without what recording costs the host, where no steps without the profiler show that cost."""
+    info = t.capture.info
+    if t.device_id < 0 or (info is not None and info.unprofiled_ms):
+        return replayed_ns(t, graph, changes)
+
+    def step() -> float:
+        base = replay_base(t)
+        plain = without_events(base.t, graph, USUAL_EVENT_NS)
+        return base.period_of(plain, simulate(plain))
+
+    return t.cached(("without recording", changes), step)
 
 
 def predict_bound(before: Predicted, saves_ns: tuple[float, float], step_ns: float) -> Predicted:

@@ -77,7 +77,7 @@ class Tables:
     @finished
     def steps(self) -> Steps:
         """The steady steps and the window they span."""
-        return find_steps(self.trace)
+        return find_steps(self.trace, exact=self.capture.info is not None)
 
     @cached_property
     @host_side

@@ -29,7 +29,8 @@ _COPY_OR_GRAPH = lazy_pattern(r"Memcpy|Memset|GraphLaunch")
 
 # Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
 COMPILE = lazy_pattern(
-    r"_compile\.compile_inner|compile_fx|compile_attempt|dynamo_timed|entire_frame_compile|backend_compile"
+    r"_compile\.compile_inner|(?<!/)compile_fx|compile_fx\.py\(\d+\): \w*(compil|codegen)|compile_attempt"
+    r"|dynamo_timed|entire_frame_compile|backend_compile"
     r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
     r"|triton/runtime/jit\.py\(\d+\): _do_compile|CachingAutotuner\.benchmark|async_compile|GraphLowering"
     r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"

@@ -13,7 +13,7 @@ from diagnose.tables.repeated_calls import call_of, extent
 
 __all__ = ["PaddedCalls", "padded_calls"]
 
-MIN_LENGTHS = 2  # different ones among the calls: columns that no call ever uses are features, and no padding
+MIN_LENGTHS = 2  # different ones among the calls, or among rows: columns that none ever uses are features
 
 
 class PaddedCalls(NamedTuple):
@@ -42,7 +42,8 @@ def padded_calls(t: Tables) -> PaddedCalls | None:
 
 def _of_record(t: Tables, record: PaddingRecord) -> PaddedCalls | None:
     sizes = {len(column) for column in (record.began_ns, record.ended_ns, record.positions, record.used)}
-    if len(sizes) > 1 or len(set(record.used)) < MIN_LENGTHS or not all(record.positions):
+    different = max(len(set(record.used)), *record.lengths, 0)
+    if len(sizes) > 1 or different < MIN_LENGTHS or not all(record.positions):
         return None
     events, epoch_ns = t.named.trace.events, t.named.trace.epoch_ns
     begins, ends = (np.array(column, np.int64) - epoch_ns for column in (record.began_ns, record.ended_ns))

@@ -16,6 +16,7 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import quantiles
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.growing_steps import growing_steps
 from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
 __all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
@@ -90,7 +91,7 @@ def plain_steps(t: Tables) -> PlainSteps | None:
         after_ns=_median(after),
         mean_ns=mean[0] if lasts else None,
         num=mean[1],
-        agree=agree or _follow_work(t),
+        agree=agree or _follow_work(t) or growing_steps(t) is not None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,6 +31,9 @@ class Shared(NamedTuple):
     path: tuple[_Place, ...] = ()  # the line and its callers; innermost first
     share: float = 0.0  # of the samples, at the line and in what it calls; or in the function
     in_function: bool = False  # the samples counted are those of the line's function, of which it has most
+    usual_share: float = 0.0  # of the samples of usual steps, there
+    num_samples: int = 0  # of long steps
+    num_more: float = 0.0  # of these, what they take longer
 
 
 def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared:
@@ -71,16 +75,24 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     if not shared:
         return Shared()
     line = max(shared, key=lambda place: depth[place])
-    everywhere = sum(int(num) for path, num in zip(paths, counted[1][1].tolist(), strict=True) if line in path)
+    usual_counts = counted[1][1]
     in_function = more[line] < least
-    if in_usual.any() and everywhere >= USUAL_SHARE * in_usual.sum():
+    if _share_at(line, paths, usual_counts) >= USUAL_SHARE:
         inner = [place for place in depth if place[1] != _ALL_LINES and depth[place] > depth[line]]
         parts = [place for place in inner if more[place] >= MIN_PART_SHARE * whole]
         line = max(parts, key=lambda place: (more[place], -depth[place]), default=line)
         in_function = False
     path = next(path for path in paths if line in path)
-    share = min(1.0, more[_function_of(line) if in_function else line] / whole)
-    return Shared(path[path.index(line) :], share, in_function)
+    named = _function_of(line) if in_function else line
+    share = min(1.0, more[named] / whole)
+    usual_there = _share_at(named, paths, usual_counts)
+    return Shared(path[path.index(line) :], share, in_function, usual_there, int(in_long.sum()), whole)
+
+
+def _share_at(place: _Place, paths: Sequence[tuple[_Place, ...]], counts: Ints) -> float:
+    """Return the share of the samples at a line or in a function, and in what it calls."""
+    at = [place in path or place in map(_function_of, path) for path in paths]
+    return float(counts[np.array(at, bool)].sum() / max(counts.sum(), 1))
 
 
 def _function_of(place: _Place) -> _Place:

@@ -18,8 +18,8 @@ from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, distinct, grouped, union
 from diagnose.tables.gaps import MIN_LINKED
-from diagnose.tables.graph_capture import captured
-from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
+from diagnose.tables.last_step import end_without_stop, num_whole
+from diagnose.tables.names import KERNEL_LAUNCH, MODULE_LOAD, STEP_MARK, matching, rows_of
 from diagnose.tables.step_marks import repeated_marks
 
 __all__ = ["Steps", "find_steps"]
@@ -35,7 +35,6 @@ CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's fi
 # share by as much as lies between two verdicts.
 MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
-MIN_CROPPED = 10  # launches at the end without a task; a few are lost in whole files too
 MIN_IN_CALLS = 0.5  # of what a first step takes longer: in its launches, as first uses of kernels are
 
 
@@ -76,8 +75,11 @@ class Steps(NamedTuple):
         return (self.window_end - self.window_start) / self.num
 
 
-def find_steps(trace: Trace) -> Steps:
-    """Return the steady steps of a trace; a trace without marks gives one step over its whole activity."""
+def find_steps(trace: Trace, *, exact: bool = False) -> Steps:
+    """Return the steady steps of a trace; a trace without marks gives one step over its whole activity.
+
+    ``exact``: the last mark ends where its step does, as in recordings of ``diagnose trace``.
+    """
     marks = matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK)
     marks = marks[trace.events.end[marks] > trace.events.start[marks]]
     if not len(marks):
@@ -92,10 +94,12 @@ def find_steps(trace: Trace) -> Steps:
     if why := _why_cold(trace, start, end):
         start, end, number = start[1:], end[1:], number[1:]
         notes = (Note(f"The first step was left out: {why}.", "warm-up"),)
-    if (whole := _num_whole(trace, start, end)) < len(start):
+    if (whole := num_whole(trace, start, end)) < len(start):
         left = "last step was" if len(start) - whole == 1 else f"last {len(start) - whole} steps were"
         start, end, number = start[:whole], end[:whole], number[:whole]
         notes = (*notes, Note(f"The {left} left out: the recording of the device ends before.", "lost-records"))
+    if not exact and len(start) >= 3:
+        end[-1] = end_without_stop(trace, start, end)
     window = _window(trace, int(start[0]), int(end[-1]))
     if _leads_in(trace, start, end, window):
         start, end, number = start[1:], end[1:], number[1:]
@@ -151,24 +155,6 @@ def _copying(trace: Trace, start: Ints, end: Ints) -> Ints:
     calls = events.cause[copies]
     waited = (calls >= 0) & (events.end[calls] >= events.end[copies])
     return covered(union((events.start[copies[waited]], events.end[calls[waited]])), start, end)
-
-
-def _num_whole(trace: Trace, start: Ints, end: Ints) -> int:
-    """Return how many of the steps lie before the end of the device's records, all where none does.
-
-    A file may be cropped: the host then launches on, and no task of these launches is there. What the device did
-    meanwhile is not known, and no idle time. Launches of graphs do not count: their nodes may be missing anywhere.
-    """
-    events = trace.events
-    launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
-    launches = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
-    launches = launches[~captured(trace, launches) & ~among(launches, matching(trace, (Kind.RUNTIME,), GRAPH_LAUNCH))]
-    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    has_task = np.flatnonzero(among(launches, distinct(events.cause[tasks])))
-    if not len(has_task) or len(launches) - has_task[-1] - 1 < MIN_CROPPED:
-        return len(start)
-    whole = int(np.searchsorted(end, events.start[launches[has_task[-1] + 1]], side="right"))
-    return whole or len(start)
 
 
 def _leads_in(trace: Trace, start: Ints, end: Ints, window: tuple[int, int]) -> bool:

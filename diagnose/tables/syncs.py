@@ -26,7 +26,7 @@ __all__ = [
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
-# A copy call that is still running this long after its copy began waits for it: a call that queues one returns first.
+_STAGED = lazy_pattern(r"\(Pageable -> Device\)")
 _NEED_NOT_WAIT = lazy_pattern(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
 _QUEUES = lazy_pattern(r"^(cuda|hip|cu)Memcpy\w*Async")
 _WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^cnrtSyncDevice$")
@@ -37,17 +37,31 @@ def blocking_calls(t: Tables) -> Rows:
     """Return the synchronisations, and the copy calls that returned only after their copy was done.
 
     A call that queues a copy of pinned memory or within the device waits for nothing: a short copy may still be over
-    before it returns.
+    before it returns. A call that copies from pageable memory in parts waits until its stream is free, and returns when
+    the last part is staged: while that part still moves. Where the stream was free it waited for nothing.
     """
     events = t.trace.events
     copies = rows_of(t.trace, Kind.MEMCPY)
     copies = copies[events.cause[copies] >= 0]
     call = events.cause[copies]
+    staged = among(copies, matching(t.trace, (Kind.MEMCPY,), _STAGED))
     waited = events.end[call] >= events.end[copies] - AGREE_NS - late_by(t)
+    waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (_free(t, copies) > events.start[call])
     waited &= among(events.thread[call], t.threads)
     queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
     waited &= ~(queues & among(call, matching(t.trace, (Kind.RUNTIME,), _QUEUES)))
     return distinct(t.calls(BLOCKING), call[waited]).astype(np.intp)
+
+
+def _free(t: Tables, copies: Rows) -> Ints:
+    """Return when the stream of each copy had done what ran there before it; 0 where nothing did."""
+    events, tasks = t.trace.events, rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    tasks = tasks[np.lexsort((events.start[tasks], events.stream[tasks], events.device[tasks]))]
+    one, two = tasks[:-1], tasks[1:]
+    same = (events.stream[one] == events.stream[two]) & (events.device[one] == events.device[two])
+    done = np.zeros(len(events.start), np.int64)
+    done[two[same]] = events.end[one[same]]
+    return done[copies]
 
 
 class Frees(NamedTuple):

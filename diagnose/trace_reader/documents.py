@@ -20,6 +20,8 @@ from diagnose.model.capture import (
     Samples,
     SeenAt,
 )
+from diagnose.model.dataflow import Dataflow
+from diagnose.model.dataflow_file import dataflow_from_json
 from diagnose.model.decoding import decode
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import Count, LookupRecord, Time
@@ -27,11 +29,12 @@ from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
 
-__all__ = ["SourceText", "read_info", "read_lines", "read_samples", "read_steps"]
+__all__ = ["SourceText", "read_dataflow", "read_info", "read_lines", "read_samples", "read_steps"]
 
 _CHUNK = 1 << 18
 MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
 MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
+MAX_DATAFLOW_BYTES = 256 << 20  # 200,000 operators of a kilobyte each
 MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
 MAX_PLACES = 1 << 20
 MAX_STATEMENT_LINES = 10_000  # a table of a file's whole length
@@ -146,6 +149,15 @@ def read_steps(path: Path | Stored) -> RunSteps:
         path=row,
         device_ns=np.array(rows.device_ns, np.int64),
     )
+
+
+def read_dataflow(path: Path | Stored) -> Dataflow:
+    """Read the data flow of two steps.
+
+    Raises:
+        InputError: it cannot be read, or its columns do not fit together.
+    """
+    return dataflow_from_json(_read(path, MAX_DATAFLOW_BYTES), source=str(path), remedy=REMEDY)
 
 
 class SourceText(NamedTuple):

@@ -12,9 +12,10 @@ import numpy as np
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples, SeenAt
+from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Note, Trace
 from diagnose.model.user_files import is_installed
-from diagnose.trace_reader.documents import SourceText, read_info, read_lines, read_samples, read_steps
+from diagnose.trace_reader.documents import SourceText, read_dataflow, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored
@@ -78,6 +79,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
     attribution = _optional(folder, info.attribution_file, read_trace, notes)
     samples: Samples | None = _optional(folder, info.samples_file, read_samples, notes)
     run = _optional(folder, info.steps_file, read_steps, notes)
+    flow = _optional(folder, info.dataflow_file, read_dataflow, notes)
     source = _optional(folder, info.lines_file, read_lines, notes) or SourceText({}, {}, {}, {}, {}, {})
     trace = timing or attribution
     if trace is None:
@@ -101,6 +103,7 @@ def _open_rank(folder: Folder, info: CaptureInfo) -> Capture:
             )
             for file, lookups in source.lookups.items()
         },
+        dataflow=flow and _flow_from_cwd(flow, info),
     )
 
 
@@ -127,6 +130,22 @@ def _samples_from_cwd(samples: Samples, info: CaptureInfo, source: SourceText) -
     users = np.array([*(not is_installed(file) for file, _, _ in samples.places), False], bool)
     place = np.where(users[samples.place], samples.place, -1).astype(np.int32)
     return replace(samples, place=place, places=_from_cwd(samples.places, info, source), others=others)
+
+
+def _flow_from_cwd(flow: Dataflow, info: CaptureInfo) -> Dataflow:
+    """Return the data flow with files named as the profiler's frames have them."""
+    stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+
+    def named(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        if stack not in stacks:
+            stacks[stack] = tuple(replace(frame, file=_name_from_cwd(frame.file, info)) for frame in stack)
+        return stacks[stack]
+
+    return replace(
+        flow,
+        operators=tuple(replace(operator, stack=named(operator.stack)) for operator in flow.operators),
+        values=tuple(replace(value, held_by=named(value.held_by)) for value in flow.values),
+    )
 
 
 def _from_cwd(places: Sequence[_Place], info: CaptureInfo, source: SourceText) -> tuple[_Place, ...]:

@@ -104,7 +104,8 @@ def files_of(rank: RankFiles) -> list[Stored | Piped]:
     if rank.description is None or rank.folder is None:
         return [rank.trace] if rank.trace is not None else []
     info = read_info(rank.description)
-    names = (info.light_file, info.attribution_file, info.samples_file, info.lines_file, info.steps_file)
+    traces = (info.light_file, info.attribution_file)
+    names = (*traces, info.samples_file, info.lines_file, info.steps_file, info.dataflow_file)
     found: list[Stored | Piped] = [rank.description]
     for name in filter(None, names):
         with suppress(InputError):  # one that is missing becomes a note

@@ -67,3 +67,17 @@ def test_without_a_device_so_is_recording_a_stack_for_each_function(recording):
     made.with_info(stack_ns=30_000)
     assert made.booked()["debug-mode"] == 75_000 + 30_000 + 40_000  # of two functions no more than the operator takes
     assert made.find("debug-mode").evidence[-1] == "Recording the stacks of operators takes 70.0 µs of the step."
+
+
+def test_the_line_that_turns_it_on_comes_first_and_is_edited(late):
+    line = "torch.autograd.set_detect_anomaly(True)"
+    call = {
+        "name": "set_detect_anomaly", "file": "train.py", "first": 3, "lines": ["import torch", line],
+        "begin": [4, 0], "end": [4, len(line)], "parameters": ["mode", "check_nan"],
+    }  # fmt: skip
+    checked(late).with_info(flags={"anomaly": call})
+    place = late.find("debug-mode").where[0]
+    assert (place.file, place.line, place.code) == ("train.py", 4, line)
+    (prescription,) = late.prescribe("debug-mode")
+    assert "+torch.autograd.set_detect_anomaly(False)" in prescription.diff
+    assert not prescription.needs

@@ -68,6 +68,6 @@ def test_its_heading_names_what_it_is_and_its_cost_is_of_the_step(recording):
     d = with_words(replace(d, findings=(mine,), dominant=mine.rule))
     text = " ".join(render(d).split())
     assert text.startswith("Interpreter contention The thread prefetch computes in Python")
-    assert "400 µs (40.0 % of the step)" in text
+    assert "interpreter-contention 400 µs (40.0 % of the step)" in text
     assert "Run stalls" not in text
     assert "of the run" not in text

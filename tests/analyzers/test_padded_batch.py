@@ -10,7 +10,10 @@ from diagnose.tables.program import program_of
 EPOCH_US = 1_700_000_000_000_000
 
 
-def padded(recording, *, used=(30, 50), positions=(100, 100), devices=()):
+BY = ["train.py", 28, 36, "collate"]
+
+
+def padded(recording, *, used=(30, 50), positions=(100, 100), devices=(), lengths=(), **known):
     """Return two steps of 1000 µs; in each one call of 200 µs, and a function of its backward pass of 300."""
     r = recording(devices=devices) if devices == () else recording()
     begins = []
@@ -26,7 +29,17 @@ def padded(recording, *, used=(30, 50), positions=(100, 100), devices=()):
         begins.append(1000 * (EPOCH_US + at + 50))
     ends = [begin + 300_000 for begin in begins]
     r.with_info(
-        padding=[{"module": "Bert", "began_ns": begins, "ended_ns": ends, "positions": positions, "used": used}]
+        padding=[
+            {
+                "module": "Bert",
+                "began_ns": begins,
+                "ended_ns": ends,
+                "positions": positions,
+                "used": used,
+                "lengths": lengths,
+            }
+        ],
+        **known,
     )
     capture = r.capture(attribution=r)
     return build_tables(capture, capture.trace)
@@ -61,3 +74,16 @@ def test_beside_a_device_it_is_the_share_of_the_kernels(recording):
 )
 def test_what_is_no_padding_or_too_little(recording, change):
     assert padded_batch.find(padded(recording, **change)) == []
+
+
+@pytest.mark.parametrize("devices", [(), "one"])
+def test_what_makes_the_batches_is_named_first(recording, devices):
+    (finding,) = padded_batch.find(padded(recording, devices=devices, loader={"batches_by": BY}))
+    place = finding.where[0]
+    assert (place.file, place.line, place.last_line, place.function) == ("train.py", 28, 36, "collate")
+
+
+def test_rows_of_different_lengths_show_it_where_all_batches_are_as_long(recording):
+    (finding,) = padded_batch.find(padded(recording, used=(40, 40), lengths=(1, 3)))
+    assert finding.lost_ns == 300_000
+    assert padded_batch.find(padded(recording, used=(40, 40), lengths=(1, 1))) == []

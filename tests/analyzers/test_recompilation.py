@@ -65,6 +65,12 @@ def test_running_compiled_code_is_none(recording, name):
     assert "recompilation" not in steps(recording, 2, {0, 1}, mark="annotation", name=name).booked()
 
 
+@pytest.mark.parametrize("function", ["run", "copy_misaligned_inputs"])
+def test_frames_of_the_compiler_s_file_that_run_its_code_are_none(recording, function):
+    frame = f"torch/_inductor/compile_fx.py(979): {function}"
+    assert "recompilation" not in steps(recording, 2, {0, 1}, mark="frame", name=frame).booked()
+
+
 def test_dynamic_shapes_are_prescribed(recording):
     (p,) = steps(recording, 2, {0, 1}).prescribe("recompilation")
     assert p.id == "stop-recompiling"

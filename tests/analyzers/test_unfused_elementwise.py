@@ -2,7 +2,7 @@
 
 import pytest
 
-SIZE = {"shapes": "[[1000, 1000], [1000, 1000]]", "types": '["float", "float"]'}
+SIZE = {"shapes": "[[8000, 4000], [8000, 4000]]", "types": '["float", "float"]'}
 NAME = "vectorized_elementwise_kernel"
 RUN = (("aten::mul", 100), ("aten::add", 200), ("aten::relu", 100))
 
@@ -52,10 +52,33 @@ def test_what_is_no_run(recording, change):
     assert computing(recording, **change).find("unfused-elementwise") is None
 
 
+def test_a_single_operator_far_below_the_bandwidth_is_one(recording):
+    """It moves 384 MB, which take 188 µs at the bandwidth of 2,039 GB/s, and 235 at four fifths of it."""
+    finding = computing(recording, (("aten::mul", 600),)).find("unfused-elementwise")
+    assert finding.title == "Pointwise kernels run far below the device's bandwidth"
+    assert finding.lost_ns == pytest.approx(600_000 - 384e6 / 2039 / 0.8, abs=2)
+    assert finding.evidence[1] == "aten::mul [[8000, 4000], [8000, 4000]]: 640 GB/s, 31 % of the device's bandwidth."
+    assert finding.where[0].op == "aten::mul"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": (("aten::mul", 450),)},  # 42 % of the bandwidth
+        {"run": (("aten::copy_", 600),)},  # copies have rules of their own
+        {"run": (("aten::mul", 600),), "name": "gemm"},
+        {"run": (("aten::mul", 600),), "optimizer": True},
+        {"run": (("aten::mul", 600),), "shapes": "[]"},
+    ],
+)
+def test_a_single_operator_that_is_none(recording, change):
+    assert computing(recording, **change).find("unfused-elementwise") is None
+
+
 def test_another_size_ends_a_run(recording):
     r = recording()
     r.step(1, 0, 1000)
-    for i, (op, rows) in enumerate([("aten::mul", 1000), ("aten::add", 1000), ("aten::relu", 500)]):
+    for i, (op, rows) in enumerate([("aten::mul", 4_000_000), ("aten::add", 4_000_000), ("aten::relu", 3_900_000)]):
         r.op(op, -100 + 10 * i, -91 + 10 * i, shapes=f"[[{rows}, 10]]", types='["float"]')
         r.kernel(NAME, 300 * i, 300 * i + 300, launched=(-98 + 10 * i, -96 + 10 * i))
     assert r.find("unfused-elementwise").total_ns == 600_000

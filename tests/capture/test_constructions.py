@@ -149,3 +149,20 @@ def test_an_optimizer_that_was_seen_being_made_elsewhere_is_not_looked_for(stepp
     """A library makes it; the script's own call made another one."""
     source = "one = torch.optim.SGD([x], lr=0.1)\nstepped.__self__.constructed('SGD', one)\nstepped(one)\n"
     assert stepped(source) is None
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import torch\n\ntorch.autograd.set_detect_anomaly(True)\n", 3),
+        ("from torch.autograd import detect_anomaly\n\nwith detect_anomaly():\n    pass\n", 3),
+        ("import torch\n\ntorch.autograd.set_detect_anomaly(False)\n", None),
+    ],
+)
+def test_the_call_that_turns_anomaly_detection_on_is_found(made, source, line):
+    try:
+        call = made(source).anomaly
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+    assert (call and call["begin"][0]) == line

@@ -129,6 +129,7 @@ def test_a_disk_that_fills_up_keeps_the_light_window(captured):
     assert run.result["exit_code"] == 0, run.stderr
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "capture.json",
+        "rank0.dataflow.json.gz",
         "rank0.light.pt.trace.json.gz",
         "rank0.lines.json.gz",
         "rank0.samples.json.gz",

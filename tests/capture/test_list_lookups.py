@@ -126,3 +126,32 @@ def test_those_at_the_lines_that_a_capture_stores(tmp_path):
     lines = SourceLines(tmp_path)
     stored = [lines.stored([("data.py", line), ("data.py", line)])["files"]["data.py"]["lookups"] for line in (6, 3)]
     assert [[one["name"] for one in each] for each in stored] == [["self.stop"], []]
+
+
+REPLAY = """from collections import deque
+class Replay:
+    def __init__(self, capacity):
+        self.items = {built}
+    def sample(self, rows):
+        return {read}
+"""
+
+
+@pytest.mark.parametrize(
+    ("built", "read", "is_found"),
+    [
+        ("deque(maxlen=capacity)", "[self.items[row] for row in rows]", True),
+        ("collections.deque((), 500_000)", "self.items[-rows]", True),
+        ("deque(maxlen=capacity)", "self.items[-1]", False),  # an end
+        ("deque(maxlen=8)", "[self.items[row] for row in rows]", False),
+        ("list(capacity)", "[self.items[row] for row in rows]", False),
+    ],
+)
+def test_a_deque_that_is_indexed(built, read, is_found):
+    records = found(REPLAY.format(built=built, read=read))
+    expected = [(6, "self.items", 4, True, None)] if is_found else []
+    assert [tuple(each[key] for key in ("line", "name", "built", "indexed", "made")) for each in records] == expected
+
+
+def test_a_list_that_is_indexed_besides_becomes_no_set():
+    assert shown(rows("list(words)", "first = self.stop[i]")) == [(6, "self.stop", 3, None)]

@@ -19,7 +19,15 @@ def texts(*lengths, width=32):
     return ids
 
 
+def lengths(*calls):
+    return [each.lengths for each in records(*calls)]
+
+
 def seen(*calls):
+    return [(each.module, each.positions, each.used) for each in records(*calls)]
+
+
+def records(*calls):
     watch = RepeatedCalls()
     watch.start()
     try:
@@ -27,7 +35,11 @@ def seen(*calls):
             Tagger()(**call)
     finally:
         watch.stop()
-    return [(each.module, each.positions, each.used) for each in watch.padded.records()]
+    return watch.padded.records()
+
+
+def test_rows_of_different_lengths_show_padding_in_one_call():
+    assert lengths({"input_ids": texts(5, 9, 9)}, {"input_ids": texts(7, 7)}) == [(2, 1)]
 
 
 def test_the_longest_row_of_each_batch_is_what_is_used():

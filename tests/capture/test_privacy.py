@@ -15,7 +15,7 @@ def test_no_file_of_a_capture_holds_a_credential_or_names_the_host(captured):
     texts = {path.name: text_of(path) for path in folder.iterdir()}
     traces = ["rank0.attribution.pt.trace.json.gz", "rank0.light.pt.trace.json.gz"]
     rows = [f"rank0.{what}.json.gz" for what in ("lines", "samples", "steps")]
-    assert sorted(texts) == ["capture.json", *traces, *rows]
+    assert sorted(texts) == sorted(["capture.json", "rank0.dataflow.json.gz", *traces, *rows])
     assert [name for name, text in texts.items() if "planted-" in text] == []
     for trace in (json.loads(texts[name]) for name in traces):
         assert (trace["host_name"], trace["traceName"].count("/")) == ("", 0)

@@ -42,3 +42,12 @@ def test_recorded_steps_count_for_less():
 def test_a_step_that_was_too_much_for_a_window_may_come_again():
     assert watched_s([10], broken_ms=2000) == pytest.approx(5.0, abs=0.3)
     assert watched_s([10], broken_ms=20) == pytest.approx(3.0, abs=0.3)
+
+
+def test_steps_that_get_longer_are_watched_until_samples_show_at_which_place():
+    watched, took_ms = WatchedSteps(), 0
+    while not watched.enough:
+        ms = 10 + took_ms // 200  # ten ms, and one more with each fifth of a second
+        watched.add(ms * MS, "plain")
+        took_ms += ms
+    assert took_ms / 1000 == pytest.approx(8.0, abs=0.5)

@@ -112,6 +112,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-attention": ({}, {"on_host": True}, {"on_host": True, "has_mask": True}),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
+        {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
     ),
     "periodic-stall": (
         {"phase": "checkpoint"}, {"phase": "evaluation", "period": 16}, {"phase": "evaluation"},
@@ -126,6 +127,15 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "ignored-targets": ({}, {"ignored": 0.85}),
     "discarded-gradients": ({}, {"is_frozen": True}),
+    "dead-work": ({"kind": "gradient"}, {"kind": "result"}),
+    "constant-work": ({"kind": "constant"},),
+    "independent-loop": ({"kind": "independent", "issuer": ISSUER | {"reads": 0.0}},),
+    "work-on-nothing": (
+        {"kind": "one-hot"},
+        {"kind": "padding", "padded": 0.4},
+        {"kind": "ignored rows", "ignored": 0.85},
+        {"kind": "subnormal"},
+    ),
     "repeated-call": ({}, {"with_gradients": True}),
     "repeated-concatenation": ({}, {"in_rows": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),

@@ -1,11 +1,15 @@
 """What is advised for Python between operators: log less, compute less, or move it."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.analyzers import python_stall
 from diagnose.changes import python_off_the_loop
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.records import LookupRecord
+from diagnose.pipeline.find import build_tables
 
 
 @pytest.mark.parametrize(
@@ -71,3 +75,23 @@ def test_both_are_named_only_where_no_samples_show_which_it_is(facts, both):
 
 def page(module):
     return " ".join(module.__doc__.split())
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_line_that_goes_through_a_list_or_a_deque_is_told_what_finds_values_at_once(late, presentable, indexed):
+    late.samples_every(10, 210, 680, ("train.py", 40, "sample"), 1)
+    late.lines["train.py", 40] = "return [self.items[row] for row in rows]"
+    record = LookupRecord(line=40, last=40, name="self.items", built=12, indexed=indexed)
+    capture = replace(late.capture(), lookups={"train.py": (record,)})
+    t = build_tables(capture, capture.trace)
+    (finding,) = python_stall.find(t)
+    (change,) = prescribe(finding, t.steps.step_ns)
+    presentable(change)
+    assert [place.line for place in finding.where[:2]] == [40, 12]
+    if indexed:
+        assert finding.title == "Indexing the deque self.items takes longer the more it holds"
+        assert change.title == "Find values at train.py:40 in a list or an array in place of the deque self.items"
+        assert "train.py:12 makes self.items a deque" in change.after
+    else:
+        assert finding.title == "Searching the list self.items takes longer the more it holds"
+        assert "self.items_set = set(self.items)" in change.after

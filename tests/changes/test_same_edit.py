@@ -101,7 +101,11 @@ def test_what_only_the_loop_computes_is_left_to_it():
 @pytest.mark.parametrize("name", [n for n, c in CHANGES.items() if isinstance(c.edit, SetArguments)])
 def test_the_places_of_arguments_are_those_of_this_torch(name):
     edit = CHANGES[name].edit
-    owners = {"DataLoader": DataLoader, "DDP": DistributedDataParallel}
+    owners = {
+        "DataLoader": DataLoader,
+        "DDP": DistributedDataParallel,
+        "set_detect_anomaly": torch.autograd.set_detect_anomaly,
+    }
     for of in edit.of:
         owner = owners.get(of) or getattr(torch.optim, of, DistributedDataParallel)
         known = inspect.signature(owner.__init__).parameters

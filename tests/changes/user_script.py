@@ -106,6 +106,7 @@ def script(printed: Printed, side: str, folder: Path) -> Names:
         # its ranks
         "rank": 0, "local_rank": 0, "world_size": 1, "local_world_size": 1,
         # its own work in Python
+        "identities": [1, 2],
         "preprocess": list, "postprocess": len, "decode": Path.stat, "next_inputs": [1, 2], "inputs": [[1, 2], [3]],
         "hook": lambda *_: None, "save": lambda _state: None, "fetch": lambda: b"",
         # tensors that a step makes: values to read, attention, keys of a generation, classes, embeddings, masks, ranks

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from diagnose.model.capture import Samples
+from diagnose.model.forecast import middle_ns
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.rank import analyze_rank
-from diagnose.pipeline.savings import effect_in
+from diagnose.pipeline.savings import effect_in, replay_savings
 
 
 def test_a_wait_that_takes_the_lead_is_named_though_idle_comes_later(recording):
@@ -103,3 +104,36 @@ def test_where_much_idle_time_has_no_cause_a_change_saves_what_its_finding_costs
     prescription = next(p for p in found.prescribed if p.rule == "launch-bound")
     finding = next(f for f in found.findings if f.rule == "launch-bound")
     assert effect_in(found.tables, finding, prescription).limit_ns == finding.lost_ns < found.tables.steps.step_ns
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_kernels_hide_behind_the_host_no_longer_than_without_the_profiler(recording, known):
+    """40 products of 19 µs each are launched every 20 µs, of which an operator and its call take 4 to be recorded."""
+    r = recording()
+    for i in range(4):
+        at = 800 * i
+        r.step(i + 1, at, at + 800)
+        for begun in range(at, at + 800, 20):
+            r.op("aten::mm", begun, begun + 19)
+            r.kernel("ampere_sgemm_128x64", begun + 8, begun + 27, launched=(begun + 2, begun + 6))
+    if known:
+        r.with_info(light_ms=(0.8,) * 4, unprofiled_ms=(0.8,) * 4)
+    rank = find_in_rank(r.capture())
+    saved_ns = replay_savings(rank.tables, rank.findings, ()).relief_ns["full-precision-matmul"]
+    assert saved_ns == pytest.approx(0 if known else 160_000, abs=5_000)
+
+
+def test_a_copy_is_worth_the_middle_of_what_hiding_it_saves(recording):
+    r = recording()
+    for i in range(5):
+        at = 1000 * i
+        r.step(i + 1, at, at + 1000)
+        took = 180 + 10 * i
+        r.copy("Memcpy HtoD (Pageable -> Device)", at + 10, at + 10 + took, size=1 << 20, launched=(at, at + 20 + took))
+        r.op("aten::linear", at + 20 + took, at + 990)
+        r.kernel("gemm", at + 40 + took, at + 1000, launched=(at + 30 + took, at + 35 + took))
+    answer = r.diagnosis()
+    (p,) = (p for p in answer.prescriptions if p.rule == "exposed-copy")
+    finding = next(f for f in answer.findings if f.rule == "exposed-copy")
+    assert p.saves_ns[0] < p.saves_ns[1]
+    assert finding.relief_ns == pytest.approx(middle_ns(*p.saves_ns))

@@ -28,7 +28,7 @@ READERS = {
     "samples of the threads": {"interpreter-contention", "off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
     "NVML samples": {"device-contention", "shared-device", "throttled"},
-    "steps of the whole run": {"page-faults", "periodic-stall", "rollout-bound"},
+    "steps of the whole run": {"growing-steps", "page-faults", "periodic-stall", "rollout-bound"},
 }  # fmt: skip
 
 

@@ -77,11 +77,24 @@ def test_a_rank_without_a_core_is_late_for_that_and_nothing_else(make_profile):
         spent = [{"python-stall": 30.0 if n == 2 else 20.0 + NOISE[(i + n) % 6]} for i in range(6)]
         ranks.append(make_profile(n, spent, ends, ready_share=0.4 if n == 2 else 0.1))
     found = compare_ranks(JobProfile.of(ranks), TRAITS)
-    assert (found.reason.cause, found.reason.more_ns) == ("no-core", pytest.approx(0.3 * 30.5e6, rel=0.01))
+    assert (found.reason.cause, found.reason.more_ns) == (
+        "no-core",
+        pytest.approx((0.4 - 0.1 * 30 / 20) * 30.5e6, rel=0.01),
+    )
     assert found.reason.where == ()
     finding = find_in_all(found)[0]
-    assert finding.title.endswith("its thread had no core for 9.15 ms of each step more than theirs")
+    assert finding.title.endswith("its thread had no core for 7.63 ms of each step more than theirs for as much work")
     assert [p.title for p in prescribe(finding, 30.5e6)] == ["Find out what else runs on the cores of rank 2"]
+
+
+def test_a_rank_that_has_more_to_do_lacks_busy_cores_for_longer(make_profile):
+    """Rank 2 works for 30 ms of each step, the others for 10; all of them lack a core for six tenths of that."""
+    ends = np.cumsum([30.5] * 6).tolist()
+    ranks = []
+    for n in range(4):
+        spent = [{"python-stall": 30.0 if n == 2 else 10.0 + NOISE[(i + n) % 6]} for i in range(6)]
+        ranks.append(make_profile(n, spent, ends, ready_share=0.6 if n == 2 else 0.2))
+    assert compare_ranks(JobProfile.of(ranks), TRAITS).reason.cause == "python-stall"
 
 
 def test_what_no_cause_explains_is_left_open(compared):

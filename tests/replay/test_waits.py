@@ -1,9 +1,11 @@
 """What tasks wait for that no file records, and the pauses between them. Times in µs."""
 
 import numpy as np
+import pytest
 
 from diagnose.replay import Edge, build, drop_waits, scale_kernels, simulate
 from diagnose.replay.waits import MAX_AWAITED
+from diagnose.tables.syncs import blocking_calls
 
 
 def ends(graph, name, t):
@@ -78,3 +80,48 @@ def test_of_many_streams_for_those_that_end_last(recording):
     assert sum(waits(graph)) <= MAX_AWAITED * 300
     last = graph.src[(graph.kind == Edge.WAIT) & (graph.dst == graph.dst[graph.kind == Edge.WAIT].max())]
     assert sorted(graph.end[last].tolist()) == [1000 * (20 * i + 9) for i in range(300 - MAX_AWAITED, 300)]
+
+
+def staged(recording, *, returned, took=800, name="Memcpy HtoD (Pageable -> Device)"):
+    """Four steps of 1000 µs, in which a copy waits for the product of the step before, and its call returns then."""
+    r = recording()
+    for at in range(0, 4000, 1000):
+        r.step(at // 1000 + 1, at, at + 1000)
+        r.copy(name, at + 90, at + 190, launched=(at, at + returned))
+        r.op("aten::linear", at + 200, at + 990)
+        r.kernel("gemm", at + 280, at + 280 + took, launched=(at + 270, at + 275))
+    return r.tables()
+
+
+def test_a_copy_in_parts_waits_for_the_stream_and_returns_while_its_last_part_moves(recording):
+    """The call returns 40 µs before its copy ends: what was queued before it has ended."""
+    t = staged(recording, returned=150)
+    assert len(blocking_calls(t)) == 3  # before the first one nothing was queued
+    graph = build(t)
+    shorter = scale_kernels(graph, t.trace, "^gemm$", 0.95)
+    saved = (simulate(graph).end[graph.marks] - simulate(shorter).end[graph.marks]) / 1000
+    assert saved.tolist() == [0, 40, 80, 120]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"returned": 20},  # before the copy began
+        {"returned": 150, "name": "Memcpy HtoD (Pinned -> Device)"},  # queued
+        {"returned": 150, "took": 700},  # the device was done
+    ],
+)
+def test_a_copy_call_that_waits_for_nothing(recording, options):
+    assert len(blocking_calls(staged(recording, **options))) == 0
+
+
+def test_a_kernel_that_begins_early_follows_the_one_before_it(recording):
+    """It was launched to begin 3 µs before the first one ends."""
+    r = recording()
+    r.step(1, 0, 400)
+    r.kernel("first", 10, 110, launched=(0, 2))
+    r.kernel("second", 107, 207, launched=(5, 8))
+    t = r.tables()
+    graph = build(t)
+    assert ends(graph, "second", t) == [207]
+    assert ends(scale_kernels(graph, t.trace, "^first$", 0.5), "second", t) == [157]

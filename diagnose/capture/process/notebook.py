@@ -107,6 +107,7 @@ def capture_steps(
     max_seconds: float = 300.0,
     max_mb: float = MAX_MB,
     quick: bool = False,
+    dataflow: bool = True,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
@@ -118,7 +119,7 @@ def capture_steps(
     """
     options = CaptureOptions(
         output=output or _temporary_folder(), steps=steps, skip=skip, step_on="marker",
-        max_seconds=max_seconds, max_mb=max_mb, quick=quick, force=force,
+        max_seconds=max_seconds, max_mb=max_mb, quick=quick, dataflow=dataflow, force=force,
     )  # fmt: skip
     tracer = Tracer(options, progress=progress)
     with tracer:

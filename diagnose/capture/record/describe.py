@@ -55,6 +55,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         samples_file=session.samples_file,
         lines_file=session.lines_file,
         steps_file=session.steps_file,
+        dataflow_file=measured.dataflow_file,
         flags=_flags(session),
         found_steps_by=session.listener.choice.chosen or "",
         events_per_step=session.listener.finder.events_per_step,
@@ -85,6 +86,7 @@ def _flags(session: Session) -> FlagsRecord:
         **session.process_flags,
         "ddp": fitting(DdpRecord, session.script_config.ddp),
         "autocast": fitting(AutocastRecord, session.script_config.autocast),
+        "anomaly": session.script_config.anomaly,
         "spans_ns": measured.spans,
         "light_mb": round(measured.mb.get("light", 0.0), 3),
     }

@@ -37,6 +37,7 @@ OUR_FILES = (
     "rank*.samples.json.gz",
     "rank*.lines.json.gz",
     "rank*.steps.json.gz",
+    "rank*.dataflow.json.gz",
     RECEIVED_FILE,
 )
 SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits

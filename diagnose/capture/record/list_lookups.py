@@ -1,5 +1,6 @@
-"""Finds tests of membership in a list that a class or a module builds once: each of them goes through the list.
+"""Finds what goes through a list or a deque each time: tests of membership in a list, and a deque that is indexed.
 
+A class or a module builds it once.
 What is taken down is the test's lines, the list's name and the lines around the expression that builds it, those with a
 credential left out. A list that is assigned twice, that may hold what has no hash, or that is short, is none of these.
 """
@@ -18,12 +19,14 @@ __all__ = ["list_lookups"]
 MAX_LOOKUPS = 100
 MAX_BUILT_LINES = 60
 MIN_LISTED = 8  # going through fewer values takes about as long as a hash
+MIN_INDEXED = 1000  # an index passes 64 values at once
 _BUILDERS = frozenset({"list", "tuple", "sorted"})
 _WITHOUT_HASH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _BINDS = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler, ast.MatchAs)
 
 _Named: TypeAlias = ast.Attribute | ast.Name
-_Test: TypeAlias = tuple[ast.Compare, _Named, ast.expr]  # the comparison, its right side, what that was built by
+_Access: TypeAlias = ast.Compare | ast.Subscript
+_Test: TypeAlias = tuple[_Access, _Named, ast.expr]  # the expression, what it goes through, what that was built by
 
 
 def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, object]]:
@@ -33,7 +36,7 @@ def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, ob
     used = {name for node in nodes if id(node) not in tested for name in _used(node)}
     found: list[Mapping[str, object]] = []
     for node, right, built in (*_of_module(tree, nodes), *_of_classes(nodes)):
-        if _is_long_list(built):
+        if _is_long_deque(built) if isinstance(node, ast.Subscript) else _is_long_list(built):
             name = right.attr if isinstance(right, ast.Attribute) else right.id
             found.append(
                 {
@@ -41,6 +44,7 @@ def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, ob
                     "last": node.end_lineno or node.lineno,
                     "name": ast.unparse(right),
                     "built": built.lineno,
+                    "indexed": isinstance(node, ast.Subscript),
                     "made": _shown(built, lines) if name not in used and _is_in_place(built) else None,
                 }
             )
@@ -57,18 +61,30 @@ def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Compare, _Named]]:
                 yield node, right
 
 
+def _accessed(node: ast.AST) -> Iterator[tuple[_Access, _Named]]:
+    """Yield what a test or an index that is computed goes through: a name, or an attribute of one."""
+    yield from _looked_up(node)
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+        return
+    named, index = node.value, node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+    if not isinstance(named, ast.Name | ast.Attribute) or isinstance(index, ast.Constant | ast.Slice):
+        return  # both ends of a deque are near
+    if isinstance(named, ast.Name) or isinstance(named.value, ast.Name):
+        yield node, named
+
+
 def _of_module(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[_Test]:
-    """Yield the tests in what the module itself assigns to a name that nothing else in the file has."""
+    """Yield the accesses to what the module itself assigns to a name that nothing else in the file has."""
     bound = Counter(name for node in nodes for name in _bound(node))
     built = dict(_assigned(tree.body))
     for node in nodes:
-        for test, right in _looked_up(node):
+        for test, right in _accessed(node):
             if isinstance(right, ast.Name) and right.id in built and bound[right.id] == 1:
                 yield test, right, built[right.id]
 
 
 def _of_classes(nodes: Sequence[ast.AST]) -> Iterator[_Test]:
-    """Yield the tests of methods in what their class assigns to an attribute that the file assigns nowhere else."""
+    """Yield the accesses of methods to what their class assigns to an attribute that the file assigns nowhere else."""
     stored = Counter(node.attr for node in nodes if isinstance(node, ast.Attribute) and not _is_read(node))
     for cls in nodes:
         if not isinstance(cls, ast.ClassDef):
@@ -83,7 +99,7 @@ def _of_classes(nodes: Sequence[ast.AST]) -> Iterator[_Test]:
             if isinstance(target, ast.Attribute) and _is_name(target.value, own)
         }
         once = {name for name in built if stored[name] + (name in in_body) == 1}
-        for test, right, own in ((*found, own) for node, own in owned for found in _looked_up(node)):
+        for test, right, own in ((*found, own) for node, own in owned for found in _accessed(node)):
             if isinstance(right, ast.Attribute) and _is_name(right.value, own) and right.attr in once:
                 yield test, right, built[right.attr]
 
@@ -131,6 +147,18 @@ def _is_long_list(built: ast.expr) -> bool:
     if isinstance(built, ast.ListComp):
         return not isinstance(built.elt, _WITHOUT_HASH)
     return isinstance(built, ast.Call) and isinstance(built.func, ast.Name) and built.func.id in _BUILDERS
+
+
+def _is_long_deque(built: ast.expr) -> bool:
+    """Return whether an expression makes a deque that may be long."""
+    if not isinstance(built, ast.Call):
+        return False
+    name = built.func.attr if isinstance(built.func, ast.Attribute) else getattr(built.func, "id", "")
+    lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
+    short = (
+        isinstance(each, ast.Constant) and isinstance(each.value, int) and each.value < MIN_INDEXED for each in lengths
+    )
+    return name == "deque" and not any(short)
 
 
 def _is_in_place(built: ast.expr) -> bool:

@@ -27,6 +27,7 @@ class Measurements:
     clock: DeviceClock = field(default_factory=DeviceClock)
     mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
+    dataflow_file: str = ""
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part

@@ -31,17 +31,19 @@ class PaddedInputs:
     def records(self) -> tuple[PaddingRecord, ...]:
         """Return the calls by module, with the positions that inputs have and use; what was kept is let go."""
         calls, self._calls = self._calls, []
-        found: dict[str, list[tuple[int, int, int, int]]] = {}
+        found: dict[str, list[tuple[int, int, int, int, int]]] = {}
         for module, began, ended, tensors in calls:
             positions = max(int(tensor.shape[1]) for tensor in tensors)
-            used = [num for tensor in tensors if tensor.shape[1] == positions for num in _used(tensor)]
-            found.setdefault(module, []).append((began, ended, positions, max(used, default=positions)))
+            rows = [length for tensor in tensors if tensor.shape[1] == positions for length in _lengths(tensor)]
+            used = max(map(max, rows), default=positions)
+            different = max((len(set(each)) for each in rows), default=0)
+            found.setdefault(module, []).append((began, ended, positions, used, different))
         records = []
         for module, each in found.items():
-            began_ns, ended_ns, positions_of, used_of = zip(*each, strict=True)
-            records.append(
-                PaddingRecord(module=module, began_ns=began_ns, ended_ns=ended_ns, positions=positions_of, used=used_of)
+            columns = zip(
+                ("began_ns", "ended_ns", "positions", "used", "lengths"), zip(*each, strict=True), strict=True
             )
+            records.append(PaddingRecord(module=module, **dict(columns)))
         return tuple(record for record in records if record.used != record.positions)
 
 
@@ -66,15 +68,20 @@ def _may_be_padded(tensor: Any) -> bool:
     return int(tensor.shape[0]) >= MIN_ROWS and int(tensor.shape[1]) >= MIN_POSITIONS
 
 
-def _used(tensor: Any) -> Iterator[int]:
-    """Yield the number of columns before the last ones that hold one number; nothing where all do, or none can be read.
+def _lengths(tensor: Any) -> Iterator[list[int]]:
+    """Yield each row's number of columns before its last ones that hold one number, the same in all rows.
+
+    Nothing where all columns hold it, or none can be read.
 
     What is the same everywhere, as the mask of full rows or the types of tokens, shows nothing.
     """
+    import torch
+
     try:
         values = tensor.detach().cpu()
-        differs = (values != values[0, -1]).any(0).nonzero()
+        columns = torch.arange(1, values.shape[1] + 1)
+        rows = ((values != values[0, -1]) * columns).amax(1).tolist()
     except Exception:  # its memory was given back, or a subclass refuses
         return
-    if len(differs):
-        yield int(differs[-1]) + 1
+    if any(rows):
+        yield rows

@@ -16,6 +16,7 @@ import time
 from statistics import median
 
 from diagnose.capture.options import CaptureOptions
+from diagnose.capture.record.flow_steps import FLOW_STEPS
 from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_FUNCTIONS_PER_STEP, FrameCount
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
@@ -52,8 +53,7 @@ class Plan:
     ) -> None:
         self._max_s = min(options.max_seconds, hooks.quick_s) if options.quick else options.max_seconds
         self._at_once = at_once
-        self.done = False
-        self.failed = False
+        self.done = self.failed = False
         self.num_steps = 0
         self._num_steps = MIN_STEPS
         self._economy = economy(())
@@ -163,8 +163,8 @@ class Plan:
             yield from self._wait()
             yield from self._plain()
         self.has_begun, self._recorder.keeps_parts = True, True
-        limit_mb = self._options.max_mb
-        yield from self._recorder.record("light", self._num_steps, limit_mb, lambda: self._full("light", 1.0))
+        most = self._num_steps, self._options.max_mb
+        yield from self._recorder.record("light", *most, lambda: self._full("light", 1.0))
 
     def _script(self) -> Steps:
         if self._options.quick:
@@ -187,6 +187,8 @@ class Plan:
         if longer > first and self._affords(longer):  # short steps: a timing window that lasts, now the rest is safe
             yield from self._pass(REST_STEPS)
             yield from self._record("light", longer, 1.0)
+        if self._options.dataflow and self._affords(2 * FLOW_STEPS):
+            yield from self._recorder.flow.record()
         yield from self._observe()
 
     def _observe(self) -> Steps:
@@ -255,8 +257,7 @@ class Plan:
             times.append((yield))
             if self._late(PLAIN_SHARE):
                 break
-        start, _ = self._measured.spans["unprofiled"]
-        self._measured.spans["unprofiled"] = (start, time.time_ns())
+        self._measured.spans["unprofiled"] = (self._measured.spans["unprofiled"][0], time.time_ns())
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
@@ -322,8 +323,7 @@ class Plan:
         return True
 
     def _late(self, share: float) -> bool:
-        elapsed = time.monotonic() - self._began_at
-        return not self._together and elapsed > share * self._max_s
+        return not self._together and time.monotonic() - self._began_at > share * self._max_s
 
     def _pass(self, num_steps: int) -> Steps:
         for _ in range(num_steps):

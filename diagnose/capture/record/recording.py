@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
+from diagnose.capture.record.flow_steps import FlowSteps
 from diagnose.capture.record.ignored_targets import IgnoredTargets
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.repeated_calls import RepeatedCalls
@@ -38,6 +39,7 @@ class Recorder:
         self.keeps_parts = False  # whether a window that holds no whole step is of use
         self.stacks = True  # whether the attribution window holds Python functions
         self._num_disturbed = 0
+        self.flow = FlowSteps(hooks, measured)
         self._hooks = hooks
         self._measured = measured
         self._together = hooks.num_ranks > 1
@@ -85,6 +87,7 @@ class Recorder:
 
     def cut(self, why: str) -> None:
         """Stop recording inside the step; what is over of the window is written at the step's end."""
+        self.flow.cut()
         if self._window is not None and self._size is not None and not self._cut:
             self._cut, self._why = True, why
             self._recorded_s, self._recorded_mb = self._size.elapsed_s, self._size.mb()
@@ -98,13 +101,13 @@ class Recorder:
     @property
     def recording(self) -> bool:
         """Return whether a window is open."""
-        return self._window is not None and not self._cut
+        return self.flow.is_open or (self._window is not None and not self._cut)
 
     @property
     def state(self) -> StepState:
         """Return what is recorded of the step that begins now."""
         if self._window is None:
-            return "plain"
+            return "edge" if self.flow.is_open else "plain"
         return self._window.kind if self._marking and not self._cut else "edge"
 
     @property

@@ -13,10 +13,12 @@ from types import FrameType
 from typing import Any
 
 from diagnose.capture.process.process import busy_share
+from diagnose.capture.record.batch_makers import batch_maker
 from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.drawn_batches import DrawnBatches
 from diagnose.capture.record.epochs import comes_again
 from diagnose.capture.record.loading_counters import LoadingCounters
+from diagnose.capture.steps.construction_hooks import ANOMALY
 
 __all__ = ["ScriptConfig", "describe_optimizer"]
 
@@ -47,6 +49,7 @@ class ScriptConfig:
         self._stepped: weakref.ref[Any] | None = None  # the last one
         self._optimizer: dict[str, object] = {}
         self.autocast: dict[str, object] = {}  # device and dtype, empty where autocast was not used
+        self.anomaly: Mapping[str, object] | None = None  # the script's first call that turns anomaly detection on
         self._ddp: dict[str, object] = {}
         self._constructions = Constructions(Path.cwd())
         self._seen_made: set[int] = set()  # ids of what was made under these hooks, whoever made it
@@ -57,13 +60,17 @@ class ScriptConfig:
 
         What frameworks make of a loader keeps its dataset, so the first call is the author's.
         """
+        if name in ANOMALY and self.anomaly is not None:
+            return
         of = getattr(made, "dataset", made) if name == "DataLoader" else made
         self._seen_made.add(id(of))
         if self._call(name, of) is not None:
             return
         with contextlib.suppress(Exception):  # a script must not fail for what is only printed
             call = self._constructions.of(made, name=name)
-            if call is not None:
+            if call is not None and name in ANOMALY:
+                self.anomaly = call
+            elif call is not None:
                 self._made[name, id(of)] = _reference(of), call
 
     @property
@@ -218,6 +225,7 @@ def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described["shares_out"] = _names(type(dataset), "get_worker_info")
     described["sampler"] = type(getattr(loader, "sampler", None)).__name__
     described["collate_fn"] = getattr(getattr(loader, "collate_fn", None), "__name__", None)
+    described["batches_by"] = batch_maker(loader, dataset)
     try:
         described["num_batches"] = len(loader)
     except (TypeError, NotImplementedError):  # streams have no length

@@ -5,11 +5,13 @@ from __future__ import annotations
 from statistics import median
 
 from diagnose.capture.record.run_log import StepState
+from diagnose.model.growth import grows
 
 __all__ = ["WatchedSteps"]
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
+GROWING_NS = 8_000_000_000  # where they get longer one after the other: samples must show at which place
 MAX_NS = 15_000_000_000  # of steps without a profiler, where some are longer than the others
 MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
 MIN_LONG_SHARE = 0.05  # of the time: less, and a collection or a pause of the machine is not waited for again
@@ -51,4 +53,6 @@ class WatchedSteps:
             return self._plain_ns >= (STEADY_NS if len(long) >= MIN_RECURRENCES else MAX_NS)
         if usual and self._broken_ns > MIN_LONG_RATIO * usual:
             return self._plain_ns >= ALL_NS
+        if self._plain_ns < GROWING_NS and grows(self._plain):
+            return False
         return self._plain_ns >= STEADY_NS or self._all_ns >= ALL_NS

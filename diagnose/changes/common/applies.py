@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.text.patterns import lazy_pattern
@@ -25,6 +25,7 @@ __all__ = [
     "to_calls_of_the_model",
     "to_copies_to_the_device",
     "to_data_parallel_training",
+    "to_kind",
     "to_launches_without_graphs",
     "to_shapes_and_branches",
     "to_training",
@@ -40,6 +41,16 @@ MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 def to_training(program: Program, _finding: Finding) -> str:
     """Return why a change to gradients or the optimizer does not fit inference."""
     return "the recorded steps have no backward: the program runs inference" if program.trains is False else ""
+
+
+def to_kind(wanted: str) -> Callable[[Program, Finding], str]:
+    """Return a test whether a finding that has kinds is of the one that a change is for."""
+
+    def applies(_program: Program, finding: Finding) -> str:
+        kind = finding.facts.get("kind", wanted)
+        return "" if kind == wanted else f"the finding is about {kind}"
+
+    return applies
 
 
 def to_an_eager_model(program: Program, _finding: Finding) -> str:

@@ -131,8 +131,10 @@ def settings_of(edits: Sequence[EditedCall], values: Mapping[str, object]) -> li
 
 def other_classes_of(edits: Sequence[EditedCall]) -> list[str]:
     """Return clauses that name calls through a variable, such as opt_class(...): another run may make another class."""
-    called = [ast.unparse(call.func) for edit in edits if (call := parsed_call(text_of(edit.call))) is not None]
-    variables = [name for name in dict.fromkeys(called) if name.rpartition(".")[2][:1].islower()]
+    parsed = [(edit.call.name, parsed_call(text_of(edit.call))) for edit in edits]
+    called = {ast.unparse(call.func): made for made, call in parsed if call is not None}
+    lasts = {name: name.rpartition(".")[2] for name in called}
+    variables = [name for name, made in called.items() if lasts[name][:1].islower() and lasts[name] != made]
     return [f"{name} may stand for other classes in other runs, which have to take this too" for name in variables]
 
 

@@ -41,7 +41,6 @@ __all__ = [
     "number",
     "recorded_cores",
     "shares_cores",
-    "starts_with_epochs",
     "step_with_workers",
     "useful_workers",
     "with_batch_size",
@@ -126,7 +125,6 @@ def recorded_cores(facts: Facts) -> int:
 # eight, 2.3 ms for one of 2 MB that is also read, four fifths of it CPU time. In a loop without a step it is a third.
 HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 1_200_000, 450_000, 3.0
 CHEAPER = 3.0  # how much less it is at best
-MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs
 MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
 MIN_SAVED = 0.05  # of the stall at best; less is not worth another process
 MAX_WORKERS = 32  # that wait for storage: of more none was tried
@@ -245,15 +243,6 @@ def hidden_by_more_workers(facts: Facts, step_ns: float, rest_ns: float, num: in
     if not isinstance(busy, float) or more * busy + 1 > recorded_cores(facts):
         return 0.0, HIDDEN_WAITING * hidden
     return (HIDDEN_WAITING if facts.get("waits") else HIDDEN) * hidden, hidden
-
-
-def starts_with_epochs(facts: Facts) -> bool:
-    """Return whether workers that are started again with each epoch make most of the waits, which its first batch has.
-
-    A batch that they have ready meanwhile is taken at once: more of them would be started no sooner.
-    """
-    share = number(facts, "first_batch_share")
-    return not facts.get("persistent_workers") and bool(facts.get("num_workers")) and share >= MIN_FIRST_SHARE
 
 
 def is_iterable(facts: Facts) -> bool:

@@ -43,12 +43,18 @@ __all__ = [
 MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
 _LOSSES = lazy_pattern(r"compare the (first losses|loss\b[^;]*)")
 
+MAX_WAITING = 0.5  # of a finding: beyond it no change of the exchange is what helps
+
 
 def prescribe(finding: Finding, step_ns: float, program: Program = UNKNOWN) -> list[Prescription]:
     """Return the changes that the finding's rule names and that fit the program, in the order of its META.
 
-    What they save is bounded here by shares of what the finding costs.
+    What they save is bounded here by shares of what the finding costs. Nothing is named where most of that is waiting
+    for other ranks: what those do decides it.
     """
+    waiting = finding.facts.get("awaits_ranks")
+    if META[finding.rule].cause == "collective" and isinstance(waiting, float) and waiting > MAX_WAITING:
+        return []
     made = (_prescription(CHANGES[name], finding, step_ns, program) for name in META[finding.rule].changes)
     return [prescription for prescription in made if prescription is not None]
 

@@ -1,0 +1,54 @@
+"""Each step computes the same values again.
+
+What it looks for
+    Operators whose results are the same in two recorded steps, because all that they read is: masks, grids, positions,
+    a normalised adjacency. What depends on the batch counts only if its content is the same in both steps. At least 3 %
+    of the step.
+
+Why it costs
+    The result is known after the first step.
+
+What to do
+    Compute it once, before the loop or in the constructor, and keep it as a buffer.
+
+How sure
+    High if it depends on nothing that comes with the step. Medium if it is made of a tensor that each step makes anew
+    with the same content.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.invariance import ConstantWork
+from diagnose.model.diagnosis import Confidence
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables.flow import Flow
+
+META = RuleMeta(
+    id="constant-work",
+    kind="idle",
+    order=138,
+    host_order=63,
+    legend=Legend("operators computed what is the same in each step", "#4f8f5a"),
+    changes=("compute-less-often",),
+    needs=("data flow",),
+)
+_NAMES = {"triangular": "mask", "one-hot": "one-hot rows"}
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.constant_work]
+
+
+def _part(one: ConstantWork) -> Avoidable:
+    shape = " × ".join(map(str, one.shape)) or "one number"
+    text = f"The {_NAMES.get(one.kind, 'tensor')} ({shape}) of {at(one.value_line)} has the same content in both steps"
+    text += f"; {at(one.use_line)} uses it." if one.use_line is not None else "."
+    confidence: Confidence = "high" if one.is_certain else "medium"
+    title = "Operators compute values that are the same in each step"
+    lines = (one.value_line, *one.work.lines)
+    return Avoidable(title, text, one.work, lines, {"kind": "constant"}, confidence=confidence)
+
+
+_RULE = AvoidableRule(META, _detect)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -1,0 +1,58 @@
+"""Work whose result nothing uses.
+
+What it looks for
+    Operators of which no result reaches a parameter, a state that outlives the step, a collective, or Python, as two
+    recorded steps show: metrics that are not read, outputs of heads without a loss, and backward passes that go on into
+    a model whose gradients are cleared. At least 3 % of the step.
+
+Why it costs
+    PyTorch computes what the script asks for. A loss that leads through a second model computes its gradients too.
+
+What to do
+    Leave the work out, or do it in the steps that read it. For gradients, `detach()` the tensor that leads to the other
+    model, or make it under `torch.no_grad()`.
+
+How sure
+    High: what the script holds at the end of the steps, and what an unknown operator reads, counts as used. A result
+    that is read in other steps only, say each hundredth, is not used in the recorded ones. Low if the gradients are
+    still there at the end and no optimizer has read them.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.liveness import DeadWork
+from diagnose.model.diagnosis import Confidence
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables.flow import Flow
+
+META = RuleMeta(
+    id="dead-work",
+    kind="idle",
+    order=136,
+    host_order=61,
+    legend=Legend("operators computed what nothing uses", "#c0703a"),
+    changes=("detach-inputs", "compute-less-often"),
+    needs=("data flow",),
+)
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.dead_work]
+
+
+def _part(one: DeadWork) -> Avoidable:
+    confidence: Confidence = "high" if one.is_certain else "low"
+    if one.kind == "gradient":
+        title = "The backward pass goes on into operators whose gradients nothing uses"
+        text = f"Gradients go from {at(one.use_line)} back through {at(one.value_line)}, and no optimizer reads them."
+    else:
+        title = "Operators compute a result that nothing uses"
+        text = f"Nothing reads what {at(one.value_line)} makes."
+    lines = (one.value_line, *one.work.lines) if one.kind == "gradient" else (*one.work.lines, one.value_line)
+    facts = {"kind": one.kind, "draws": one.draws}
+    return Avoidable(title, text, one.work, lines, facts, confidence=confidence)
+
+
+_RULE = AvoidableRule(META, _detect)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

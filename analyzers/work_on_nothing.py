@@ -1,0 +1,82 @@
+"""Operators compute with zeros, padding, or rows that have no effect.
+
+What it looks for
+    What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
+    least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch of
+    integers; rows without a gradient, as of ignored targets; scores that a triangular mask hides; subnormal numbers on
+    a CPU. At least 3 % of the step.
+
+Why it costs
+    A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
+
+What to do
+    Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the product,
+    call a fused attention with `is_causal=True`, or flush subnormal numbers.
+
+How sure
+    High for one-hot rows, padding and triangles, which were seen whole. The avoidable part is the share of the
+    elements, rows or positions; for subnormal numbers, the time beyond that of like operators.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.contents import Kind, WorkOnNothing
+from diagnose.model.diagnosis import Confidence
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.flow import Flow
+from diagnose.text.numbers import percent
+
+META = RuleMeta(
+    id="work-on-nothing",
+    kind="idle",
+    order=141,
+    host_order=64,
+    legend=Legend("operators computed with what has no effect", "#96608f"),
+    changes=("index-lookup", "trim-padding", "gather-labelled-rows", "flush-subnormals"),
+    needs=("data flow",),
+)
+_TITLES: dict[Kind, str] = {
+    "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
+    "sparse": "A matrix of zeros is multiplied as a dense one",
+    "zeros": "Products are computed with zeros",
+    "padding": "Operators compute positions that are padding in each row",
+    "ignored rows": "Operators compute rows that have no gradient",
+    "triangle": "Attention computes scores that a triangular mask hides",
+    "subnormal": "The CPU computes with subnormal numbers",
+}
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.work_on_nothing]
+
+
+def _part(one: WorkOnNothing) -> Avoidable:
+    shape = " × ".join(map(str, one.shape))
+    made = f" of {at(one.value_line)}" if one.value_line is not None else ""
+    share = percent(one.extent, 0)
+    texts: dict[Kind, str] = {
+        "one-hot": f"The rows ({shape}){made} are one-hot; {at(one.use_line)} multiplies them by a weight.",
+        "sparse": f"{share} of the matrix ({shape}){made} that {at(one.use_line)} multiplies are zeros in each step.",
+        "zeros": f"The tensor ({shape}){made} that {at(one.use_line)} multiplies is all zeros.",
+        "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
+        "ignored rows": f"{share} of the rows ({shape}) that reach {at(one.use_line)} in the backward pass are zeros.",
+        "triangle": f"The mask ({shape}){made} hides half of the scores.",
+        "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
+    }
+    facts: dict[str, object] = {"kind": one.kind}
+    facts |= {"padding": {"padded": one.extent}, "ignored rows": {"ignored": one.extent}}.get(one.kind, {})
+    lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)
+    confidence: Confidence = "high" if one.is_certain else "medium"
+    return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
+
+
+_RULE = AvoidableRule(META, _detect)
+claim_host, find = _RULE.claim_host, _RULE.find
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim no idle time: less work makes kernels shorter, and no gap ends earlier."""
+    return EMPTY

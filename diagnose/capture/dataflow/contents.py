@@ -1,0 +1,189 @@
+"""Looks at the contents of values without an operator of torch, and turns what it has seen into statistics at the end.
+
+On a CPU memory is read as it is: no version changes, nothing is recorded, no storage gets a view that would keep it
+from being resized. On a device samples are taken there and fetched once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from isal.isal_zlib import crc32  # ten times as fast as that of Python's library
+
+from diagnose.capture.dataflow.bits import CODES, Bits
+from diagnose.capture.dataflow.device_samples import DeviceSamples
+from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
+from diagnose.capture.dataflow.storages import UNSEEN, Base
+from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure, zero_rows
+
+__all__ = ["UNKNOWN", "Content", "Contents"]
+
+MAX_EXACT_BYTES = 1 << 20  # of a value in the host's memory whose fingerprint is of all elements: 0.1 ms
+MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
+_READ_ONLY = 0x100  # PyBUF_READ
+
+_memory: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_memory.restype = ctypes.py_object
+_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+
+
+class Content(NamedTuple):
+    """What was seen of one value; the fields of the same names of ``Value``."""
+
+    fingerprint: str = ""
+    is_exact: bool = False
+    zeros: float = -1.0
+    padded: float = -1.0
+    repeated_rows: float = -1.0
+    zero_rows: float = -1.0
+    kind: Kind = ""
+    subnormal: float = 0.0
+    is_finite: bool = True
+
+
+UNKNOWN = Content()
+_PLAIN, _CONSTANT = Structure(), Structure("constant")
+
+
+class _Look(NamedTuple):
+    """One content that was looked at."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    sample: bytes
+    checksum: int  # of all elements, -1 if only the sample was read
+    structure: Structure
+
+
+class Contents:
+    """The contents looked at so far, by number; with ``in_place`` false memory of the host is sampled as a device's.
+
+    Fingerprints can be compared under one ``salt`` only, which is kept nowhere: contents cannot be guessed from them.
+    """
+
+    def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:
+        self._in_place, self._salt = in_place, salt or os.urandom(16)
+        self._found: list[Content] = []
+        self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
+        self._devices = DeviceSamples()
+
+    def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool) -> int:
+        """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none."""
+        if base.dtype not in CODES or not base.has_storage or 0 in base.shape:
+            return UNSEEN
+        storage = tensor.untyped_storage()
+        size = base.dtype.itemsize
+        num = math.prod(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
+        if (base.offset + num) * size > storage.nbytes():  # it was resized
+            return UNSEEN
+        number = len(self._found)
+        if base.device.type != "cpu" or not self._in_place:
+            if not self._devices.take(number, tensor, base, num, with_structure=with_structure):
+                return UNSEEN
+        else:
+            address = storage.data_ptr()
+            if not address:
+                return UNSEEN
+            memory = _memory(address + base.offset * size, num * size, _READ_ONLY)
+            self._pending.append((number, _read(memory, base, with_structure=with_structure)))
+        self._found.append(UNKNOWN)
+        if len(self._pending) >= MAX_PENDING:
+            self._judge()
+        return number
+
+    def finish(self) -> list[Content]:
+        """Fetch what is on devices and return what was seen, by number."""
+        for number, base, sample, whole, with_structure in self._devices.fetch():
+            self._pending.append((number, _fetched(base, sample, whole, with_structure=with_structure)))
+        self._judge()
+        return self._found
+
+    @property
+    def devices(self) -> list[str]:
+        """Return the devices of which samples were taken."""
+        return self._devices.names
+
+    def _judge(self) -> None:
+        """Turn looks into statistics, those of one dtype and as many elements together."""
+        groups: dict[tuple[torch.dtype, int], list[tuple[int, _Look]]] = {}
+        for number, look in self._pending:
+            groups.setdefault((look.dtype, len(look.sample)), []).append((number, look))
+        self._pending = []
+        for (dtype, _), group in groups.items():
+            looks = [look for _, look in group]
+            for (number, look), content in zip(group, _statistics(dtype, looks), strict=True):
+                self._found[number] = content._replace(fingerprint=_fingerprint(look, self._salt))
+
+
+def _read(memory: Any, base: Base, *, with_structure: bool) -> _Look:
+    """Look at a content in the host's memory."""
+    code = CODES[base.dtype]
+    bits: Bits = np.frombuffer(memory, code.unsigned)
+    num = math.prod(base.shape)
+    is_dense = num == bits.size and base.is_contiguous
+    sample = bytes(memory) if is_dense and num <= MAX_SAMPLE else bits.take(offsets(base.shape, base.stride)).tobytes()
+    if is_dense:
+        checksum = crc32(memory) if num > MAX_SAMPLE and len(memory) <= MAX_EXACT_BYTES else -1
+        return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+    return _looked_at(base, sample, -1, None, with_structure=with_structure)
+
+
+def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -> _Look:
+    """Look at what was fetched from a device."""
+    if not whole:
+        return _looked_at(base, sample, -1, None, with_structure=with_structure)
+    bits: Bits = np.frombuffer(whole, CODES[base.dtype].unsigned)
+    checksum = crc32(whole) if bits.size > MAX_SAMPLE else -1
+    return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+
+
+def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, with_structure: bool) -> _Look:
+    code, shape = CODES[base.dtype], base.shape
+    num = math.prod(shape)
+    if num <= MAX_SAMPLE:
+        checksum, whole = 0, np.frombuffer(sample, code.unsigned)
+    if whole is None or num < 2:
+        found = _PLAIN
+    elif is_constant(sample, whole):
+        found = _CONSTANT
+    else:
+        whole = whole.reshape(shape)
+        if not with_structure:
+            found = Structure(zero_rows=zero_rows(whole))
+        else:
+            found = structure(whole, code.one, is_integer=not code.infinite)
+    return _Look(base.dtype, shape, sample, checksum, found)
+
+
+def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
+    """Return the contents of looks of one dtype and as many elements each, without their fingerprints."""
+    code = CODES[dtype]
+    bits = np.frombuffer(b"".join([look.sample for look in looks]), code.unsigned).reshape(len(looks), -1)
+    size = bits & code.unsigned(code.magnitude)
+    zeros = (size == 0).mean(1)
+    subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
+    finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
+    return [
+        Content(
+            is_exact=look.checksum >= 0,
+            zeros=float(zeros[i]),
+            padded=look.structure.padded,
+            repeated_rows=look.structure.repeated_rows,
+            zero_rows=look.structure.zero_rows,
+            kind=look.structure.kind,
+            subnormal=float(subnormal[i]),
+            is_finite=bool(finite[i]),
+        )
+        for i, look in enumerate(looks)
+    ]
+
+
+def _fingerprint(look: _Look, salt: bytes) -> str:
+    what = f"{look.dtype} {look.shape} {look.checksum} ".encode()
+    return hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()

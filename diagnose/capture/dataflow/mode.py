@@ -1,0 +1,263 @@
+"""The dispatch mode under which steps run: it notes each operator below autograd and changes nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from threading import get_ident
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sorted_arguments, tensors_in
+from diagnose.capture.dataflow.contents import Contents
+from diagnose.capture.dataflow.modules import Modules
+from diagnose.capture.dataflow.schemas import Schema
+from diagnose.capture.dataflow.stacks import FUNCTION, OPTIMIZER, Stacks, Walk
+from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, Storages
+from diagnose.capture.record.recording import first_line
+
+__all__ = ["FlowMode", "RawOperator"]
+
+_MASKS = frozenset({torch.bool, torch.uint8})
+MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
+MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory
+_NO_NUMBER = 1 << 62  # nodes that accumulate gradients have the largest number of 64 bits
+
+
+class RawOperator(NamedTuple):
+    """One operator as it is known while the steps run."""
+
+    step: int
+    schema: Schema
+    start_ns: int
+    host_ns: int
+    reads: list[RawUse]
+    writes: list[RawUse]
+    attributes: list[Attribute]
+    walk: Walk
+    module: int
+    node: int  # number of autograd's node that is being executed, -1 outside of a backward pass
+    in_backward: bool
+    has_gradients: bool  # whether they were switched on
+    thread: int
+    is_view: bool
+    masks: bool  # an index is a mask
+
+
+class _Begun(NamedTuple):
+    """What is known of an operator before it runs."""
+
+    schema: Schema
+    call: Call
+    reads: list[RawUse]
+    walk: Walk
+    in_backward: bool
+
+
+class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it so
+    """Notes operators while ``is_on``; ``why_ended`` is why it ended by itself."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, contents: Contents, modules: Modules) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators: list[RawOperator] = []
+        self.storages = Storages(lambda: len(self.operators) - 1)
+        self.stacks = Stacks()
+        self.makers: dict[tuple[int, int], int] = {}  # operators by thread and number of the node made for them
+        self.step = 0
+        self.cost_ns = 0
+        self.why_ended = ""
+        self.subclasses: set[type] = set()
+        self.is_on = True
+        self._contents, self._modules = contents, modules
+        self._schemas: dict[int, Schema] = {}
+        self._others: dict[str, Schema] = {}
+        self._lock = threading.Lock()  # of all tables: several threads of autograd may run operators
+        self.thread = get_ident()  # that steps
+        self._numbers = {self.thread: torch._C._autograd._get_sequence_nr()}  # of the next node, by thread
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say that nothing here has to be kept from being compiled: nothing is compiled meanwhile."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.is_on:
+            return func(*args, **kwargs)
+        if types and not PLAIN_TENSORS.issuperset(types):
+            self.subclasses.update(types)
+            return NotImplemented  # what a subclass does comes here operator by operator
+        began = time.perf_counter_ns()
+        try:
+            schema = self._schemas.get(id(func)) or self._schema(func)
+            if schema.is_mark:
+                return func(*args, **kwargs)
+            begun = self._begun(schema, sorted_arguments(schema, args, kwargs), sys._getframe(1))
+        except Exception as error:
+            self.fail(error)
+            return func(*args, **kwargs)
+        start = time.perf_counter_ns()
+        result = func(*args, **kwargs)
+        ended = time.perf_counter_ns()
+        try:
+            self._after(begun, result, start, ended)
+        except Exception as error:
+            self.fail(error)
+        self.cost_ns += time.perf_counter_ns() - ended + start - began
+        return result
+
+    def fail(self, error: Exception) -> None:
+        """End by itself: an error here is never the script's."""
+        self._end(f"{type(error).__name__}: {first_line(error)}")
+
+    def _end(self, why: str) -> None:
+        self.is_on = False
+        self.why_ended = self.why_ended or why
+
+    @property
+    def is_short_of_time(self) -> bool:
+        """Return whether so much time is spent that contents are no longer looked at."""
+        return self.cost_ns > MAX_LOOKING_S * 1e9
+
+    def _schema(self, func: Any) -> Schema:
+        schema = self._schemas[id(func)] = Schema(func)
+        return schema
+
+    def _begun(self, schema: Schema, call: Call, caller: FrameType | None) -> _Begun:
+        walk = self.stacks.walk(caller)
+        in_backward = torch._C._current_graph_task_id() != -1
+        begun = _Begun(schema, call, [], walk, in_backward)
+        if not schema.makes_input:
+            with self._lock:
+                for tensor in call.reads:
+                    use = self.storages.use(tensor)
+                    self._look(use, tensor, begun)
+                    begun.reads.append(use)
+                for tensor in call.replaced:
+                    if _is_part(tensor):
+                        begun.reads.append(self.storages.use(tensor))
+        return begun
+
+    def _look(self, use: RawUse, tensor: torch.Tensor, begun: _Begun) -> None:
+        """Look at a value unless that has been done; an optimizer's own are of no interest, nor a gradient's shape."""
+        value = self.storages.values[use[0]]
+        if value.content == PENDING and not begun.walk.kinds & OPTIMIZER and not self.is_short_of_time:
+            value.content = self._contents.look(tensor, value.base, with_structure=not begun.in_backward)
+
+    def _after(self, begun: _Begun, result: Any, start: int, ended: int) -> None:
+        schema, call, reads, walk, in_backward = begun
+        thread = get_ident()
+        node = torch._C._current_autograd_node() if in_backward else None
+        is_view = False
+        with self._lock:
+            operator = len(self.operators)
+            self._note_maker(thread, operator, call, walk)
+            written = [(self.storages.write(tensor, operator), tensor) for tensor in call.written]
+            for tensor in tensors_in(result):
+                if schema.makes_input or schema.is_collective:
+                    written.append((self.storages.write(tensor, operator), tensor))
+                elif (use := self.storages.made(tensor, operator)) is not None:
+                    written.append((use, tensor))
+                else:
+                    is_view = True
+            for use, tensor in written:
+                if schema.is_collective or (schema.may_be_late and _is_late(call, tensor)):
+                    self.storages.values[use[0]].content = UNSEEN
+                elif not schema.leaves_contents:
+                    self._look(use, tensor, begun)
+            self.operators.append(
+                RawOperator(
+                    self.step,
+                    schema,
+                    start,
+                    ended - start,
+                    reads,
+                    [use for use, _ in written],
+                    call.attributes,
+                    walk,
+                    self._modules.current(),
+                    -1 if node is None or (number := node._sequence_nr()) >= _NO_NUMBER else number,
+                    in_backward,
+                    torch.is_grad_enabled(),
+                    thread,
+                    is_view and not written,
+                    schema.indexes and any(tensor.dtype in _MASKS for tensor in call.reads[1:]),
+                )
+            )
+        if operator + 1 >= MAX_OPERATORS:
+            self._end(f"{MAX_OPERATORS:,} operators were recorded")
+        elif self.cost_ns > MAX_COST_S * 1e9:
+            self._end(f"recording had taken {MAX_COST_S:g} s")
+
+    def note_python(self, tensor: torch.Tensor, name: str, only_reads: bool) -> None:
+        """Note that Python is about to use a tensor's content without an operator."""
+        schema = self._outside(f"python::{name}")
+        schema.reads_host, schema.is_opaque = only_reads, not only_reads
+        self._note_outside(schema, Call([tensor], [], [], []))
+
+    def note_launch(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Note that a kernel is about to be launched that may read and write these tensors."""
+        schema = self._outside(name)
+        schema.leaves_contents = True  # until they are read: it has not run yet
+        self._note_outside(schema, Call(tensors, [], tensors, []))
+
+    def note_opaque(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Note that something is about to read these tensors whose operators are not seen."""
+        self._note_outside(self._outside(name), Call(tensors, [], [], []))
+
+    def _outside(self, name: str) -> Schema:
+        """Return the schema of something that is no operator."""
+        schema = self._others.get(name)
+        if schema is None:
+            schema = self._others[name] = Schema(_Outside(name))
+        return schema
+
+    def _note_outside(self, schema: Schema, call: Call) -> None:
+        if not self.is_on or any(type(tensor) not in PLAIN_TENSORS for tensor in call.reads):
+            return
+        try:
+            begun = self._begun(schema, call, sys._getframe(3))
+            now = time.perf_counter_ns()
+            self._after(begun, None, now, now)
+        except Exception as error:
+            self.fail(error)
+
+    def _note_maker(self, thread: int, operator: int, call: Call, walk: Walk) -> None:
+        """Note for which operators autograd has made nodes since the operator before.
+
+        It makes one ahead of an operator, or of an autograd function; of a write to a view it makes more afterwards.
+        """
+        end = torch._C._autograd._get_sequence_nr()
+        begin = self._numbers.get(thread, end)
+        if begin < end:
+            self.makers.update({(thread, number): operator - 1 for number in range(begin, end)})
+            if walk.kinds & FUNCTION or any(tensor.requires_grad for tensor in call.reads):
+                self.makers[thread, end - 1] = operator
+        self._numbers[thread] = end
+
+
+class _Outside:
+    """Something that uses tensors and is no operator."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _is_part(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor shows a part of its storage only."""
+    try:
+        return tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
+    except RuntimeError:
+        return False
+
+
+def _is_late(call: Call, tensor: torch.Tensor) -> bool:
+    """Return whether a result in the host's memory is a copy that the host does not wait for."""
+    is_waited_for = not any(value is True and where in ("non_blocking", 2) for where, value in call.attributes)
+    return tensor.device.type == "cpu" and not is_waited_for and any(each.device.type != "cpu" for each in call.reads)

@@ -1,0 +1,86 @@
+"""Follows which module calls an operator, and names modules, parameters and buffers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+from torch.nn import Module
+
+from diagnose.capture.steps.replacing import Undo, replace_function
+
+__all__ = ["Modules", "plain_path"]
+
+
+def plain_path(path: str) -> str:
+    """Return a module's or a parameter's path without what torch.compile puts into it."""
+    return ".".join([part for part in path.split(".") if part != "_orig_mod"])
+
+
+class Modules:
+    """The modules that are being called, per thread; outermost ones are known by a weak reference."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, list[int]] = {}  # ids of modules by thread, innermost last
+        self._outermost: dict[int, weakref.ref[Module]] = {}
+        self._paths: dict[int, tuple[int, str]] = {}  # outermost module and the path within it, by id of a module
+        self._kinds: dict[int, str] = {}
+        self._undo: Undo | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._undo = replace_function(Module, "_call_impl", self._followed)
+
+    def stop(self) -> None:
+        """End following."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def current(self) -> int:
+        """Return the id of the innermost module that this thread is calling, 0 outside of any."""
+        calls = self._calls.get(get_ident())
+        return calls[-1] if calls else 0
+
+    def outermost(self) -> Iterator[tuple[Module, str]]:
+        """Yield the outermost modules that are alive, and what the names of their parameters begin with."""
+        alive = [module for ref in self._outermost.values() if (module := ref()) is not None]
+        several = sum(any(True for _ in module.parameters()) for module in alive) > 1
+        for module in alive:
+            yield module, f"{type(module).__name__}." if several else ""
+
+    def names(self) -> Callable[[int], str]:
+        """Return a function from a module's id to its name: a path, or of an outermost module its class."""
+        starts = {id(module): start for module, start in self.outermost()}
+
+        def name(module: int) -> str:
+            outermost, path = self._paths.get(module, (0, ""))
+            return starts.get(outermost, "") + path if path else self._kinds.get(module, "")
+
+        return name
+
+    def _followed(self, call: Any) -> Callable[..., Any]:
+        def followed_call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            thread = get_ident()
+            calls = self._calls.get(thread)
+            if calls is None:
+                calls = self._calls[thread] = []
+            number = id(module)
+            if number not in self._kinds:
+                self._meet(module, is_outermost=not calls)
+            calls.append(number)
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                calls.pop()
+
+        return followed_call
+
+    def _meet(self, module: Module, *, is_outermost: bool) -> None:
+        self._kinds[id(module)] = type(module).__name__
+        if is_outermost:
+            self._outermost[id(module)] = weakref.ref(module)
+            for path, each in module.named_modules():
+                self._paths.setdefault(id(each), (id(module), plain_path(path)))

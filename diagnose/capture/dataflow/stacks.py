@@ -1,0 +1,120 @@
+"""Reads the user's Python frames above an operator, and what kind of work the frames between belong to.
+
+A walk of forty frames is the largest part of what an operator costs, so each code object is judged once, by its
+address; lines are looked up after the steps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from diagnose.capture.dataflow.statements import statement_line
+from diagnose.capture.record.sampler import is_users
+from diagnose.model.dataflow import Frame
+
+__all__ = ["COMPILED", "FUNCTION", "LOADING", "OPTIMIZER", "RECOMPUTING", "STARTING", "StackKey", "Stacks", "Walk"]
+
+StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followed by the offset of its instruction
+
+# What a frame says about the operator below it; of frames that say nothing the kind is 0.
+USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = 1, 2, 4, 8, 16, 32, 64, 128, 256
+_TORCH = f"{Path(torch.__file__).parent}/"
+_KINDS = (
+    ("optim/", OPTIMIZER),
+    ("nn/utils/clip_grad.py", OPTIMIZER),
+    ("amp/grad_scaler.py", OPTIMIZER),
+    ("utils/data/", LOADING),
+    ("autograd/function.py", FUNCTION),
+    ("autograd/__init__.py", STARTING),  # a backward pass
+    ("utils/checkpoint.py", RECOMPUTING),
+)
+_FUNCTIONS = {"_engine_run_backward": ENGINE, "compile_wrapper": COMPILED}  # the latter calls what was compiled
+_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # from Python 3.12 on they have no frames
+
+
+class Walk(NamedTuple):
+    """What the frames above one operator show."""
+
+    key: StackKey  # of the user's frames, innermost first; in a backward pass of those that it called
+    caller: StackKey  # of those that called the backward pass, () outside of one
+    kinds: int  # of the other frames, as bits; in a backward pass of those that it called
+
+
+class Stacks:
+    """Walks stacks, and turns what it has found into frames."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, int] = {}
+        self._codes: dict[int, CodeType] = {}  # keeps each alive, so that no other gets its address
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._stacks: dict[StackKey, tuple[Frame, ...]] = {}
+
+    def walk(self, frame: FrameType | None) -> Walk:
+        """Return what ``frame`` and those that called it show."""
+        known = self._kinds
+        found: list[int] = []
+        called: list[int] | None = None
+        kinds = 0
+        while frame is not None:
+            code = frame.f_code
+            kind = known.get(id(code))
+            if kind is None:
+                kind = self._judge(code)
+            if kind:
+                if kind & USER:
+                    found.append(id(code))
+                    found.append(frame.f_lasti)
+                    if kind & BOTTOM:
+                        break
+                elif kind == ENGINE and called is None:
+                    called, found = found, []
+                elif called is None:
+                    kinds |= kind
+            frame = frame.f_back
+        if called is None:
+            return Walk(tuple(found), (), kinds)
+        return Walk(tuple(called), tuple(found), kinds)
+
+    def frames(self, key: StackKey) -> tuple[Frame, ...]:
+        """Return the frames of a stack."""
+        known = self._stacks.get(key)
+        if known is None:
+            pairs = zip(key[::2], key[1::2], strict=True)
+            known = self._stacks[key] = tuple([self._frame(code, at) for code, at in pairs])
+        return known
+
+    def _frame(self, address: int, at: int) -> Frame:
+        known = self._frames.get((address, at))
+        if known is None:
+            code = self._codes[address]
+            line = statement_line(code.co_filename, _line(code, at))
+            known = self._frames[address, at] = Frame(code.co_filename, line, code.co_name)
+        return known
+
+    def _judge(self, code: CodeType) -> int:
+        self._codes[id(code)] = code
+        kind = self._kinds[id(code)] = _kind(code)
+        return kind
+
+
+def _kind(code: CodeType) -> int:
+    if is_users(code):
+        if code.co_name in _INLINED:
+            return 0
+        return USER | (BOTTOM if code.co_name == "<module>" else 0)
+    if not code.co_filename.startswith(_TORCH):
+        return 0
+    if code.co_name in _FUNCTIONS:
+        return _FUNCTIONS[code.co_name]
+    file = code.co_filename[len(_TORCH) :]
+    return next((kind for start, kind in _KINDS if file.startswith(start)), 0)
+
+
+def _line(code: CodeType, at: int) -> int:
+    """Return the line of the instruction at an offset in bytes."""
+    line = next((line for begin, end, line in code.co_lines() if begin <= at < end), None)
+    return line or code.co_firstlineno

@@ -1,0 +1,152 @@
+"""Records whole steps as a program, from one step boundary to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils import _python_dispatch
+
+from diagnose.capture.dataflow.calls import PLAIN_TENSORS, tensors_in
+from diagnose.capture.dataflow.contents import Contents
+from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
+from diagnose.capture.dataflow.eager import EagerStance
+from diagnose.capture.dataflow.host_reads import watch_host_reads
+from diagnose.capture.dataflow.launches import GRAPH, watch_launches
+from diagnose.capture.dataflow.mode import FlowMode
+from diagnose.capture.dataflow.modules import Modules
+from diagnose.capture.dataflow.positions import MAX_SAMPLE
+from diagnose.capture.dataflow.roles import Roles
+from diagnose.capture.dataflow.stacks import COMPILED
+from diagnose.capture.dataflow.table import Recorded, dataflow
+from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.model.dataflow import Dataflow
+
+__all__ = ["DataflowWindow", "record_dataflow"]
+
+
+_SAMPLED = (
+    f"Of values on {{device}} {MAX_SAMPLE} elements each were looked at; of integers and square matrices all, up to "
+    f"{MAX_WHOLE_BYTES >> 10} kB."
+)
+
+
+class DataflowWindow:
+    """Holds the mode while it is on the stack; everything happens on the thread that steps."""
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.num_steps = 0  # whole ones
+        self._modules, self._contents = Modules(), contents or Contents()
+        self._mode = FlowMode(self._contents, self._modules)
+        self._roles = Roles(self._modules, self._mode.storages)
+        self._stance = EagerStance()
+        self._undo: list[Undo] = []
+        self._is_open = False
+        self._has_graphs = False
+
+    def start(self) -> None:
+        """Begin to record, at a step boundary."""
+        self._is_open = True
+        self._stance.start()
+        self._undo.append(self._stance.stop)
+        self._modules.start()
+        self._undo.append(self._modules.stop)
+        self._undo.append(watch_host_reads(self._mode.note_python))
+        self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
+        self._undo.append(watch_launches(self._launched))
+        self._undo.append(replace_function(torch, "cond", self._outside))
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def end_step(self) -> None:
+        """Take notice that a step is over."""
+        if not self._mode.is_on:
+            return
+        try:
+            self._roles.end_step()
+        except Exception as error:  # modules and optimizers of the script's own classes
+            self._mode.fail(error)
+            return
+        self.num_steps += 1
+        self._mode.step = self._mode.storages.step = self.num_steps
+
+    def stop(self) -> None:
+        """End recording, at a step boundary or wherever the script has come to; hooks are removed."""
+        if not self._is_open:
+            return
+        self._is_open = self._mode.is_on = False
+        self._mode.storages.end()
+        _leave(self._mode)
+        while self._undo:
+            self._undo.pop()()
+
+    def pause(self) -> None:
+        """Record no more, wherever the script is; ``stop`` has to follow where an operator cannot be running."""
+        self._mode.is_on = False
+
+    def result(self, *, rank: int = 0) -> Dataflow:
+        """Return what was recorded of whole steps."""
+        left_out = []
+        if self._mode.why_ended:
+            left_out.append(f"Recording ended inside step {self.num_steps + 1}: {self._mode.why_ended}.")
+        if self._mode.is_short_of_time:
+            left_out.append("Contents of values were looked at in a part of the steps only, which took long enough.")
+        left_out += [_SAMPLED.format(device=device) for device in self._contents.devices]
+        if any(operator.walk.kinds & COMPILED for operator in self._mode.operators):
+            left_out.append("What torch.compile has made ran eagerly in these steps.")
+        if self._has_graphs:
+            left_out.append("CUDA graphs were replayed: what they run is not in this table.")
+        if others := sorted(kind.__name__ for kind in self._mode.subclasses - PLAIN_TENSORS):
+            left_out.append(f"Operators on {', '.join(others)} are those that they run on ordinary tensors.")
+        recorded = Recorded(self._mode, self._roles, self._contents.finish(), self._modules.names())
+        return dataflow(recorded, self.num_steps, rank, left_out)
+
+    def _outside(self, cond: Any) -> Callable[..., Any]:
+        """Run ``torch.cond``, which compiles itself, as without a recording: torch 2.13 fails to run it eagerly."""
+
+        def unrecorded_cond(*args: Any, **kwargs: Any) -> Any:
+            self._mode.note_opaque("higher_order::cond", tensors_in([*args, *kwargs.values()]))
+            with self._stance.left():
+                return cond(*args, **kwargs)
+
+        return unrecorded_cond
+
+    def _launched(self, name: str, tensors: list[torch.Tensor]) -> None:
+        self._has_graphs |= name == GRAPH
+        self._mode.note_launch(name, tensors)
+
+    def _optimizer_steps(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._mode.is_on:
+            try:
+                self._roles.optimizer_steps(optimizer)
+            except Exception as error:  # an optimizer of the script's own class
+                self._mode.fail(error)
+
+    def __enter__(self) -> DataflowWindow:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Dataflow:
+    """Call ``step_fn`` so many times and return what it does, as a program; call it some times before."""
+    with DataflowWindow() as window:
+        for _ in range(num_steps):
+            step_fn()
+            window.end_step()
+    return window.result()
+
+
+def _leave(mode: FlowMode) -> None:
+    """Take the mode off the stack, with those that the script has put on it since left as they are."""
+    above = []
+    while (top := _python_dispatch._get_current_dispatch_mode()) is not None and top is not mode:
+        above.append(_python_dispatch._pop_mode())
+    if top is mode:
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    for each in reversed(above):
+        _python_dispatch._push_mode(each)

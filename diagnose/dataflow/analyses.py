@@ -1,0 +1,63 @@
+"""All analyses of a data flow, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
+from diagnose.dataflow.fusion import Unfused, unfused
+from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.growth import GrowingWork, KeptGraph, PiledUp, growing_work, kept_graph, piled_up
+from diagnose.dataflow.invariance import ConstantWork, constant_work
+from diagnose.dataflow.kept import KeptMemory, kept_memory
+from diagnose.dataflow.layout import LayoutCopy, layout_copies
+from diagnose.dataflow.liveness import DeadWork, dead_work
+from diagnose.dataflow.loops import Loop, loops
+from diagnose.dataflow.placement import HostRoundTrip, host_round_trips
+from diagnose.dataflow.repeats import ComputedAgain, computed_again
+from diagnose.dataflow.rows import EqualRows, equal_rows
+from diagnose.dataflow.width import TooWide, too_wide
+from diagnose.model.dataflow import Dataflow
+
+__all__ = ["Analyses", "analyse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Analyses:
+    """What each analysis found, the largest first. Findings of two analyses may name the same operators."""
+
+    dead_work: tuple[DeadWork, ...]
+    computed_again: tuple[ComputedAgain, ...]
+    constant_work: tuple[ConstantWork, ...]
+    loops: tuple[Loop, ...]
+    work_on_nothing: tuple[WorkOnNothing, ...]
+    equal_rows: tuple[EqualRows, ...]
+    too_wide: tuple[TooWide, ...]
+    host_round_trips: tuple[HostRoundTrip, ...]
+    layout_copies: tuple[LayoutCopy, ...]
+    unfused: tuple[Unfused, ...]
+    growing_work: tuple[GrowingWork, ...]
+    piled_up: tuple[PiledUp, ...]
+    kept_graph: tuple[KeptGraph, ...]
+    kept_memory: tuple[KeptMemory, ...]
+
+
+def analyse(flow: Dataflow) -> Analyses:
+    """Return what the analyses find in a data flow."""
+    graph = graph_of(flow)
+    return Analyses(
+        dead_work=dead_work(graph),
+        computed_again=computed_again(graph),
+        constant_work=constant_work(graph),
+        loops=loops(graph),
+        work_on_nothing=work_on_nothing(graph),
+        equal_rows=equal_rows(graph),
+        too_wide=too_wide(graph),
+        host_round_trips=host_round_trips(graph),
+        layout_copies=layout_copies(graph),
+        unfused=unfused(graph),
+        growing_work=growing_work(graph),
+        piled_up=piled_up(graph),
+        kept_graph=kept_graph(graph),
+        kept_memory=kept_memory(graph),
+    )

@@ -1,0 +1,96 @@
+"""Fusable clusters: pointwise operators and reductions that hand each other values which nobody else reads.
+
+A fused operator keeps such a value in registers: it need be neither written nor read. What a cluster computes follows
+from the operators in it and from what it lies between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from diagnose.dataflow.graph import Graph, Work, components, num_bytes
+from diagnose.dataflow.names import base_name, is_pointwise, is_product, is_reduction
+
+__all__ = ["Unfused", "unfused"]
+
+MIN_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
+_LOSS = frozenset({"log_softmax", "_log_softmax", "logsumexp", "nll_loss_forward"})
+_MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "sum"})
+_GATES = frozenset({"sigmoid", "silu"})
+
+Form: TypeAlias = Literal["attention", "loss", "norm", "rotary embedding", "GELU", "gated activation", "pointwise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfused:
+    """Clusters of one line and form."""
+
+    kind: Form
+    work: Work
+    bytes_not_moved: int  # if no value within were written and read
+    bytes_moved: int  # by all of the operators
+
+    @property
+    def avoidable(self) -> float:
+        """Return the share of the traffic that a fused operator leaves out."""
+        return self.bytes_not_moved / max(self.bytes_moved, 1)
+
+
+def unfused(graph: Graph) -> tuple[Unfused, ...]:
+    """Return the clusters of the last step, the longest first. A phase's values may be kept for the backward pass."""
+    found: dict[tuple[Form, object], list[int]] = {}
+    within: set[int] = set()
+    for phase in ("forward", "backward", "other"):
+        members = {i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == phase and _fuses(graph, i)}
+        joining = {use.value for i in members for use in graph.operators[i].writes if _is_inner(graph, use.value, i)}
+        within |= joining
+        for cluster in components(graph, members, joining.__contains__):
+            if len(cluster) >= MIN_OPERATORS:
+                found.setdefault((_form(graph, cluster), graph.work(cluster).line), []).extend(cluster)
+    records = (_record(graph, form, rows, within) for (form, _), rows in found.items())
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _fuses(graph: Graph, i: int) -> bool:
+    one = graph.operators[i]
+    return graph.computes(i) and (is_pointwise(one) or is_reduction(one))
+
+
+def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
+    """Return whether a single operator of the same phase reads a value, and it is one that fuses."""
+    one = graph.operators[made_by]
+    readers = [i for i in graph.readers[value] if graph.operators[i].phase == one.phase]
+    return len(readers) == 1 and _fuses(graph, readers[0]) and not graph.lives_on[value]
+
+
+def _form(graph: Graph, cluster: list[int]) -> Form:
+    """Return what a cluster computes, by its operators and its neighbours."""
+    names = {base_name(graph.operators[i]) for i in cluster}
+    if names & _LOSS or {"softmax", "log"} <= names or {"_softmax", "log"} <= names:
+        return "loss"
+    if {"softmax", "_softmax", "exp"} & names and _lies_between_products(graph, cluster):
+        return "attention"
+    if {"rsqrt", "sqrt", "reciprocal", "std", "var"} & names and names & _MEANS:
+        return "norm"
+    if {"neg", "cat", "mul"} <= names or {"cos", "sin"} <= names:
+        return "rotary embedding"
+    if {"tanh", "erf"} & names and "mul" in names:
+        return "GELU"
+    return "gated activation" if names & _GATES and "mul" in names else "pointwise"
+
+
+def _lies_between_products(graph: Graph, cluster: list[int]) -> bool:
+    made_by = {graph.values[value].producer for i in cluster for value in graph.needs[i]}
+    readers = {j for i in cluster for use in graph.operators[i].writes for j in graph.readers[use.value]}
+    return all(any(i >= 0 and is_product(graph.operators[i]) for i in rows) for rows in (made_by, readers))
+
+
+def _record(graph: Graph, form: Form, rows: list[int], within: set[int]) -> Unfused:
+    uses = [use for i in rows for use in (*graph.operators[i].reads, *graph.operators[i].writes)]
+    return Unfused(
+        kind=form,
+        work=graph.work(rows),
+        bytes_not_moved=sum(num_bytes(use) for use in uses if use.value in within),
+        bytes_moved=sum(map(num_bytes, uses)),
+    )

@@ -1,0 +1,143 @@
+"""Growth: what becomes longer from step to step, values that pile up, and graphs of earlier steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+
+from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.names import is_copy
+from diagnose.model.dataflow import Frame, Operator, Role, Use
+
+__all__ = ["GrowingWork", "KeptGraph", "PiledUp", "growing_work", "kept_graph", "piled_up"]
+
+_LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradient")
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingWork:
+    """Operators of one line that read more in each step, part of it from earlier steps."""
+
+    work: Work
+    value_line: Frame | None  # that made what grows
+    first_elements: int  # that they read in the step before
+    last_elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class PiledUp:
+    """Values that each step makes at one line and that outlive it."""
+
+    line: Frame | None
+    num_values: int  # of the first step that are there when the last one ends
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGraph:
+    """Operators of the backward pass whose forward ran in an earlier step."""
+
+    work: Work
+    num_operators: int  # of the step's backward pass
+    value_line: Frame | None  # where the step reads what carries the graph
+
+
+def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
+    """Return operators of the last step that read more than in the step before, of what earlier steps left."""
+    before, now = (_of_step(graph, step) for step in (graph.last_step - 1, graph.last_step))
+    groups: dict[tuple[Frame | None, Frame | None], list[tuple[int, int, int]]] = defaultdict(list)
+    grown: set[int] = set()
+    for key, i in now.items():
+        if key not in before:
+            continue
+        one, other = graph.operators[i], graph.operators[before[key]]
+        first, last = _elements(other), _elements(one)
+        if last <= first:
+            continue
+        grew = _grown_input(graph, one, other)
+        if grew >= 0 or any(graph.values[value].producer in grown for value in graph.needs[i]):
+            grown.add(i)
+            groups[one.place, graph.made_at(grew) if grew >= 0 else one.place].append((i, first, last))
+    records = (
+        GrowingWork(graph.work(i for i, _, _ in rows), line, sum(row[1] for row in rows), sum(row[2] for row in rows))
+        for (_, line), rows in groups.items()
+    )
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _of_step(graph: Graph, step: int) -> dict[tuple[object, ...], int]:
+    """Return a step's operators by name, line, and their number among those."""
+    found: dict[tuple[object, ...], int] = {}
+    numbers: dict[tuple[object, ...], int] = defaultdict(int)
+    for i in graph.of_step(step):
+        one = graph.operators[i]
+        if graph.computes(i):
+            key = (one.name, one.stack, one.phase)
+            found[key, numbers[key]] = i
+            numbers[key] += 1
+    return found
+
+
+def _elements(one: Operator) -> int:
+    return sum(prod(use.shape) for use in one.reads)
+
+
+def _is_of_earlier_steps(graph: Graph, value: int) -> bool:
+    """Return whether a value was made before the last step, and is neither training's own state nor the next batch."""
+    one, made_by = graph.values[value], graph.producer(value)
+    source = graph.needs[one.producer][0] if made_by is not None and is_copy(made_by) else value
+    if graph.comes_in(source):
+        return False
+    is_older = made_by.step < graph.last_step if made_by is not None else one.role in ("state", "constant")
+    return is_older and one.role not in _LASTING
+
+
+def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
+    """Return the value of earlier steps that an operator reads more of than in the step before, -1 if none."""
+    older = [use.value for use in one.reads if _is_of_earlier_steps(graph, use.value)]
+    if len(one.reads) > len(other.reads):
+        return older[0] if older else -1
+    pairs = zip(one.reads, other.reads, strict=False)
+    longer = (new.value for new, old in pairs if _size(graph, new) > _size(graph, old))
+    return next((value for value in longer if value in older), -1)
+
+
+def _size(graph: Graph, use: Use) -> int:
+    return prod(graph.values[use.value].shape)
+
+
+def piled_up(graph: Graph) -> tuple[PiledUp, ...]:
+    """Return the lines whose values of every recorded step are there at the end, the most bytes first."""
+    held: dict[Frame | None, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i in graph.flow.roots:
+        made_by = graph.producer(i)
+        if made_by is not None and graph.born[i] >= 0 and graph.values[i].role not in _LASTING:
+            held[made_by.place][made_by.step].append(i)
+    records = (
+        PiledUp(line, len(by_step[0]), sum(graph.values[i].num_bytes for i in by_step[0]))
+        for line, by_step in held.items()
+        if len(by_step) == graph.flow.num_steps > 1
+    )
+    return tuple(sorted(records, key=lambda one: -one.num_bytes))
+
+
+def kept_graph(graph: Graph) -> tuple[KeptGraph, ...]:
+    """Return the part of the last step's backward pass that belongs to earlier steps."""
+    step = graph.last_step
+    operators = graph.operators
+    forward = [operators[i].sequence_nr for i in graph.of_step(step) if operators[i].phase == "forward"]
+    first = min((number for number in forward if number >= 0), default=-1)
+    backward = [i for i in graph.of_step(step) if operators[i].phase == "backward"]
+    old = [i for i in backward if _is_old(operators[i], operators, first)]
+    if not old:
+        return ()
+    carries = next((i for i in graph.of_step(step) if any(_is_of_earlier_steps(graph, v) for v in graph.needs[i])), -1)
+    line = operators[carries].place if carries >= 0 else None
+    return (KeptGraph(graph.work(old), len(backward), line),)
+
+
+def _is_old(one: Operator, operators: tuple[Operator, ...], first: int) -> bool:
+    if one.forward >= 0:
+        return operators[one.forward].step < one.step
+    return 0 <= one.sequence_nr < first

@@ -1,0 +1,126 @@
+"""Dead work: what reaches no parameter, no state that outlives the steps, no host read and no collective.
+
+Liveness is conservative. What the script still holds at the end of the recorded steps is needed, and so is what an
+operator made whose effects its schema may not name. Therefore the last step shows little: the first one is judged.
+Gradients that are left at the end are needed as long as nothing else is known. If optimizers ran in each step and no
+operator read them, the record of what made them is there, but it is not certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from diagnose.dataflow.graph import Graph, Work, components, parting
+from diagnose.model.dataflow import Frame
+
+__all__ = ["DeadWork", "dead_work"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadWork:
+    """Operators that hand values to each other, the last of which nobody reads.
+
+    Where the backward pass goes on for nothing, ``value_line`` made what is not to be differentiated, and ``use_line``
+    is where its gradient comes from. A result has no ``use_line``.
+    """
+
+    kind: Literal["gradient", "result"]
+    work: Work
+    value_line: Frame | None
+    use_line: Frame | None
+    draws: bool  # random numbers: without the work, later draws are others
+    is_certain: bool
+
+
+class _Place(NamedTuple):
+    """What a group computes, and its lines."""
+
+    kind: Literal["gradient", "result"]
+    value_line: Frame | None
+    use_line: Frame | None = None
+
+
+class _Key(NamedTuple):
+    """What groups of dead operators that are one record have in common."""
+
+    place: _Place
+    is_certain: bool
+
+
+def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
+    """Return the dead work of the first step, the longest first."""
+    surely_live = _live(graph, _roots(graph, with_gradients=True))
+    live = _live(graph, _roots(graph, with_gradients=False)) if _optimizers_ran(graph) else surely_live
+    found: dict[_Key, list[int]] = {}
+    for group in components(graph, (i for i in graph.of_step(0) if i not in live and graph.computes(i))):
+        place = _ends_in_backward(graph, group) if _is_backward(graph, group) else _result(graph, group)
+        found.setdefault(_Key(place, surely_live.isdisjoint(group)), []).extend(group)
+    records = (
+        DeadWork(
+            key.place.kind,
+            graph.work(rows),
+            key.place.value_line,
+            key.place.use_line,
+            any(graph.operators[i].draws for i in rows),
+            key.is_certain,
+        )
+        for key, rows in found.items()
+    )
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _ends_in_backward(graph: Graph, group: list[int]) -> _Place:
+    """Return where the forward lines of most of a dead gradient and of the gradient that it is made from part."""
+    inside = set(group)
+    largest = graph.operators[max(group, key=lambda i: graph.operators[i].host_ns)]
+    for i in group:
+        for value in graph.needs[i]:
+            made_by = graph.values[value].producer
+            if made_by >= 0 and made_by not in inside and graph.operators[made_by].phase == "backward":
+                return _Place("gradient", *parting(largest.stack, graph.operators[made_by].stack))
+    return _Place("gradient", graph.operators[group[0]].place)
+
+
+def _result(graph: Graph, group: list[int]) -> _Place:
+    ends = [i for i in group if not any(graph.readers[use.value] for use in graph.operators[i].writes)]
+    return _Place("result", graph.operators[(ends or group)[-1]].place)
+
+
+def _is_backward(graph: Graph, rows: list[int]) -> bool:
+    return 2 * graph.time(i for i in rows if graph.operators[i].phase == "backward") > graph.time(rows)
+
+
+def _optimizers_ran(graph: Graph) -> bool:
+    updating = {one.step for one in graph.operators if one.phase == "optimizer" and one.writes}
+    return len(updating) == graph.flow.num_steps
+
+
+def _roots(graph: Graph, *, with_gradients: bool) -> list[int]:
+    """Return the operators that are needed for what they do."""
+    return [
+        i
+        for i, one in enumerate(graph.operators)
+        if one.reads_host
+        or one.is_collective
+        or one.is_opaque
+        or not (one.writes or one.is_view)
+        or any(
+            graph.lives_on[use.value]
+            and graph.later[use.value] < 0
+            and (with_gradients or graph.values[use.value].role != "gradient")
+            for use in one.writes
+        )
+    ]
+
+
+def _live(graph: Graph, roots: Iterable[int]) -> set[int]:
+    """Return the operators whose results are needed, views among them: a view does nothing."""
+    live, left = set[int](), list(roots)
+    while left:
+        i = left.pop()
+        if i not in live:
+            live.add(i)
+            left.extend(made for value in graph.needs[i] if (made := graph.values[value].producer) >= 0)
+    return live | {i for i, one in enumerate(graph.operators) if one.is_view}

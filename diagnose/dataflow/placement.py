@@ -1,0 +1,80 @@
+"""Placement: what is made on the host and copied to the device in each step, and what goes there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnose.dataflow.graph import Graph, Work
+from diagnose.model.dataflow import Frame
+
+__all__ = ["HostRoundTrip", "host_round_trips"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoundTrip:
+    """Copies to a device, and the host's operators that made what they copy."""
+
+    kind: Literal["round-trip", "constant", "made-on-host"]
+    work: Work
+    value_line: Frame | None  # that makes it on the host; of a round trip, the copy off the device
+    use_line: Frame | None  # that copies it to the device
+    num_bytes: int
+
+
+def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
+    """Return the last step's copies to a device that a batch does not need, the longest first."""
+    earlier = {
+        graph.values[use.value].fingerprint
+        for one in graph.operators
+        if one.step < graph.last_step
+        for use in one.reads
+        if graph.values[use.value].device == "cpu"
+    } - {""}
+    groups: dict[tuple[Literal["round-trip", "constant", "made-on-host"], Frame | None, Frame | None], list[int]] = {}
+    sizes: dict[int, int] = {}
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        source = next((use.value for use in one.reads if use.value in graph.needs[i]), None)
+        if source is None or not one.writes or _device(graph, source) != "cpu":
+            continue
+        if _device(graph, one.writes[0].value) == "cpu":
+            continue
+        made = _made_by(graph, source)
+        back = [j for j in made if any(_device(graph, use.value) != "cpu" for use in graph.operators[j].reads)]
+        value = graph.values[source]
+        kind: Literal["round-trip", "constant", "made-on-host"]
+        if back:
+            kind, line = "round-trip", graph.operators[back[0]].place
+        elif value.kind != "constant" and value.fingerprint in earlier:
+            kind, line = "constant", graph.made_at(source)
+        elif made and not any(graph.comes_in(each) for j in made for each in (*graph.needs[j], *_made(graph, j))):
+            kind, line = "made-on-host", graph.made_at(source)
+        else:
+            continue
+        sizes[i] = sum(graph.values[use.value].num_bytes for use in one.writes)
+        groups.setdefault((kind, line, one.place), []).extend((*made, i))
+    records = (
+        HostRoundTrip(kind, graph.work(set(rows)), line, use, sum(sizes.get(i, 0) for i in set(rows)))
+        for (kind, line, use), rows in groups.items()
+    )
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _made(graph: Graph, i: int) -> list[int]:
+    return [use.value for use in graph.operators[i].writes]
+
+
+def _device(graph: Graph, value: int) -> str:
+    return graph.values[value].device
+
+
+def _made_by(graph: Graph, value: int) -> list[int]:
+    """Return the step's operators on the host that made a value, back to the copies off a device."""
+    found, left = set[int](), [value]
+    while left:
+        i = graph.values[left.pop()].producer
+        if i >= 0 and i not in found and graph.operators[i].step == graph.last_step:
+            found.add(i)
+            left.extend(each for each in graph.needs[i] if _device(graph, each) == "cpu")
+    return sorted(found)

@@ -1,0 +1,88 @@
+"""Common subexpressions: an operator with the attributes and contents of an earlier one in the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from diagnose.dataflow.graph import Graph, Work, parting
+from diagnose.dataflow.numbering import look, value_numbers
+from diagnose.model.dataflow import Frame
+
+__all__ = ["ComputedAgain", "computed_again", "equal_key", "without_changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedAgain:
+    """Operators whose results an earlier operator of the step had."""
+
+    kind: Literal["repeated", "recomputed"]  # recomputed: the backward pass runs the forward again, to save memory
+    work: Work
+    value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
+    use_line: Frame | None  # that computes it again
+    is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
+
+
+def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
+    """Return what the last step computes again, the longest first."""
+    first: dict[Hashable, int] = {}
+    numbers = value_numbers(graph)
+    earlier: dict[int, int] = {}
+    for i in graph.of_step(graph.last_step):
+        if can_be_kept(graph, i):
+            j = first.setdefault(equal_key(graph, numbers, i), i)
+            if j != i:
+                earlier[i] = j
+    earlier = without_changed(graph, earlier)
+    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None], list[int]] = {}
+    for i, j in earlier.items():
+        one, other = graph.operators[i], graph.operators[j]
+        kind: Literal["repeated", "recomputed"] = "repeated"
+        if one.phase == "backward" and other.phase == "forward":
+            kind = "recomputed"
+        groups.setdefault((kind, *parting(other.stack, one.stack)), []).append(i)
+    records = (
+        ComputedAgain(kind, graph.work(rows), value, use, all(_is_equal(graph, numbers, i, earlier[i]) for i in rows))
+        for (kind, value, use), rows in groups.items()
+    )
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def can_be_kept(graph: Graph, i: int) -> bool:
+    """Return whether an operator's result could be kept: it is not drawn, and no change of what was there before."""
+    one = graph.operators[i]
+    return graph.computes(i) and not one.draws and all(graph.born[use.value] == one.step for use in one.writes)
+
+
+def equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:
+    """Return what two operators share that compute the same: name, attributes, contents read and written."""
+    one = graph.operators[i]
+    read = tuple(look(graph, numbers, use) for use in one.reads)
+    return one.name, one.attributes, read, tuple(look(graph, numbers, use) for use in one.writes)
+
+
+def without_changed(graph: Graph, earlier: dict[int, int]) -> dict[int, int]:
+    """Return the pairs whose results nothing changes in place afterwards, but operators that are pairs themselves."""
+    kept: dict[int, int] = {}
+    for i in sorted(earlier, reverse=True):
+        j = earlier[i]
+        if all(
+            _changed_alike(graph, kept, one.value, other.value)
+            for one, other in zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
+        ):
+            kept[i] = j
+    return dict(sorted(kept.items()))
+
+
+def _changed_alike(graph: Graph, kept: dict[int, int], one: int, other: int) -> bool:
+    next_one, next_other = graph.later[one], graph.later[other]
+    if next_one < 0 or next_other < 0:
+        return next_one == next_other
+    return kept.get(graph.values[next_one].producer) == graph.values[next_other].producer
+
+
+def _is_equal(graph: Graph, numbers: tuple[int, ...], i: int, j: int) -> bool:
+    """Return whether two operators compute the same, and do not only have equal contents by a sample or by chance."""
+    pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
+    return all(numbers[one.value] == numbers[other.value] for one, other in pairs)

@@ -1,0 +1,123 @@
+"""The data flow of a step, joined to the timing window: what its operators took in each of the recorded steps.
+
+The data flow has the operators below autograd. The timing window has those and what calls them or is called by them:
+of these, the outermost that bear a name of the data flow are its own. The k-th operator of a name in a step is the k-th
+of that name in each step with as many; else it is looked for between its neighbours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from diagnose.dataflow import Analyses, analyse
+from diagnose.model.arrays import Rows
+from diagnose.model.dataflow import Dataflow
+from diagnose.model.events import Kind
+from diagnose.model.frozen import NamedTuple
+from diagnose.model.intervals import EMPTY, Intervals, distinct
+from diagnose.tables import Tables, host_table
+from diagnose.tables.host import outermost
+
+__all__ = ["Flow", "flow_of", "shows_values"]
+
+
+MIN_JOINED = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
+
+
+class Flow(NamedTuple):
+    """What the analyses found, and for each operator its events in the window: one for each step that has it."""
+
+    found: Analyses
+    rows: tuple[Rows, ...]
+
+    def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
+        """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
+        each = [self.rows[i] for i in operators]
+        return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
+
+
+def shows_values(t: Tables) -> bool:
+    """Return whether the data flow shows what the window's operators computed: no other rule has to guess it."""
+    flow = flow_of(t)
+    if flow is None or t.capture.dataflow is None:
+        return False
+    pairs = zip(t.capture.dataflow.operators, flow.rows, strict=True)
+    times = [(one.host_ns, len(rows) > 0) for one, rows in pairs if not one.is_view]
+    return sum(ns for ns, is_joined in times if is_joined) >= MIN_JOINED * sum(ns for ns, _ in times)
+
+
+@host_table
+def flow_of(t: Tables) -> Flow | None:
+    """Return the data flow of the capture, None where it has none."""
+    flow = t.capture.dataflow
+    return Flow(analyse(flow), _joined(t, flow)) if flow is not None and flow.operators else None
+
+
+def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:
+    found: list[list[int]] = [[] for _ in flow.operators]
+    events = _events(t, {_name(each.name) for each in flow.operators})
+    for of_step in events:
+        for step in range(flow.num_steps):
+            for i, row in _pairs(flow, step, of_step).items():
+                found[i].append(row)
+    return tuple(np.array(each, np.intp) for each in found)
+
+
+def _pairs(flow: Dataflow, step: int, events: dict[str, list[int]]) -> dict[int, int]:
+    """Return the events of a step's operators, by operator.
+
+    Where the numbers of a name differ, those between two neighbours that are known are compared.
+    """
+    mine: dict[str, list[int]] = defaultdict(list)
+    for i, operator in enumerate(flow.operators):
+        if operator.step == step:
+            mine[_name(operator.name)].append(i)
+    pairs: dict[int, int] = {}
+    for name, operators in mine.items():
+        if len(operators) == len(events.get(name, ())):
+            pairs |= zip(operators, events[name], strict=True)
+    known, rows = sorted(pairs), sorted(pairs.values())
+    for name, operators in mine.items():
+        if operators[0] not in pairs:
+            between, others = _groups(known, operators), _groups(rows, events.get(name, ()))
+            for place, group in between.items():
+                if len(group) == len(others.get(place, ())):
+                    pairs |= zip(group, others[place], strict=True)
+    return pairs
+
+
+def _groups(known: list[int], each: Sequence[int]) -> dict[int, list[int]]:
+    """Return numbers by how many of the known ones are smaller."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for number in each:
+        found[bisect_left(known, number)].append(number)
+    return found
+
+
+def _events(t: Tables, names: set[str]) -> list[dict[str, list[int]]]:
+    """Return for each recorded step its outermost operators of some names, by name."""
+    found: list[dict[str, list[int]]] = [defaultdict(list) for _ in range(t.steps.num)]
+    rows = _outermost(t, names)
+    steps = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right") - 1
+    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
+        found[step][t.name(row)].append(row)
+    return found
+
+
+def _name(name: str) -> str:
+    """Return an operator's name without its overload, as the profiler has it."""
+    return name.partition(".")[0]
+
+
+def _outermost(t: Tables, names: set[str]) -> Rows:
+    """Return the window's operators of some names that lie in no other of them, in time order."""
+    wanted = np.array([name in names for name in t.trace.names] or [False], bool)
+    rows = t.in_window(t.host_rows(Kind.OP))
+    rows = rows[wanted[t.trace.events.name[rows]]]
+    threads = t.trace.events.thread[rows]
+    each = [outermost(t.trace, rows[threads == thread]) for thread in distinct(threads).tolist()]
+    return np.sort(np.concatenate(each)) if each else rows

@@ -1,0 +1,38 @@
+"""A data flow of two steps beside a timing window in which each of its operators takes 100 µs."""
+
+from dataclasses import replace
+
+from diagnose.model.dataflow import Dataflow
+from diagnose.pipeline.find import build_tables
+from tests.dataflow.table import Table
+
+CPU, GPU = (), None
+
+
+def tables(recording, table: Table, *, devices=CPU, without: str = "", extra: tuple[str, ...] = (), **texts: str):
+    """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
+
+    ``without`` is a name that they lack, ``extra`` are names of more operators, which come first.
+    """
+    r = recording(devices=()) if devices == CPU else recording()
+    flow: Dataflow = table.graph().flow
+    for step in range(2):
+        r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
+        for i, name in enumerate((*extra, *(each for each in names if each != without))):
+            begin = 1000 * step + 10 + 110 * i
+            r.op("aten::composite", begin - 1, begin + 101)
+            r.op(name, begin, begin + 100, **texts)
+            r.op(name, begin + 50, begin + 90)  # called by the one above
+            if devices != CPU:
+                r.kernel(name, begin + 30, begin + 105, launched=(begin + 10, begin + 20))
+    capture = replace(r.capture(attribution=r), dataflow=flow)
+    return build_tables(capture, capture.trace)
+
+
+def steps(operators) -> Table:
+    """Return a data flow of two steps; the last operator's result is needed."""
+    t = Table()
+    for t.step in range(2):
+        t.read_on_host(operators(t))
+    return t

@@ -1,0 +1,27 @@
+"""computed-again: operators that an earlier one of the step equals."""
+
+from diagnose.analyzers import computed_again
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import steps, tables
+
+
+def test_what_is_computed_twice_is_named_with_both_lines(recording):
+    def twice(t):
+        x = t.value(4, 4)
+        first, second = (t.op("exp", x, line=line, ns=200, content=f"y {t.step}") for line in (2, 3))
+        return t.op("add", first, second, line=4, ns=200)
+
+    (finding,) = computed_again.find(t := tables(recording, steps(twice)))
+    assert (finding.lost_ns, finding.confidence) == (100_000, "high")
+    assert finding.evidence[-1] == ("The step computes the same at line 2 of train.py and again at line 3 of train.py.")
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["reuse-result"]
+
+
+def test_equal_contents_that_were_computed_otherwise_are_not_named(recording):
+    def by_chance(t):
+        made = [t.op(name, t.value(4, 4), line=2, ns=100, content=f"x {t.step}") for name in ("exp", "log")]
+        first, second = (t.op("sin", each, line=3, ns=100, content=f"y {t.step}") for each in made)
+        return t.op("add", first, second, line=4, ns=100)
+
+    assert computed_again.find(tables(recording, steps(by_chance))) == []

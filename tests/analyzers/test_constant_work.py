@@ -1,0 +1,20 @@
+"""constant-work: what is the same in each step."""
+
+from diagnose.analyzers import constant_work
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import steps, tables
+
+
+def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
+    def masked(t):
+        ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
+        mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
+        return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
+
+    (finding,) = constant_work.find(t := tables(recording, steps(masked)))
+    assert finding.lost_ns == 200_000
+    assert finding.evidence[-1] == (
+        "The mask (4 × 4) of line 42 of train.py has the same content in both steps; line 50 of train.py uses it."
+    )
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["compute-less-often"]

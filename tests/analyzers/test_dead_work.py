@@ -1,0 +1,41 @@
+"""dead-work: operators whose results nothing uses. Times in ns."""
+
+from dataclasses import replace
+
+from diagnose.analyzers import dead_work
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.pipeline.find import build_tables
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import GPU, steps, tables
+
+
+def with_metric(t):
+    out = t.op("mm", t.value(4, 4), line=2, ns=200)
+    t.op("std", out, line=3, ns=200)
+    return t.op("sum", out, line=4, ns=200)
+
+
+def test_a_metric_nobody_reads_costs_what_the_window_shows(recording):
+    t = tables(recording, steps(with_metric))
+    (finding,) = dead_work.find(t)
+    assert finding.lost_ns == 100_000
+    assert finding.evidence[-1] == "Nothing reads what line 3 of train.py makes."
+    assert [(place.file, place.line) for place in finding.where] == [("train.py", 3)]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["compute-less-often"]
+
+
+def test_on_a_device_its_kernels_count(recording):
+    t = tables(recording, steps(with_metric), devices=GPU)
+    (finding,) = dead_work.find(t)
+    assert finding.lost_ns == 75_000 + 30_000  # the kernel, and the gap before it in which the host issues it
+    assert len(finding.tasks) == 2
+
+
+def test_operators_that_the_window_has_otherwise_are_not_joined(recording):
+    assert dead_work.find(tables(recording, steps(with_metric), without="aten::std")) == []
+
+
+def test_a_capture_without_a_data_flow_has_no_finding(recording):
+    t = tables(recording, steps(with_metric))
+    without = replace(t.capture, dataflow=None)
+    assert dead_work.find(build_tables(without, without.trace)) == []

@@ -1,0 +1,23 @@
+"""independent-loop: calls that do not need each other."""
+
+import pytest
+
+from diagnose.analyzers import independent_loop
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import steps, tables
+
+
+def test_independent_calls_cost_what_calling_them_does(recording):
+    def experts(t):
+        outs = [t.op("addmm", t.value(4, 4), t.value(4, 4, role="parameter"), line=7, ns=100) for _ in range(4)]
+        return t.op("stack", *outs, line=8, ns=100)
+
+    t = tables(recording, steps(experts))
+    (finding,) = independent_loop.find(t)
+    assert finding.lost_ns == pytest.approx(4 * 75_000, abs=8)
+    assert finding.evidence[-1] == (
+        "The loop at line 7 of train.py makes 4 calls a step of one shape, each with weights of its own; the longest "
+        "chain of calls that need each other is 1."
+    )
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["vectorise-loop"]

@@ -1,0 +1,220 @@
+"""What is seen of contents, in the host's memory and by the way that devices take."""
+
+import numpy as np
+import pytest
+import torch
+
+from diagnose.capture.dataflow import contents as contents_module
+from diagnose.capture.dataflow.contents import Contents
+from diagnose.capture.dataflow.positions import MAX_SAMPLE, offsets
+from diagnose.capture.dataflow.storages import UNSEEN, Base
+from diagnose.capture.dataflow.window import DataflowWindow
+
+BOTH = pytest.mark.parametrize("in_place", [True, False])
+DTYPES = [
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+]
+
+
+def seen(*tensors, in_place=True):
+    looks = Contents(in_place=in_place, salt=b"salt")
+    numbers = [looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_structure=True) for tensor in tensors]
+    found = looks.finish()
+    return [found[number] for number in numbers]
+
+
+def one(tensor, *, in_place=True):
+    return seen(tensor, in_place=in_place)[0]
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_contents_have_equal_fingerprints(dtype, in_place):
+    made = torch.arange(200).remainder(2).reshape(10, 20).to(dtype)
+    other = made.clone()
+    other[7, 13] = 1 - int(made[7, 13])
+    first, same, different = seen(made, made.clone(), other, in_place=in_place)
+    assert first == same
+    assert first.is_exact
+    assert first.zeros == pytest.approx(0.5)
+    assert different.fingerprint != first.fingerprint
+
+
+def test_a_content_cannot_be_guessed_from_its_fingerprint():
+    """Of a small one there are few: without what it was mixed with they could be tried."""
+    tensor = torch.tensor(3)
+    found = set()
+    for _ in range(2):
+        looks = Contents()
+        looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_structure=True)
+        found |= {each.fingerprint for each in looks.finish()}
+    assert len(found) == 2
+
+
+def test_shape_and_dtype_count():
+    flat = torch.zeros(12)
+    found = {each.fingerprint for each in seen(flat, flat.reshape(3, 4), flat.to(torch.int32), flat.to(torch.float64))}
+    assert len(found) == 4
+
+
+@BOTH
+def test_layout_does_not_count(in_place):
+    made = torch.randn(8, 30)
+    turned = made.t().contiguous().t()
+    assert turned.stride() != made.stride()
+    assert one(made, in_place=in_place).fingerprint == one(turned, in_place=in_place).fingerprint
+
+
+def test_one_element_of_a_middling_tensor_counts_and_of_a_large_one_is_not_claimed():
+    middling, large = torch.zeros(100_000), torch.zeros(1_000_000)
+    found = []
+    for tensor in (middling, large):
+        other = tensor.clone()
+        other[77_777] = 1
+        found += [seen(tensor, other)]
+    assert found[0][0].is_exact
+    assert found[0][0].fingerprint != found[0][1].fingerprint
+    assert not found[1][0].is_exact
+
+
+@BOTH
+def test_a_device_gives_the_same_as_the_host_where_all_is_looked_at(in_place):
+    tensors = [torch.randn(3), torch.tensor(2.5), torch.randint(0, 9, (40, 50)), torch.ones(64, 64).tril()]
+    assert all(each.is_exact for each in seen(*tensors, in_place=in_place))
+    assert seen(*tensors, in_place=in_place) == seen(*tensors)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (torch.ones(40, 40).tril(), "triangular"),
+        (torch.zeros(1, 1, 40, 40).masked_fill(torch.ones(40, 40).triu(1) > 0, float("-inf")), "triangular"),
+        (torch.randn(40, 40).triu(), "triangular"),
+        (torch.full((40, 40), 3.0), "constant"),
+        (torch.nn.functional.one_hot(torch.arange(40) % 7), "one-hot"),
+        (torch.eye(40), "one-hot"),
+        (torch.randn(40, 40), ""),
+        (torch.zeros(40, 40).index_fill(1, torch.tensor([2, 3]), 1.0), ""),
+        (torch.ones(40, 40).tril().index_fill(0, torch.tensor([5]), 1.0), ""),
+    ],
+)
+def test_kinds(tensor, kind, in_place):
+    assert one(tensor, in_place=in_place).kind == kind
+
+
+@BOTH
+def test_padding_and_repeated_rows(in_place):
+    ids = torch.randint(1, 100, (16, 40))
+    ids[:, 30:] = 0
+    ids[3] = ids[2]
+    found = one(ids, in_place=in_place)
+    assert found.padded == pytest.approx(10 / 40)
+    assert found.repeated_rows == pytest.approx(1 / 16)
+    numbers = torch.arange(1000).remainder(10)
+    assert one(numbers, in_place=in_place).repeated_rows == pytest.approx(1 - 10 / 1000)
+    assert one(torch.randn(8, 4).repeat_interleave(4, 0)).repeated_rows == pytest.approx(3 / 4)
+    assert one(torch.randn(64, 64).relu()).repeated_rows == 0.0
+
+
+def test_rows_of_zeros():
+    tensor = torch.ones(64, 10)
+    tensor[::4] = 0.0
+    tensor[1, 3:] = 0.0
+    assert one(tensor).zero_rows == 0.25
+    assert one(torch.ones(64, 10) + torch.eye(10).repeat(7, 1)[:64]).zero_rows == 0.0
+
+
+def test_indices_too_many_to_count_repeat_at_least_so_many():
+    numbers = torch.arange(400_000).remainder(1000)
+    assert one(numbers).repeated_rows == pytest.approx(1 - 1000 / 400_000)
+    assert one(numbers - 500).repeated_rows == 0.0  # of negative numbers that is not known
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_subnormal_and_non_finite_numbers(dtype, in_place):
+    tiny = torch.finfo(dtype).tiny
+    numbers = torch.tensor([tiny, tiny / 4, 0.0, 1.0], dtype=torch.float64).to(dtype)
+    found = one(numbers, in_place=in_place)
+    assert (found.subnormal, found.zeros, found.is_finite) == (0.25, 0.25, True)
+    assert not one(torch.tensor([1.0, float("nan")], dtype=dtype), in_place=in_place).is_finite
+    assert not one(torch.tensor([1.0, float("inf")], dtype=dtype), in_place=in_place).is_finite
+
+
+def test_a_share_of_a_large_tensor_is_that_of_a_sample():
+    rows = torch.zeros(1000, 512)
+    rows[:, ::4] = 1.0
+    assert one(rows).zeros == pytest.approx(0.75, abs=0.1)
+
+
+def test_samples_lie_in_all_rows_and_columns():
+    found = offsets((1024, 1024), (1024, 1))
+    assert len(set(found.tolist())) == MAX_SAMPLE
+    assert len({int(at) % 1024 // 16 for at in found}) > 16
+    assert len({int(at) // 1024 // 16 for at in found}) > 32
+
+
+def test_what_has_no_content():
+    looks = Contents()
+    resized = torch.ones(4)
+    base = Base(resized, resized.untyped_storage())
+    resized.untyped_storage().resize_(0)
+    assert looks.look(resized, base, with_structure=True) == UNSEEN
+    for tensor in (torch.empty(0), torch.empty(3, device="meta"), torch.ones(3, dtype=torch.complex64)):
+        assert looks.look(tensor, Base(tensor, tensor.untyped_storage()), with_structure=True) == UNSEEN
+
+
+def test_a_part_of_a_storage_stands_for_all_of_it():
+    """A write elsewhere in the storage makes another content, although the tensor first seen is the same."""
+    whole = torch.zeros(8, 4)
+    base = Base(whole[0], whole.untyped_storage())
+    looks = Contents()
+    first = looks.look(whole[0], base, with_structure=True)
+    whole[5] = 1.0
+    second = looks.look(whole[0], base, with_structure=True)
+    found = looks.finish()
+    assert found[first].fingerprint != found[second].fingerprint
+
+
+def test_many_looks_are_judged_in_between(monkeypatch):
+    monkeypatch.setattr(contents_module, "MAX_PENDING", 3)
+    found = seen(*[torch.full((2,), float(i)) for i in range(10)])
+    assert len({each.fingerprint for each in found}) == 10
+
+
+@BOTH
+def test_looking_is_not_recorded_and_changes_nothing(in_place):
+    """The same operators are seen whether memory is read or samples are taken by operators."""
+    weight = torch.randn(4, 4, requires_grad=True)
+    state = torch.get_rng_state()
+
+    def step():
+        ((weight @ weight).t().exp() * 2).sum().backward()
+
+    step()
+    version = weight._version
+    window = DataflowWindow(Contents(in_place=in_place))
+    with window:
+        step()
+        window.end_step()
+    names = [operator.name for operator in window.result().operators]
+    assert names[:6] == ["aten::mm", "aten::t", "aten::exp", "aten::detach", "aten::mul.Tensor", "aten::sum"]
+    assert not {"aten::as_strided", "aten::index_select", "aten::clone"} & set(names)
+    assert weight._version == version
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.isfinite(window.result().cost_ns)
+
+
+@BOTH
+def test_looking_outside_of_an_operator_makes_no_node_of_autograd(in_place):
+    weight = torch.randn(4, 4, requires_grad=True)
+    with DataflowWindow(Contents(in_place=in_place)) as window:
+        before = torch._C._autograd._get_sequence_nr()
+        weight.tolist()
+        assert torch._C._autograd._get_sequence_nr() == before
+        window.end_step()
+    flow = window.result()
+    assert [operator.name for operator in flow.operators] == ["python::tolist"]
+    assert flow.values[0].is_exact

@@ -1,0 +1,77 @@
+"""Growth from step to step, values that pile up, and graphs of earlier steps."""
+
+from diagnose.dataflow.growth import growing_work, kept_graph, piled_up
+from tests.dataflow.table import Table
+
+
+def test_a_tensor_that_each_step_makes_longer_is_growing():
+    t = Table()
+    history = t.value(100, 4, role="state")
+    for t.step in range(2):
+        history = t.op("cat", history, t.value(10, 4), shape=(110 + 10 * t.step, 4), line=7, ns=30)
+        t.op("mean", history, shape=(4,), line=8, ns=70)
+    found = growing_work(t.graph())
+    assert [(each.work.line.line, each.first_elements, each.last_elements) for each in found] == [
+        (8, 440, 480),
+        (7, 440, 480),
+    ]
+
+
+def test_a_list_of_results_that_is_stacked_is_growing():
+    t = Table()
+    losses = [t.value(1, role="state") for _ in range(3)]
+    for t.step in range(2):
+        losses.append(t.op("mean", t.value(4), shape=(1,), line=6))
+        t.op("stack", *losses, shape=(len(losses),), line=7)
+    (found,) = growing_work(t.graph())
+    assert (found.work.line.line, found.first_elements, found.last_elements) == (7, 4, 5)
+
+
+def test_a_longer_batch_is_not():
+    t = Table()
+    table = t.value(100, 4, role="constant")
+    for t.step in range(2):
+        t.op("add", t.value(10 + t.step, 4), table, line=7)
+    assert growing_work(t.graph()) == ()
+
+
+def test_a_longer_batch_that_was_loaded_a_step_ahead_is_not():
+    t = Table()
+    batches = [t.op("_to_copy", t.op("lift_fresh", shape=(4, 10), line=3), line=4)]
+    for t.step in range(2):
+        batches.append(t.op("_to_copy", t.op("lift_fresh", shape=(4, 20), line=3), line=4))
+        t.op("exp", batches[t.step], line=7)
+    assert growing_work(t.graph()) == ()
+
+
+def test_a_longer_part_of_the_same_table_is_not():
+    t = Table()
+    table = t.value(100, 4, role="constant")
+    for t.step in range(2):
+        part = type(table)(table.value, (10 + t.step, 4), (4, 1), 0, "float32")
+        t.op("add", part, t.value(10 + t.step, 4), line=7)
+    assert growing_work(t.graph()) == ()
+
+
+def test_results_of_each_step_that_are_held_pile_up():
+    t = Table()
+    for t.step in range(2):
+        t.roots.add(t.op("mean", t.value(8), shape=(8,), line=6).value)
+        t.op("mul", t.value(8), line=7)
+    t.roots.add(t.op("exp", t.value(8), line=8).value)
+    (found,) = piled_up(t.graph())
+    assert (found.line.line, found.num_values, found.num_bytes) == (6, 1, 32)
+
+
+def test_backward_through_the_step_before_is_a_kept_graph():
+    t = Table()
+    state = t.value(4, role="state")
+    for t.step in range(2):
+        forward = len(t.operators)
+        state = t.op("tanh", state, line=3, sequence_nr=10 + t.step)
+        t.op("tanh_backward", state, phase="backward", forward=forward, ns=25)
+    assert kept_graph(t.graph()) == ()
+    t.op("tanh_backward", state, phase="backward", forward=0, ns=40)
+    t.op("tanh_backward", state, phase="backward", sequence_nr=7, ns=25)
+    (found,) = kept_graph(t.graph())
+    assert (found.work.share, found.num_operators, found.value_line.line) == (0.65, 3, 3)

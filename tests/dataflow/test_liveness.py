@@ -1,0 +1,98 @@
+"""Dead work: a result or gradient that reaches no parameter, state or host read."""
+
+from diagnose.dataflow.liveness import dead_work
+from tests.dataflow.table import Table, lines
+
+
+def two_steps(step) -> Table:
+    """Return two steps with one weight that an optimizer changes at the end of each."""
+    t = Table()
+    weight = t.value(4, 4, role="parameter")
+    for t.step in range(2):
+        weight = t.update(weight, step(t, weight))
+    return t
+
+
+def test_a_metric_that_is_not_read_is_dead():
+    def step(t, weight):
+        out = t.op("mm", t.value(4, 4), weight, line=2, ns=70)
+        t.op("std", t.op("sub", out, line=3, ns=9), shape=(), line=4, ns=20)
+        return out
+
+    (found,) = dead_work(two_steps(step).graph())
+    assert (found.kind, found.value_line.line, lines(found.work), found.is_certain) == ("result", 4, [3, 4], True)
+    assert found.work.share == 29 / 100
+
+
+def test_a_metric_that_python_reads_is_not():
+    def step(t, weight):
+        out = t.op("mm", t.value(4, 4), weight, line=2, ns=70)
+        t.read_on_host(t.op("std", out, shape=(), line=4, ns=20))
+        return out
+
+    assert dead_work(two_steps(step).graph()) == ()
+
+
+def test_a_result_that_the_script_holds_at_the_end_is_not():
+    t = Table()
+    t.roots.add(t.op("sum", t.value(4), shape=(), ns=5).value)
+    assert dead_work(t.graph()) == ()
+
+
+def test_a_result_that_is_overwritten_is_dead_and_one_that_is_added_to_is_not():
+    t = Table()
+    buffer = t.value(4, role="buffer")
+    lost = t.op("mul_.Tensor", t.value(4), into=buffer, line=2)
+    t.op("add_.Tensor", t.value(4), into=t.op("zero_", into=lost, line=3), line=4)
+    (found,) = dead_work(t.graph())
+    assert lines(found.work) == [2]
+
+
+def test_a_backward_pass_that_goes_on_for_nothing_ends_where_the_lines_of_the_forward_part():
+    def step(t, weight):
+        made = t.op("mm", t.value(4, 4), line=2, at=(20,), ns=30)
+        out = t.op("mm", made, weight, line=3, at=(21,), ns=30)
+        gradient = t.op("mm", out, line=3, at=(21,), ns=20, phase="backward")
+        t.op("mm", t.op("tanh_backward", gradient, line=2, at=(20,), phase="backward"), line=2, phase="backward")
+        return gradient
+
+    (found,) = dead_work(two_steps(step).graph())
+    assert (found.kind, found.value_line.line, found.use_line.line) == ("gradient", 20, 21)
+    assert (lines(found.work), found.work.share) == ([2], 20 / 101)
+
+
+def test_a_gradient_that_no_optimizer_reads_is_not_certainly_dead():
+    t = Table()
+    weight, frozen = t.value(4, 4, role="parameter"), None
+    for t.step in range(2):
+        frozen = t.op("mm", t.value(4, 4), line=2, phase="backward", facts={"role": "gradient"})
+        weight = t.update(weight, t.value(4, 4))
+    t.roots.add(frozen.value)
+    (found,) = dead_work(t.graph())
+    assert found.kind == "gradient"
+
+
+def test_a_gradient_that_accumulates_over_the_steps_is_kept_if_no_optimizer_ran():
+    t = Table()
+    total = t.value(4, 4, role="gradient")
+    t.step = 0
+    total = t.op("add_.Tensor", t.value(4, 4), into=total, line=2, phase="backward", facts={"role": "gradient"})
+    t.roots.add(total.value)
+    assert dead_work(t.graph()) == ()
+    weight = t.value(4, 4, role="parameter")
+    t.update(weight, t.value(4, 4))
+    (found,) = dead_work(t.graph())
+    assert not found.is_certain
+
+
+def test_collectives_and_operators_without_results_are_needed():
+    t = Table()
+    t.op("all_reduce_", t.op("mul", t.value(4)), is_collective=True)
+    t.op("_assert_async", t.op("isfinite", t.value(4)), writes=())
+    assert dead_work(t.graph()) == ()
+
+
+def test_memory_that_nobody_wrote_is_no_work():
+    t = Table()
+    t.op("empty.memory_format", shape=(4,))
+    assert dead_work(t.graph()) == ()

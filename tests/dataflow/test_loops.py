@@ -1,0 +1,81 @@
+"""Loops: how many calls a line makes, and how many of them follow from each other."""
+
+from diagnose.dataflow.loops import loops
+from tests.dataflow.table import Table
+
+
+def test_calls_on_the_same_input_are_independent():
+    t = Table()
+    x = t.value(4, 4)
+    for i in range(8):
+        t.op("addmm", x, t.value(4, 4, role="parameter"), line=7, at=(30,), module=f"experts.{i}")
+    (found,) = loops(t.graph())
+    assert (found.kind, found.line.line, found.num_calls, found.longest_chain) == ("independent", 30, 8, 1)
+    assert (found.same_shapes, found.same_weights) == (True, False)
+
+
+def test_calls_that_each_read_the_last_one_are_a_recurrence():
+    t = Table()
+    weight, state = t.value(4, 4, role="parameter"), t.value(4, 4)
+    for _ in range(8):
+        state = t.op("tanh", t.op("mm", state, weight, line=7, ns=50), line=7)
+    (found,) = loops(t.graph())
+    assert (found.kind, found.num_calls, found.longest_chain, found.same_weights) == ("recurrence", 8, 8, True)
+
+
+def test_layers_with_weights_of_their_own_are_neither():
+    t = Table()
+    x = t.value(4, 4)
+    for i in range(8):
+        x = t.op("mm", x, t.value(4, 4, role="parameter"), line=7, module=f"layers.{i}")
+    assert loops(t.graph()) == ()
+
+
+def test_passes_with_a_backward_in_between_accumulate_gradients():
+    t = Table()
+    weight = t.value(4, 4, role="parameter")
+    for _ in range(8):
+        out = t.op("mm", t.value(4, 4), weight, line=7)
+        t.op("mm", out, line=7, phase="backward")
+    assert loops(t.graph()) == ()
+
+
+def test_three_calls_are_no_loop():
+    t = Table()
+    for _ in range(3):
+        t.op("mm", t.value(4, 4), line=7)
+    assert loops(t.graph()) == ()
+
+
+def test_what_calls_cost_at_least_is_that_of_the_cheapest_operators():
+    t = Table()
+    for _ in range(10):
+        t.op("mm", t.value(4, 4), line=7, ns=10)
+    t.op("mm", t.value(4, 4), line=8, ns=100)
+    (found,) = loops(t.graph())
+    assert (found.work.share, found.overhead_share) == (0.5, 9 * 10 / 200)
+
+
+def test_a_body_of_several_lines_is_one_loop_and_what_it_calls_belongs_to_it():
+    t = Table()
+    t.op("zeros", shape=(4,), line=80, at=(150,))
+    for _ in range(8):
+        for _ in range(2):
+            t.op("minimum", t.value(4), line=54, at=(81, 150))
+        t.op("maximum", t.value(4), line=55, at=(81, 150))
+        t.op("where.self", t.value(4), line=82, at=(150,))
+    t.op("stack", shape=(8, 4), line=84, at=(150,), ns=1)
+    (found,) = loops(t.graph())
+    assert (found.line.line, found.num_calls, len(found.work.operators)) == (81, 8, 32)
+
+
+def test_layers_whose_weights_are_each_made_at_the_same_line_are_no_loop():
+    t = Table()
+    x = t.value(4, 4)
+    for i in range(8):
+        for _ in range(2):
+            weight = t.op("mv", t.value(4, 4, role="parameter"), line=7, module=f"layers.{i}", ns=90)
+        t.op("vdot", weight, line=7, module=f"layers.{i}")
+        t.op("dot", weight, line=7, module=f"layers.{i}")
+        x = t.op("convolution", x, weight, line=7, module=f"layers.{i}")
+    assert loops(t.graph()) == ()

@@ -1,0 +1,51 @@
+"""Placement: copies to the device of what need not come from the host."""
+
+from diagnose.dataflow.placement import host_round_trips
+from tests.dataflow.table import Table, lines
+
+GPU = {"device": "cuda:0"}
+
+
+def test_what_is_copied_back_and_forth_is_a_round_trip():
+    t = Table()
+    here = t.op("_to_copy", t.value(64, **GPU), line=2, ns=30)
+    t.op("_to_copy", t.op("sort", here, line=3, ns=50), line=4, ns=20, facts=GPU)
+    (found,) = host_round_trips(t.graph())
+    assert (found.kind, found.work.share, lines(found.work), found.num_bytes) == ("round-trip", 1.0, [2, 3, 4], 256)
+    assert (found.value_line.line, found.use_line.line) == (2, 4)
+
+
+def test_what_the_host_makes_from_nothing_can_be_made_on_the_device():
+    t = Table()
+    t.op("_to_copy", t.op("arange", shape=(64,), line=3), line=4, facts=GPU)
+    (found,) = host_round_trips(t.graph())
+    assert (found.kind, lines(found.work)) == ("made-on-host", [3, 4])
+
+
+def test_the_same_content_in_each_step_can_stay_on_the_device():
+    t = Table()
+    for t.step in range(2):
+        t.op("_to_copy", t.value(64, content="positions"), line=4, facts=GPU)
+    (found,) = host_round_trips(t.graph())
+    assert found.kind == "constant"
+
+
+def test_ones_that_a_batch_has_in_both_steps_may_be_luck():
+    t = Table()
+    for t.step in range(2):
+        t.op("_to_copy", t.value(64, content="ones", kind="constant"), line=4, facts=GPU)
+    assert host_round_trips(t.graph()) == ()
+
+
+def test_what_python_made_has_to_be_copied():
+    t = Table()
+    for t.step in range(2):
+        t.op("_to_copy", t.op("lift_fresh", shape=(8,), line=3), line=4, facts=GPU)
+    assert host_round_trips(t.graph()) == ()
+
+
+def test_a_batch_has_to_be_copied():
+    t = Table()
+    for t.step in range(2):
+        t.op("_to_copy", t.op("div", t.value(64), line=3), line=4, facts=GPU)
+    assert host_round_trips(t.graph()) == ()

@@ -1,0 +1,86 @@
+"""Common subexpressions: the same operator on the same contents, in one step."""
+
+from diagnose.dataflow.repeats import computed_again
+from tests.dataflow.table import Table, lines
+
+
+def test_the_second_of_two_equal_products_is_computed_again():
+    t = Table()
+    x, weight = t.value(4, 4), t.value(4, 4, role="parameter")
+    t.op("mm", x, weight, line=2, ns=60, content="y")
+    t.op("mm", x, weight, line=3, ns=40, content="y")
+    (found,) = computed_again(t.graph())
+    assert (found.kind, found.work.share, found.is_certain) == ("repeated", 0.4, True)
+    assert (found.value_line.line, found.use_line.line) == (2, 3)
+
+
+def test_the_lines_of_two_calls_are_named_where_their_stacks_part():
+    t = Table()
+    x = t.value(4, content="x")
+    t.op("exp", x, line=5, at=(20,), content="y")
+    t.op("exp", x, line=5, at=(21,), content="y")
+    (found,) = computed_again(t.graph())
+    assert (found.value_line.line, found.use_line.line, lines(found.work)) == (20, 21, [5])
+
+
+def test_other_attributes_views_contents_or_draws_are_not_the_same():
+    t = Table()
+    x, y = t.value(4, 4, content="x"), t.value(4, 4, content="y")
+    t.op("sum", x, attributes="0", content="a")
+    t.op("sum", x, attributes="1", content="a")
+    t.op("sum", y, attributes="0", content="a")
+    turned = type(x)(x.value, x.shape, (1, 4), 0, x.dtype)
+    t.op("sum", turned, attributes="0", content="a")
+    t.op("rand_like", x, content="a", draws=True)
+    t.op("rand_like", x, content="a", draws=True)
+    assert computed_again(t.graph()) == ()
+
+
+def test_a_forward_that_the_backward_pass_runs_again_has_its_own_kind():
+    t = Table()
+    x = t.value(4, content="x")
+    t.op("exp", x, content="y")
+    t.op("exp", x, content="y", phase="backward")
+    assert [found.kind for found in computed_again(t.graph())] == ["recomputed"]
+
+
+def test_state_that_is_set_to_the_same_is_not_computed_again():
+    t = Table()
+    for _ in range(2):
+        t.op("add_.Tensor", into=t.value(4, role="optimizer state", content="0"), content="1")
+    assert computed_again(t.graph()) == ()
+
+
+def test_a_result_that_is_changed_in_place_has_to_be_made_again():
+    t = Table()
+    first, second = (t.op("zeros", shape=(4,), line=2, content="0") for _ in range(2))
+    t.op("add_.Tensor", t.value(4), into=first)
+    t.op("add_.Tensor", t.value(4), into=second)
+    assert computed_again(t.graph()) == ()
+
+
+def test_a_chain_of_equal_changes_in_place_is():
+    t = Table()
+    x = t.value(4, content="x")
+    for line in (2, 3):
+        t.op("mul_.Scalar", into=t.op("exp", x, line=line, content="y"), line=line, content="z")
+    (found,) = computed_again(t.graph())
+    assert len(found.work.operators) == 2
+
+
+def test_equal_samples_of_a_large_value_are_not_certain_but_the_same_computation_is():
+    t = Table()
+    sampled = {"is_exact": False}
+    x, other = t.value(4, content="x", **sampled), t.value(4, content="x", **sampled)
+    t.op("exp", x, content="y", facts=sampled)
+    t.op("exp", other, line=2, content="y", facts=sampled)
+    t.op("log", x, content="z", facts=sampled)
+    t.op("log", x, line=3, content="z", facts=sampled)
+    assert {found.use_line.line: found.is_certain for found in computed_again(t.graph())} == {2: False, 3: True}
+
+
+def test_equal_samples_of_nearly_nothing_but_zeros_say_nothing():
+    t = Table()
+    for _ in range(2):
+        t.op("_to_copy", t.value(99, 99, content="x", is_exact=False, zeros=0.99), content="y")
+    assert computed_again(t.graph()) == ()

@@ -1,0 +1,47 @@
+"""Width: a wider type than what goes in and what comes out."""
+
+from diagnose.dataflow.width import too_wide
+from tests.dataflow.table import Table, lines
+
+
+def test_float64_between_float32_is_too_wide():
+    t = Table()
+    double = t.op("_to_copy", t.value(4, 4), dtype="float64", line=2, ns=10)
+    total = t.op("std", double, line=3, ns=30)
+    t.op("_to_copy", total, dtype="float32", line=4, ns=60)
+    (found,) = too_wide(t.graph())
+    assert (found.kind, found.work.share, lines(found.work), found.is_certain) == ("float64", 0.4, [2, 3], True)
+    assert (found.value_line.line, found.use_line.line) == (2, 4)
+
+
+def test_float64_weights_are_a_choice():
+    t = Table()
+    t.op("mm", t.value(4, 4, dtype="float64"), t.value(4, 4, dtype="float64", role="parameter"))
+    (found,) = too_wide(t.graph())
+    assert not found.is_certain
+
+
+def test_a_float64_sum_that_goes_on_over_the_steps_is_a_choice():
+    t = Table()
+    total = t.value(1, dtype="float64", role="state")
+    t.op("add_.Tensor", t.value(1), into=total, dtype="float64")
+    (found,) = too_wide(t.graph())
+    assert not found.is_certain
+
+
+def test_a_product_in_float32_between_bfloat16_is_too_wide():
+    t = Table()
+    wide = [t.op("_to_copy", t.value(4, 4, dtype="bfloat16"), dtype="float32", line=line) for line in (2, 3)]
+    product = t.op("mm", *wide, line=4, dtype="float32", ns=70)
+    t.op("_to_copy", product, dtype="bfloat16", line=5)
+    (found,) = too_wide(t.graph())
+    assert (found.kind, found.work.share) == ("float32", 1.0)
+
+
+def test_a_product_that_is_used_in_float32_too_is_not():
+    t = Table()
+    wide = t.op("_to_copy", t.value(4, 4, dtype="bfloat16"), dtype="float32")
+    product = t.op("mm", wide, dtype="float32")
+    t.op("_to_copy", product, dtype="bfloat16")
+    t.op("sum", product, dtype="float32")
+    assert too_wide(t.graph()) == ()
