@@ -167,7 +167,7 @@ def _trace_command(rng: random.Random, name: str) -> tuple[str, ...]:
     if which < 0.55:
         return ("analyze", name, "--json", "--quiet")
     if which < 0.76:
-        return ("analyze", name, "--quiet")
+        return ("analyze", name, "--quiet", "--verbose")
     if which < 0.79:
         return ("analyze", name, "--quiet", "--html", "r.html", "-o", rng.choice(("r.json", "r.txt")))
     if which < 0.94:
@@ -205,7 +205,7 @@ def _capture_case(rng: random.Random, _inputs: Inputs) -> Case:
     command = rng.random()
     argv: tuple[str, ...] = ("analyze", "capture", "--json", "--quiet")
     if command < 0.25:
-        argv = ("analyze", "capture", "--quiet")
+        argv = ("analyze", "capture", "--quiet", "--verbose")
     elif command < 0.28:
         argv = ("analyze", "capture", "--quiet", "--html", "r.html", "-o", "r.json")
     elif command < 0.4:

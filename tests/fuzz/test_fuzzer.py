@@ -104,9 +104,11 @@ def test_a_broken_report_is_found(monkeypatch, change, expected):
 
 @pytest.mark.parametrize("hidden", ["\x1b[31m", "\u202e", "\x9b", "\r"])
 def test_a_control_character_in_the_text_is_found(monkeypatch, hidden):
-    sound = text.render
-    monkeypatch.setattr(text, "render", lambda *a, **k: sound(*a, **k) + hidden + "\n.")
-    assert kinds(traced("analyze", "t.json", "--quiet")) == {"control character"}
+    for name, options in (("render_answer", ()), ("render", ("--verbose",))):
+        sound = getattr(text, name)
+        monkeypatch.setattr(text, name, lambda *a, sound=sound, **k: sound(*a, **k) + hidden + "\n.")
+        assert kinds(traced("analyze", "t.json", "--quiet", *options)) == {"control character"}
+        monkeypatch.setattr(text, name, sound)
 
 
 def test_markup_in_the_page_is_found(monkeypatch):

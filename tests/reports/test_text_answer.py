@@ -28,7 +28,8 @@ def test_the_answer_of_a_capture_with_one_change_has_at_most_twenty_lines():
     assert len(render(d).splitlines()) > 20
 
 
-def test_the_answer_leaves_out_what_the_report_has_below_it(forms):
+def test_the_answer_leaves_out_what_the_report_has_below_it(forms, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     d = forms["gaps"]
     for title in ("Queue  step", "Where the step goes", "Idle by cause", "Findings", "Kernels", "Critical path"):
         assert title not in render_answer(d)
