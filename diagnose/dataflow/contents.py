@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import is_copy, is_pointwise, is_product, is_reduction
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["WorkOnNothing", "work_on_nothing"]
 
@@ -86,7 +87,7 @@ def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Itera
         one = graph.operators[i]
         for use in one.reads if is_product(one) else ():
             value = graph.values[use.value]
-            if value.role == "parameter" or len(use.shape) < 2 or prod(use.shape) != prod(value.shape):
+            if value.role == "parameter" or len(use.shape) < 2 or num_elements(use.shape) != num_elements(value.shape):
                 continue
             if value.kind == "one-hot" and value.shape[-1] >= MIN_COLUMNS:
                 saved = 1 - 1 / value.shape[-1]
@@ -220,11 +221,14 @@ def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
 
 def _size(one: Operator) -> float:
     """Return how much an operator has to do: multiplications of a product, elements that others read and write."""
-    sizes = sorted((prod(use.shape) for use in (*one.reads, *one.writes)), reverse=True)
+    sizes = sorted((num_elements(use.shape) for use in (*one.reads, *one.writes)), reverse=True)
     if not is_product(one):
         return max(float(sum(sizes)), 1.0)
     batch = one.writes[0].shape[0] if len(one.writes[0].shape) > 2 else 1
-    return max(sqrt(prod(sizes[:3]) / max(batch, 1)), 1.0)
+    product = 1.0
+    for size in sizes[:3]:
+        product *= size
+    return max(sqrt(product / max(batch, 1)), 1.0)
 
 
 def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Use, Value
+from diagnose.model.shapes import num_elements
 
 __all__ = ["Graph", "Work", "by_line", "components", "graph_of", "num_bytes", "parting", "plain_name"]
 
@@ -151,7 +151,7 @@ def _overwrites(one: Operator, use: Use, value: Value) -> bool:
 
 def num_bytes(use: Use) -> int:
     """Return the bytes of what an operator sees of a value."""
-    return prod(use.shape) * _ITEM_BYTES.get(use.dtype, 4)
+    return num_elements(use.shape) * _ITEM_BYTES.get(use.dtype, 4)
 
 
 def plain_name(name: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from math import prod
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import is_copy
 from diagnose.model.dataflow import Frame, Operator, Role, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["GrowingWork", "KeptGraph", "PiledUp", "growing_work", "kept_graph", "piled_up"]
 
@@ -80,7 +80,7 @@ def _of_step(graph: Graph, step: int) -> dict[tuple[object, ...], int]:
 
 
 def _elements(one: Operator) -> int:
-    return sum(prod(use.shape) for use in one.reads)
+    return sum(num_elements(use.shape) for use in one.reads)
 
 
 def _is_of_earlier_steps(graph: Graph, value: int) -> bool:
@@ -104,7 +104,7 @@ def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
 
 
 def _size(graph: Graph, use: Use) -> int:
-    return prod(graph.values[use.value].shape)
+    return num_elements(graph.values[use.value].shape)
 
 
 def piled_up(graph: Graph) -> tuple[PiledUp, ...]:

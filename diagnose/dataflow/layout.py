@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import is_copy, is_pointwise, is_product, is_reduction
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["LayoutCopy", "layout_copies"]
 
@@ -47,7 +47,7 @@ def _only_reorders(graph: Graph, one: Operator) -> bool:
 def _is_dense(use: Use) -> bool:
     """Return whether a view has each element of its memory once: expanded and sliced ones are left alone."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(use.shape, use.stride, strict=True))
-    return 0 not in use.stride and span == prod(use.shape)
+    return 0 not in use.stride and span == num_elements(use.shape)
 
 
 def _users(graph: Graph, one: Operator) -> list[int]:

@@ -165,7 +165,7 @@ def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
     rule = waiting[0].rule
     known = waiting[0].facts.get("awaits_ranks")
     left = min(share / max(1 - known, share, 1e-9), 1.0) if isinstance(known, float) else share
-    found = [_transfer_only(f, share, left) if f.rule == rule else f for f in d.findings]
+    found = [_transfer_only(f, share) if f.rule == rule else f for f in d.findings]
     least_ns = THRESHOLDS.naming_share * d.step_ns
     found = [f for f in found if f.rule != rule or f.lost_ns >= least_ns]
     is_named = any(f.rule == rule for f in found)
@@ -177,12 +177,12 @@ def _without_waiting(d: Diagnosis, share: float) -> Diagnosis:
     return replace(d, findings=tuple(in_order(found)), prescriptions=tuple(prescribed), waterfall=waterfall)
 
 
-def _transfer_only(finding: Finding, share: float, left: float) -> Finding:
+def _transfer_only(finding: Finding, share: float) -> Finding:
     waits = duration(finding.lost_ns * (1 - share))
     moved = replace(
         finding,
         lost_ns=finding.lost_ns * share,
-        relief_ns=None if finding.relief_ns is None else finding.relief_ns * left,
+        relief_ns=None if finding.relief_ns is None else finding.relief_ns * share,
         evidence=(
             *finding.evidence,
             f"{waits} more is waiting for other ranks, which no change of the exchange takes away.",

@@ -152,7 +152,8 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     relief |= {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
     for finding in replayed[:MAX_RELIEVED]:
-        transform = remove_cause(t, finding, META[finding.rule].cause, 1.0)
+        whole = replace(finding, facts={**finding.facts, "awaits_ranks": None})  # a step without it waits for no rank
+        transform = remove_cause(t, whole, META[finding.rule].cause, 1.0)
         if transform is not None:
             # What recording adds to time that grows with it is taken off that time itself.
             step = replayed_ns if META[finding.rule].inflated else plain_ns

@@ -140,7 +140,7 @@ def remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) -> 
     of their exposed time; kernels by that share of what the finding counts as lost in them. A wait for the device is
     dropped whole: it cannot be halved.
     """
-    key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction)
+    key = ("remove cause", finding.rule, finding.lost_ns, cause, fraction, transfer_share(finding))
     return t.cached(key, lambda: _remove_cause(t, finding, cause, fraction))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import math
 import os
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from diagnose.capture.dataflow.device_samples import DeviceSamples
 from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
 from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure, zero_rows
+from diagnose.model.shapes import num_elements
 
 __all__ = ["UNKNOWN", "Content", "Contents"]
 
@@ -79,7 +79,7 @@ class Contents:
             return UNSEEN
         storage = tensor.untyped_storage()
         size = base.dtype.itemsize
-        num = math.prod(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
+        num = num_elements(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
         if (base.offset + num) * size > storage.nbytes():  # it was resized
             return UNSEEN
         number = len(self._found)
@@ -125,7 +125,7 @@ def _read(memory: Any, base: Base, *, with_structure: bool) -> _Look:
     """Look at a content in the host's memory."""
     code = CODES[base.dtype]
     bits: Bits = np.frombuffer(memory, code.unsigned)
-    num = math.prod(base.shape)
+    num = num_elements(base.shape)
     is_dense = num == bits.size and base.is_contiguous
     sample = bytes(memory) if is_dense and num <= MAX_SAMPLE else bits.take(offsets(base.shape, base.stride)).tobytes()
     if is_dense:
@@ -145,7 +145,7 @@ def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -
 
 def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, with_structure: bool) -> _Look:
     code, shape = CODES[base.dtype], base.shape
-    num = math.prod(shape)
+    num = num_elements(shape)
     if num <= MAX_SAMPLE:
         checksum, whole = 0, np.frombuffer(sample, code.unsigned)
     if whole is None or num < 2:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.intervals import distinct
+from diagnose.model.shapes import num_elements
 
 __all__ = ["MAX_SAMPLE", "Positions", "extent", "offsets", "spread"]
 
@@ -27,7 +28,7 @@ def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
 @lru_cache(maxsize=4096)
 def offsets(shape: tuple[int, ...], stride: tuple[int, ...]) -> Positions:
     """Return where the elements of a sample lie, counted in elements from the tensor's first one."""
-    num = math.prod(shape)
+    num = num_elements(shape)
     if not shape:
         return np.zeros(1, np.int64)
     flat = spread(num, MAX_SAMPLE)

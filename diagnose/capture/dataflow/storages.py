@@ -5,12 +5,13 @@ A storage is known by its address while it lives, and a weak reference reports i
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+
+from diagnose.model.shapes import num_elements
 
 __all__ = ["PENDING", "UNSEEN", "RawUse", "RawValue", "Storages"]
 
@@ -61,7 +62,7 @@ class Base:
 
 def _covers(shape: tuple[int, ...], stride: tuple[int, ...], num: int) -> bool:
     """Return whether a tensor shows all elements of its storage, some of them perhaps in several places."""
-    return math.prod([n for n, step in zip(shape, stride, strict=True) if step]) >= num
+    return num_elements([n for n, step in zip(shape, stride, strict=True) if step]) >= num
 
 
 class _Live:

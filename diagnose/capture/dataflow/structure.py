@@ -6,7 +6,6 @@ whole content compared.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from diagnose.capture.dataflow.bits import Bits
 from diagnose.capture.dataflow.positions import Positions, spread
 from diagnose.model.intervals import distinct
+from diagnose.model.shapes import num_elements
 
 __all__ = ["Kind", "Structure", "is_constant", "structure", "zero_rows"]
 
@@ -51,7 +51,7 @@ def zero_rows(bits: Bits) -> float:
 @lru_cache(maxsize=4096)
 def _middle(shape: tuple[int, ...]) -> Positions:
     """Return where the middle elements of the rows lie that are looked at, in a dense tensor."""
-    width, height = shape[-1], math.prod(shape[:-1])
+    width, height = shape[-1], num_elements(shape[:-1])
     return np.arange(0, height, max(height // MAX_ROWS, 1)) * width + width // 2
 
 
@@ -92,7 +92,7 @@ def _probe(shape: tuple[int, ...]) -> Positions:
     They are one of each of the first rows (of the first dimension), some of the last column and of the first row, and
     for square matrices those beside the ends of the diagonal, as often as these groups have places.
     """
-    width, height = shape[-1], math.prod(shape[:-1])
+    width, height = shape[-1], num_elements(shape[:-1])
     size = height * width // shape[0]
     rows = np.arange(min(shape[0], MAX_ROWS)) * size + size // 2
     last = np.resize(spread(height, _LAST), _LAST) * width + width - 1
