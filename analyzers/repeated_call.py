@@ -34,9 +34,8 @@ import numpy as np
 
 from diagnose.analyzers.common.callers import callers
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, with_idle
 from diagnose.analyzers.common.locate import source_line
-from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -87,7 +86,7 @@ def find(t: Tables) -> list[Finding]:
     host = union(*[one.host for one in found])
     tasks = np.flatnonzero(t.launched_in(host))
     busy = kernel_finding(t, KernelRule(META.id, title, MIN_STEP_SHARE, 0.0, texts, confidence, facts), tasks)
-    return _with_kernels(idle, busy, tasks)
+    return with_idle(idle, busy, tasks)
 
 
 def _where(t: Tables, found: Sequence[RepeatedCall]) -> tuple[Where, ...]:
@@ -115,18 +114,3 @@ def _text(t: Tables, one: RepeatedCall) -> str:
         f"{one.module} is called {one.num:.3g} times a step with inputs and weights that an earlier call had; "
         f"{one.spare:.3g} of the calls could be left out: {took} of the host{through}."
     )
-
-
-def _with_kernels(idle: Sequence[Finding], busy: Sequence[Finding], tasks: Rows) -> list[Finding]:
-    """Return the finding of idle time with the kernels' time and evidence, or the one of the two that there is."""
-    if not idle or not busy:
-        return [*idle, *busy]
-    return [
-        replace(
-            idle[0],
-            lost_ns=idle[0].lost_ns + busy[0].lost_ns,
-            total_ns=idle[0].total_ns + busy[0].total_ns,
-            evidence=tuple(dict.fromkeys((*idle[0].evidence, *busy[0].evidence))),
-            tasks=tasks,
-        )
-    ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, with_idle
 from diagnose.analyzers.common.locate import source_line
 from diagnose.dataflow.graph import Work
 from diagnose.model.dataflow import Frame
@@ -91,18 +91,7 @@ class AvoidableRule(NamedTuple):
         tasks, first = np.flatnonzero(share), parts[0]
         kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
         rule = KernelRule(self.meta.id, first.title, self.min_share, kept, texts, first.confidence, first.facts)
-        busy = kernel_finding(t, rule, tasks)
-        if not idle or not busy:
-            return [*idle, *busy]
-        return [
-            replace(
-                idle[0],
-                lost_ns=idle[0].lost_ns + busy[0].lost_ns,
-                total_ns=idle[0].total_ns + busy[0].total_ns,
-                evidence=tuple(dict.fromkeys((*idle[0].evidence, *busy[0].evidence))),
-                tasks=tasks,
-            )
-        ]
+        return with_idle(idle, kernel_finding(t, rule, tasks), tasks)
 
 
 def at(frame: Frame | None) -> str:

@@ -15,7 +15,7 @@ from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
+__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels", "with_idle"]
 
 
 MAX_LOOKED_UP = 200  # launches, the longest tasks first, whose places are looked up
@@ -104,4 +104,19 @@ def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
     return [
         f"{t.trace.names[int(names[i])][:80]}: {count[i] / t.steps.num:.0f} a step, {duration(cost[i] / t.steps.num)}."
         for i in np.argsort(-cost)[:most].tolist()
+    ]
+
+
+def with_idle(idle: Sequence[Finding], busy: Sequence[Finding], tasks: Rows) -> list[Finding]:
+    """Return the finding of idle time with the kernels' time and evidence, or the one of the two that there is."""
+    if not idle or not busy:
+        return [*idle, *busy]
+    return [
+        replace(
+            idle[0],
+            lost_ns=idle[0].lost_ns + busy[0].lost_ns,
+            total_ns=idle[0].total_ns + busy[0].total_ns,
+            evidence=tuple(dict.fromkeys((*idle[0].evidence, *busy[0].evidence))),
+            tasks=tasks,
+        )
     ]

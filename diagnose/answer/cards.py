@@ -16,7 +16,7 @@ from diagnose.model.rules import LATE_RANKS
 from diagnose.model.words import Words
 from diagnose.text.numbers import duration
 
-__all__ = ["SAME", "Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
+__all__ = ["Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
 MIN_LEAST = 0.05  # of the most that a change saves: below it only the most is stated
@@ -126,13 +126,13 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
             replayed = p.basis == "replay" and is_sure
             found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=replayed, has_steps=has_steps)
     return {
-        name: _beside(p, worth.get(alone[name].rule, 0.0)) if name in alone else p
+        name: _explained(p, worth.get(alone[name].rule, 0.0)) if name in alone else p
         for name, p in found.items()
         if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
     }
 
 
-def _beside(p: Prediction, worth_ns: float) -> Prediction:
+def _explained(p: Prediction, worth_ns: float) -> Prediction:
     """Return a prediction with what explains that it differs from what the step saves without the finding."""
     if not p.is_promise or not 0 < worth_ns < math.inf or abs(p.saves_ns - worth_ns) < SAME * worth_ns:
         return p

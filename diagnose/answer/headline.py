@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnose.answer.cards import MIN_FACTOR
+from diagnose.answer.ranking import worth_share
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, WORK
@@ -133,13 +134,12 @@ def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
     """
     if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
         return ()
-    share = min(finding.worth_ns / d.step_ns, 1.0) if finding.share is None else min(finding.share, 1.0)
     words = "{share} of the step"
     if finding.share is not None:
         words = "{share} of the run"
     elif d.source.found_steps_by == "none":
         words = "{share} of the recording"
-    value = {"share": percent(share)}
+    value = {"share": percent(worth_share(finding, d.step_ns))}
     return Words(" ({words})", {"words": Words(words, value)}), Words(" ({share})", value)
 
 

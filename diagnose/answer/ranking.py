@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 
-__all__ = ["FLOOR", "HOST_FLOOR", "answering", "in_order", "worth_ns"]
+__all__ = ["FLOOR", "HOST_FLOOR", "answering", "in_order", "worth_ns", "worth_share"]
 
 FLOOR, HOST_FLOOR = 0.02, 0.1  # of the step: with a device, and without one; less is little to gain
 
@@ -28,6 +28,13 @@ def worth_ns(finding: Finding, rule: RuleMeta) -> float:
     if finding.share is not None and finding.confidence == "low":
         return 0.0
     return finding.gain_ns
+
+
+def worth_share(finding: Finding, step_ns: float) -> float:
+    """Return what a step without the finding saves, as a share of the step, or of the run that it was found in."""
+    if finding.share is not None:
+        return min(finding.share, 1.0) if finding.worth_ns else 0.0
+    return min(finding.worth_ns / step_ns, 1.0) if step_ns > 0 else 0.0
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from diagnose.answer.cards import Prediction, offered
 from diagnose.answer.gates import record_again
+from diagnose.answer.ranking import worth_share
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.frozen import dataclass
@@ -52,18 +53,11 @@ def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingR
                 alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
                 refuted=tuple(p for p in (*mine, *also) if p.id in longer),
                 also=tuple(p.id for p in also if p.id not in longer),
-                share=0.0 if again else _share(finding, d),
+                share=0.0 if again else worth_share(finding, d.step_ns),
                 saves=None if again else _saves(finding, d),
             )
         )
     return tuple(rows)
-
-
-def _share(finding: Finding, d: Diagnosis) -> float:
-    """Return what the step saves without the cause as a share of it, or of the run that the finding rests on."""
-    if finding.share is not None:
-        return min(finding.share, 1.0) if finding.worth_ns else 0.0
-    return min(finding.worth_ns / d.step_ns, 1.0) if d.step_ns > 0 else 0.0
 
 
 def _saves(finding: Finding, d: Diagnosis) -> Words:
@@ -73,7 +67,7 @@ def _saves(finding: Finding, d: Diagnosis) -> Words:
     time = duration(finding.worth_ns)
     if d.step_ns <= 0:
         return Words("{time}", {"time": time})
-    share = percent(_share(finding, d))
+    share = percent(worth_share(finding, d.step_ns))
     if finding.share is not None:
         return Words("{time} per step ({share} of the run)", {"time": time, "share": share})
     words = "{time} ({share} of the step)" if d.source.found_steps_by != "none" else "{time} ({share} of the recording)"
