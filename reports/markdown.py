@@ -58,7 +58,7 @@ def _code_span(text: str) -> str:
 
 def outcome(a: Answer) -> str:
     """Return "178 ms → 77.0 ms, 2.3 × (1.9 to 2.6 ×)", "" where nothing is predicted."""
-    if a.after is None or not a.after.is_narrow:
+    if a.after is None:
         return ""
     times = f"{duration(a.now_ns)} → {duration(a.after.after_ns)}"
     return f"{times}, {factor_words(a.factor)}" if a.factor is not None else times

@@ -32,17 +32,15 @@ def saving(p: Prediction, *, is_alone: bool = True) -> str:
         p: the prediction.
         is_alone: whether no range follows, which may reach beyond the finding's time.
     """
-    least, most = map(duration, p.range_ns)
-    if not p.is_promise and p.has_least:
-        return tr("saves {low} to {high} per step" if p.has_steps else "saves {low} to {high}", low=least, high=most)
     if not p.is_promise:
-        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=most)
+        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"
     if p.saves_elsewhere:
-        words = "saves {time}: {part} here, {rest} in other work"
-    elif p.of_ns is not None and is_alone:
+        words = "saves {time}, {rest} of it outside this finding"
+        words = "saves {time} per step, {rest} of it outside this finding" if p.has_steps else words
+    elif p.part_ns is not None and is_alone:
         words = "saves {time} of the {part}"
-    part = p.of_ns or p.saves_ns
+    part = p.part_ns or p.saves_ns
     return tr(words, time=duration(p.saves_ns), part=duration(part), rest=duration(abs(p.saves_ns - part)))
 
 
@@ -59,7 +57,7 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
 
     Changes that are among the ``cards`` are named by their numbers, the others by their ids.
     """
-    if not p.behind:
+    if not p.behind or not (p.is_promise or p.is_enabled):  # of all that a change saves at most, none comes before
         return ""
     numbers = {card.prescription.id: str(i) for i, card in enumerate(cards, 1)}
     listed = [numbers[name] for name in p.behind if name in numbers]

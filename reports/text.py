@@ -219,6 +219,8 @@ def _title(title: str, aside: str = "") -> RenderableType:
 
 def _context(d: Diagnosis) -> Iterator[str]:
     mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
+    if d.profiler_overhead is not None:
+        mean = tr(", measured without the profiler")
     yield tr("step {time}", time=duration(d.step_ns)) + mean + _passes(d.passes_per_update or 1)
     if (d.replay_error or 0.0) >= MIN_REPLAY_ERROR:
         yield tr("the unchanged replay is {error} off", error=percent(d.replay_error))

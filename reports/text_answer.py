@@ -85,9 +85,6 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     if a.after is None:
         return
     name = tr("step proven") if a.is_measured else tr("step possible")
-    if not a.after.is_narrow:
-        yield Text.assemble(f"  {padded(name, 13)}  ", (said(a.after.bound), "dim"))
-        return
     span = duration(a.after.low_ns), duration(a.after.high_ns)
     picture = bar(a.after.after_ns / a.now_ns, room), "green" if a.factor else "dim"
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")

@@ -19,9 +19,8 @@ from diagnose.text.numbers import duration
 __all__ = ["Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
 
 MAX_CARDS = 3
-MIN_LEAST = 0.05  # of the most that a change saves: below it only the most is stated
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
-SAME = 0.1  # of what a step without a finding saves: a change that saves less or more by this is explained
+SAME = 0.1  # of what a step without a finding saves: a change that saves more by this is said to be hidden before
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,7 @@ class Prediction:
     is_replayed: bool = False
     before_range_ns: tuple[float, float] | None = None  # of the step before, where earlier changes leave it open
     has_steps: bool = True  # else the whole recording stands for one
-    of_ns: float | None = None  # what a step without its finding saves, where the change clearly saves less or more
-    is_uncovered: bool = False  # after the changes before it there is more to save than now
+    of_ns: float | None = None  # what a step without its finding saves, None where nothing is known of that
 
     @property
     def saves_ns(self) -> float:
@@ -59,33 +57,31 @@ class Prediction:
         return self.is_replayed and most <= MAX_RANGE * least
 
     @property
-    def has_least(self) -> bool:
-        """Return whether what it saves at least is worth a number."""
-        least, most = self.range_ns
-        return self.is_replayed and least >= MIN_LEAST * most
+    def most_ns(self) -> float:
+        """Return the most that it saves where no narrower range is known: not more than a step without its finding."""
+        most = self.range_ns[1]
+        return most if self.of_ns is None else min(most, self.of_ns)
+
+    @property
+    def part_ns(self) -> float | None:
+        """Return what a step without its finding saves, None where that is the same number or changes come before."""
+        is_same = self.of_ns is None or duration(self.of_ns) == duration(self.saves_ns)
+        return None if is_same or self.behind or not self.is_promise else self.of_ns
 
     @property
     def saves_elsewhere(self) -> bool:
-        """Return whether it saves clearly more than a step without its finding does."""
-        return self.of_ns is not None and self.saves_ns > self.of_ns
+        """Return whether it saves more than a step without its finding does."""
+        return self.part_ns is not None and self.saves_ns > self.part_ns
 
     @property
     def is_narrow(self) -> bool:
-        """Return whether the step afterwards can be stated, and not only between which ends it lies."""
+        """Return whether the step afterwards can be stated."""
         return self.is_promise and self.high_ns <= MAX_RANGE * self.low_ns
 
     @property
-    def bound(self) -> Words:
-        """Return what is known of the step afterwards where it cannot be stated: an end that says something."""
-        low, high = duration(self.low_ns), duration(self.high_ns)
-        if self.high_ns <= MAX_RANGE * self.low_ns and self.high_ns <= (1 - MIN_GAIN_SHARE) * self.before_ns:
-            return Words("{low} to {high}", {"low": low, "high": high})
-        if self.before_ns >= MIN_FACTOR * self.high_ns:
-            return Words(
-                "{high} or less: at least {factor} × faster",
-                {"high": high, "factor": f"{self.before_ns / self.high_ns:.1f}"},
-            )
-        return Words("{low} at best; this recording does not show it closer", {"low": low})
+    def is_uncovered(self) -> bool:
+        """Return whether after the changes before it there is clearly more to save than now."""
+        return bool(self.behind) and self.of_ns is not None and self.saves_ns > (1 + SAME) * self.of_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
     recording shows at most what a change saves.
     """
     alone = {p.id: p for p in reversed(d.prescriptions)}
-    worth = {f.rule: f.worth_ns for f in reversed(d.findings)}
+    worth = {f.rule: f.worth_ns for f in reversed(d.findings) if math.isfinite(f.worth_ns)}
     has_steps, least = d.source.found_steps_by != "none", MIN_GAIN_SHARE * d.step_ns
     found: dict[str, Prediction] = {}
     for before, after in pairwise(offered_chain(d)):
@@ -125,18 +121,39 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
             middle = min(max(p.predicted_step_ns, low), high)
             replayed = p.basis == "replay" and is_sure
             found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=replayed, has_steps=has_steps)
-    return {
-        name: _explained(p, worth.get(alone[name].rule, 0.0)) if name in alone else p
+    found = {
+        name: replace(p, of_ns=worth.get(alone[name].rule) or None) if name in alone else p
         for name, p in found.items()
         if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
     }
+    return found | _one_after_the_other(d, found)
 
 
-def _explained(p: Prediction, worth_ns: float) -> Prediction:
-    """Return a prediction with what explains that it differs from what the step saves without the finding."""
-    if not p.is_promise or not 0 < worth_ns < math.inf or abs(p.saves_ns - worth_ns) < SAME * worth_ns:
-        return p
-    return replace(p, is_uncovered=p.saves_ns > worth_ns) if p.behind else replace(p, of_ns=worth_ns)
+def _one_after_the_other(d: Diagnosis, found: Mapping[str, Prediction]) -> dict[str, Prediction]:
+    """Return the predictions of the cards' changes, each after those of the cards before it and after no others.
+
+    Nothing is returned where these were not replayed.
+    """
+    known = _replayed(d)
+    ids = tuple(p.id for p in offered(d, found)[:MAX_CARDS] if p.id in found)
+    chain = [known.get(ids[:num]) for num in range(len(ids) + 1)]
+    if not ids or all(set(found[name].behind) <= set(ids) for name in ids):
+        return {}
+    again: dict[str, Prediction] = {}
+    for before, after in pairwise(chain):
+        if before is None or after is None:
+            return {}
+        name = after.ids[-1]
+        again[name] = replace(
+            found[name],
+            before_ns=before.step_ns,
+            after_ns=after.step_ns,
+            low_ns=after.low_ns,
+            high_ns=after.high_ns,
+            behind=before.ids,
+            before_range_ns=(before.low_ns, before.high_ns),
+        )
+    return again
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:
@@ -184,13 +201,18 @@ def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | N
     chain = offered_chain(d)
     in_all = len(chain[-1].ids) if chain else 0
     ids = tuple(card.prescription.id for card in shown if card.prediction is not None)
-    known: dict[tuple[str, ...], Forecast] = {f.ids: f for f in chain}
-    if d.waterfall is not None:
-        known |= {f.ids: f for f in d.waterfall.combinations}
-    last = known.get(ids)
-    if ids and last is not None:
-        return Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True), max(in_all, len(shown))
+    is_known = all(card.prediction is None or card.prediction.is_promise for card in shown)
+    last = _replayed(d).get(ids) if ids and is_known else None
+    if last is not None:
+        after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
+        return after if after.is_narrow else None, max(in_all, len(shown))
     return None, max(in_all, len(shown))
+
+
+def _replayed(d: Diagnosis) -> dict[tuple[str, ...], Forecast]:
+    """Return the replays of several changes, by their ids."""
+    of_all = d.waterfall.combinations if d.waterfall is not None else ()
+    return {f.ids: f for f in (*offered_chain(d), *of_all)}
 
 
 def late_rank(d: Diagnosis) -> int | None:

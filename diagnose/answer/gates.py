@@ -41,9 +41,9 @@ def limit(d: Diagnosis) -> Words | None:
     if d.source.world_size > 1 and len(d.ranks) < 2:
         return Words("One of {num} ranks", {"num": d.source.world_size})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
-        return Words("Uncertain, as the profiler took longer than the step")
+        return Words("Uncertain")
     if d.recording_estimate >= MAX_ESTIMATE and d.verdict != "kernel-bound":
-        return Words("Uncertain, as the profiler may have taken {share}", {"share": percent(d.recording_estimate, 0)})
+        return Words("Uncertain")
     return None
 
 

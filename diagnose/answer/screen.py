@@ -140,8 +140,7 @@ def with_words(d: Diagnosis) -> Diagnosis:
     if a.cards:
         first, saves = a.cards[0], ""
         if (p := first.prediction) is not None:  # in the words of its card
-            least, most = map(duration, p.range_ns)
-            time = duration(p.saves_ns) if p.is_promise else f"{least} to {most}" if p.has_least else f"up to {most}"
+            time = duration(p.saves_ns) if p.is_promise else f"up to {duration(p.most_ns)}"
             saves = f" (saves {time})"
         lines.append(f"First change: {first.prescription.title}{saves}")
     return replace(d, headline=english(a.headline), summary=tuple(lines))

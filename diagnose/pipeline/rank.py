@@ -28,7 +28,7 @@ from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
 from diagnose.pipeline.source import source_of
 from diagnose.pipeline.to_try import to_try
-from diagnose.pipeline.trust import is_incomplete, lacks_device, why_unusable
+from diagnose.pipeline.trust import is_incomplete, lacks_device, why_outweighed, why_unusable
 from diagnose.pipeline.unseen import missing_records, not_looked, unseen
 from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
@@ -186,7 +186,7 @@ def _judged(rank: RankFindings, valued: _Valued, shares: Mapping[str, float]) ->
     largest = None if withheld else answering(found, rank.step_ns, has_device=t.device_id >= 0)
     again, why = False, WITHHELD if withheld else ""
     with noting("trust", notes):
-        why = why_unusable(t) or why
+        why = why_unusable(t) or why or why_outweighed(t, largest, rank.step_ns)
         again = bool(why) or is_incomplete(t)
     place = {f.rule: i for i, f in enumerate(found)}
     prescriptions = worth_showing(found, valued.prescribed, steps_after, rank.step_ns)

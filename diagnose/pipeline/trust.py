@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from diagnose.analyzers import lost_records, warm_up
+from diagnose.analyzers import lost_records, unexplained_device, warm_up
 from diagnose.answer.ranking import HOST_FLOOR
 from diagnose.model.accelerators import accelerator_of
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct, total
 from diagnose.pipeline.overhead import PROFILER, estimate_note, variation_note
@@ -42,12 +43,15 @@ from diagnose.text.patterns import lazy_pattern
 __all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
 
 LOST: Final = lost_records.META.id
+UNEXPLAINED: Final = unexplained_device.META.id
 COLD: Final = warm_up.META.id
 MIN_TASKS = 10  # the smallest recordings of a real step in the calibration traces hold this many
+MIN_QUEUED_SHARE = 0.5  # of the tasks: whose launches are in the file, if that is to show why the device was idle
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
+DEVICE_COLLECTIVE = lazy_pattern(r"^nccl:")  # a library for collectives between GPUs
 _TRAINS = lazy_pattern(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
@@ -71,6 +75,8 @@ def lacks_device(t: Tables) -> bool:
         return False
     info, (start, end) = t.capture.info, t.steps.window
     if len(launches_without_task(t)) or (info is not None and _is_on_gpu(info.optimizer.devices)):
+        return True
+    if len(matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE)):
         return True
     return total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
 
@@ -101,6 +107,25 @@ def why_unusable(t: Tables) -> str:
     if only_collectives(t):
         return "Only collectives are in this recording: what the devices compute is missing"
     return "Only a few device tasks are in this recording" if is_scanty(t) else ""
+
+
+def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
+    """Return that more time has no cause in the file than the answer is worth, "" where the answer is worth more.
+
+    Tasks that were queued and did not run while nothing else did, or that nothing queued, point at records that the
+    file lacks.
+    """
+    if answer is None or t.device_id < 0 or answer.share is not None:
+        return ""
+    window = t.steps.window[1] - t.steps.window[0]
+    unexplained = t.causes.totals().get(UNEXPLAINED, 0) / window
+    if unexplained * step_ns > answer.worth_ns:
+        return "More idle time has no cause in this file than any finding has"
+    queued_by = t.tasks.launch >= 0
+    has_cpu = queued_by.any()
+    if has_cpu and queued_by.mean() < MIN_QUEUED_SHARE and t.partition.idle * step_ns > answer.worth_ns:
+        return "Most launches of the device's tasks are missing"
+    return ""
 
 
 def _why_impossible(t: Tables) -> str:

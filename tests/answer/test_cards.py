@@ -172,33 +172,13 @@ def test_a_range_wider_than_four_times_is_no_promise(low, after, high, replayed,
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "replayed", "has_least"),  # of a step of 20 ms
-    [
-        (10, 19.5, True, True),  # saves 0.5 to 10 ms: a twentieth
-        (10, 19.6, True, False),
-        (10, 20, True, False),
-        (10, 12, False, False),  # not replayed
-    ],
+    ("of_ms", "replayed", "most"),  # of a step of 20 ms, of which it saves 0.4 ms to 10 ms
+    [(None, True, 10), (12, True, 10), (7, True, 7), (7, False, 7)],
 )
-def test_the_least_that_is_saved_has_a_number_from_a_twentieth_of_the_most(low, high, replayed, has_least):
-    found = Prediction(20 * MS, (low + high) / 2 * MS, low * MS, high * MS, is_replayed=replayed)
-    assert found.has_least == has_least
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),  # of a step of 20 ms
-    [
-        (12, 19.5, "12.0 ms to 19.5 ms"),
-        (4.95, 19.8, "4.95 ms to 19.8 ms"),  # four times apart, and a hundredth of the step saved
-        (4.94, 18.1, "4.94 ms to 18.1 ms"),
-        (1, 10, "10.0 ms or less: at least 2.0 × faster"),  # more than four times apart
-        (1, 18.1, "18.1 ms or less: at least 1.1 × faster"),
-        (1, 18.2, "1.00 ms at best; this recording does not show it closer"),  # less than a tenth faster
-        (12, 19.9, "12.0 ms at best; this recording does not show it closer"),  # not a hundredth saved
-    ],
-)
-def test_of_a_step_that_cannot_be_stated_the_end_that_is_known_is(low, high, words):
-    assert english(Prediction(20 * MS, (low + high) / 2 * MS, low * MS, high * MS).bound) == words
+def test_at_most_a_change_saves_what_the_step_does_without_its_finding(of_ms, replayed, most):
+    of_ns = None if of_ms is None else of_ms * MS
+    found = Prediction(20 * MS, 15 * MS, 10 * MS, 19.6 * MS, is_replayed=replayed, of_ns=of_ns)
+    assert found.most_ns == most * MS
 
 
 @pytest.mark.parametrize(
@@ -238,25 +218,22 @@ def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(form
 
 
 @pytest.mark.parametrize(
-    ("worth", "saves", "of_ms"),  # of a step of 20 ms
+    ("worth", "saves", "part_ms"),  # of a step of 20 ms
     [
         (6, (4, 5.8), 6),
-        (5.4, (4, 5.8), None),  # less than a tenth of that apart
-        (4.5, (4, 5.8), None),
-        (4, (4, 5.8), 4),
+        (4.5, (4, 5.8), 4.5),
+        (4.9, (4, 5.8), None),  # the same number
         (7, (0, 5.8), None),  # a range too wide to state what is saved
-        (2, (0, 5.8), None),
         (math.inf, (4, 5.8), None),
     ],
 )
-def test_a_change_that_saves_clearly_less_or_more_than_its_finding_is_worth_names_both(forms, worth, saves, of_ms):
+def test_a_change_that_saves_less_or_more_than_its_finding_is_worth_names_both(forms, worth, saves, part_ms):
     d = forms["gaps"]
     fix = replace(d.prescriptions[0], basis="replay", saves_ns=tuple(ms * MS for ms in saves))
     fix = replace(fix, predicted_step_ns=(20 - sum(saves) / 2) * MS)
     one = replace(d.findings[0], worth_ns=worth * MS)
     found = predictions(replace(d, findings=(one,), prescriptions=(fix,), waterfall=None))["data-stall-fix"]
-    assert found.of_ns == (None if of_ms is None else of_ms * MS)
-    assert found.saves_elsewhere == (worth == 4)
+    assert found.part_ns == (None if part_ms is None else part_ms * MS)
     assert not found.is_uncovered
 
 
@@ -266,7 +243,7 @@ def test_changes_before_it_may_uncover_more_of_a_finding(forms, worth, is_uncove
     d = forms["gaps"]
     d = replace(d, findings=(d.findings[0], replace(d.findings[1], worth_ns=worth * MS)))
     found = predictions(d)["host-sync-fix"]
-    assert (found.is_uncovered, found.of_ns) == (is_uncovered, None)
+    assert (found.is_uncovered, found.part_ns) == (is_uncovered, None)
 
 
 def test_a_recording_that_limits_predictions_shows_at_most_what_is_saved(forms):
@@ -275,9 +252,7 @@ def test_a_recording_that_limits_predictions_shows_at_most_what_is_saved(forms):
     limited = answer(replace(d, source=replace(d.source, world_size=8)))
     assert [card.prediction.is_promise for card in answer(d).cards] == [True, True]
     for each in (limited.each, answer(replace(d, waterfall=None, source=replace(d.source, world_size=8))).each):
-        assert [(p.is_promise, p.has_least, p.of_ns, p.is_uncovered) for p in each.values()] == [
-            (False, False, None, False),
-        ] * 2
+        assert [(p.is_promise, p.part_ns) for p in each.values()] == [(False, None)] * 2
 
 
 def test_a_change_for_a_finding_without_worth_has_no_prediction(forms):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from diagnose.pipeline.trust import trust_notes
+from diagnose.model.diagnosis import Finding
+from diagnose.pipeline.trust import trust_notes, why_outweighed, why_unusable
 from diagnose.reports.text import render
 
 
@@ -45,6 +46,51 @@ def test_tasks_without_a_launch(hundred, unlinked, fires):
     assert [n.text for n in said(hundred(unlinked=unlinked), "have no launch")] == (
         ["2 of 100 device tasks have no launch in the file: who queued them is not known."] if fires else []
     )
+
+
+@pytest.fixture
+def sparse(recording):
+    """Return a step of 2 ms in which 100 tasks of 5 µs run, all queued before it but for those without a launch."""
+
+    def write(unlinked):
+        r = recording()
+        r.step(1, 0, 2000)
+        for i in range(100):
+            r.kernel("add", 20 * i, 20 * i + 5, launched=None if i < unlinked else (-200 + i, -199 + i))
+        return r.tables()
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("unlinked", "worth_us", "why"),
+    [
+        (0, 1600, ""),
+        (0, 1400, "More idle time has no cause in this file than any finding has"),  # 1.5 ms are idle
+        (40, 1000, ""),
+        (60, 1000, "Most launches of the device's tasks are missing"),
+        (60, 1600, ""),  # an answer about what the device computes needs no launch
+        (100, 1000, ""),  # a recording of the device alone
+    ],
+)
+def test_what_the_file_does_not_explain_outweighs_an_answer(sparse, unlinked, worth_us, why):
+    t = sparse(unlinked)
+    assert why_outweighed(t, Finding("launch-bound", "", 0.0, worth_ns=worth_us * 1e3), t.steps.step_ns) == why
+
+
+def test_of_a_run_whose_answer_lies_outside_the_recording_nothing_is_missing(sparse):
+    t = sparse(0)
+    assert why_outweighed(t, None, t.steps.step_ns) == ""
+    assert why_outweighed(t, Finding("periodic-stall", "", 0.0, share=0.5), t.steps.step_ns) == ""
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("nccl:all_reduce", True), ("gloo:all_reduce", False)])
+def test_a_collective_of_gpus_shows_that_one_worked(recording, name, lacks):
+    r = recording()
+    r.step(1, 0, 1000)
+    r.op("aten::mm", 10, 500)
+    r.annotation(name, 600, 700)
+    assert ("device's records are missing" in why_unusable(r.tables())) == lacks
 
 
 @pytest.mark.parametrize(("num", "fires"), [(9, True), (10, False)])
