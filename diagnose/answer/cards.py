@@ -13,7 +13,6 @@ from diagnose.model.forecast import MAX_RANGE, Forecast
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
-from diagnose.model.words import Words
 from diagnose.text.numbers import duration
 
 __all__ = ["Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]

@@ -10,7 +10,6 @@ from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Finding, Trial
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
-from diagnose.model.words import english
 
 MS = 1_000_000
 
