@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
 from diagnose.capture.dataflow.calls import PLAIN_TENSORS, tensors_in
+from diagnose.capture.dataflow.garbage import no_full_collections
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
 from diagnose.capture.dataflow.eager import EagerStance
@@ -50,6 +51,7 @@ class DataflowWindow:
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         self._is_open = True
+        self._undo.append(no_full_collections())
         self._stance.start()
         self._undo.append(self._stance.stop)
         self._modules.start()
