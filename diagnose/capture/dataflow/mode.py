@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sorted_arguments, tensors_in
@@ -91,6 +92,8 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if not self.is_on:
             return func(*args, **kwargs)
         if types and not PLAIN_TENSORS.issuperset(types):
+            if FakeTensor in types:  # a compiler's, which computes nothing
+                return func(*args, **kwargs)
             self.subclasses.update(types)
             return NotImplemented  # what a subclass does comes here operator by operator
         began = time.perf_counter_ns()
