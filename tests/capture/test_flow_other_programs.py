@@ -1,4 +1,4 @@
-"""More kinds of scripts that run on as if nothing were recorded: modes, subclasses, transforms, hooks, threads, ranks."""
+"""More scripts that run on as if nothing were recorded: modes, subclasses, transforms, hooks, threads, ranks."""
 
 import gc
 import os

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from diagnose.capture.dataflow.stacks import FUNCTION, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, Storages
 from diagnose.capture.record.recording import first_line
 
-__all__ = ["FlowMode", "RawOperator"]
+__all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
 
 _MASKS = frozenset({torch.bool, torch.uint8})
 MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
@@ -245,6 +246,19 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             if walk.kinds & FUNCTION or any(tensor.requires_grad for tensor in call.reads):
                 self.makers[thread, end - 1] = operator
         self._numbers[thread] = end
+
+
+def accept_higher_order() -> None:
+    """Let operators of higher order run under the mode in releases where each needs a rule for that."""
+    if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        return
+    for operator in torch._ops._higher_order_ops.values():
+        if FlowMode not in operator.python_key_table:
+            operator.py_impl(FlowMode)(partial(_dispatched, operator))
+
+
+def _dispatched(operator: Any, mode: FlowMode, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(operator, (), args, kwargs)
 
 
 class _Outside:

@@ -18,7 +18,7 @@ from diagnose.capture.dataflow.eager import EagerStance
 from diagnose.capture.dataflow.garbage import no_full_collections
 from diagnose.capture.dataflow.host_reads import watch_host_reads
 from diagnose.capture.dataflow.launches import GRAPH, watch_launches
-from diagnose.capture.dataflow.mode import FlowMode
+from diagnose.capture.dataflow.mode import FlowMode, accept_higher_order
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
@@ -53,6 +53,7 @@ class DataflowWindow:
         """Begin to record, at a step boundary."""
         self._is_open = True
         self._undo.append(no_full_collections())
+        accept_higher_order()
         self._stance.start()
         self._undo.append(self._stance.stop)
         self._modules.start()
