@@ -2,16 +2,19 @@
 
     scripts/python scripts/benchmarks/dataflow_cost.py [--device cuda] [--windows 7] [model …]
 
-`transformer` has many small operators, `written-attention` larger ones, `convolutional` a few that take long. Times are
-the CPU time of the process on a CPU and the clock's on a device, the shortest of several windows. `per_operator_us` is
-what a recorded step takes beyond a plain one, `own_us` what the recording measures of itself, `table_us` what making
-the table takes afterwards. Peak memory is of a process that only runs plain steps against one that records two.
+`transformer` has many small operators, `written-attention` values of up to 8 MB, `convolutional` a few operators that
+take long, `embeddings` large tables of which a step reads little. Times are the CPU time of the process on a CPU and
+the clock's on a device. Plain and recorded steps take turns; `per_operator_us` is the median of what two recorded
+steps take beyond the plain ones before and after them, `own_us` that of what the recording measures of itself,
+`longest_own_us` the largest of it, `table_us` what making the table takes afterwards. Peak memory is of a process that
+only runs plain steps against one that records two, above what there was before the first step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -24,7 +27,7 @@ from torch.nn import functional
 
 from diagnose.capture.dataflow.window import DataflowWindow
 
-PLAIN, WARM_UP, STEPS = 10, 4, 2
+WARM_UP, STEPS = 4, 2
 
 
 class Block(nn.Module):
@@ -49,14 +52,14 @@ class Block(nn.Module):
         return x + self.narrow(functional.gelu(self.wide(self.second(x))))
 
 
-def transformer(device: str, width: int) -> Callable[[], object]:
+def transformer(device: str, width: int, length: int) -> Callable[[], object]:
     """Return a step of a language model of six blocks."""
     model = nn.Sequential(nn.Embedding(512, width), *[Block(width, 4) for _ in range(6)], nn.Linear(width, 512))
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
     def step() -> object:
-        tokens = torch.randint(0, 512, (8, 64), device=device)
+        tokens = torch.randint(0, 512, (8, length), device=device)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
@@ -86,10 +89,30 @@ def convolutional(device: str) -> Callable[[], object]:
     return step
 
 
+def embeddings(device: str) -> Callable[[], object]:
+    """Return a step of a recommender of eight tables of 12.8 MB."""
+    tables = nn.ModuleList([nn.Embedding(100_000, 32) for _ in range(8)]).to(device)
+    head = nn.Sequential(nn.Linear(8 * 32, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+    optimizer = torch.optim.Adagrad([*tables.parameters(), *head.parameters()], foreach=False)
+
+    def step() -> object:
+        rows = torch.randint(0, 100_000, (8, 2048), device=device)
+        clicked = torch.rand(2048, 1, device=device).round()
+        optimizer.zero_grad()
+        found = torch.cat([table(row) for table, row in zip(tables, rows, strict=True)], 1)
+        loss = functional.binary_cross_entropy_with_logits(head(found), clicked)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
 MODELS: dict[str, Callable[[str], Callable[[], object]]] = {
-    "transformer": lambda device: transformer(device, 64),
-    "written-attention": lambda device: transformer(device, 256),
+    "transformer": lambda device: transformer(device, 64, 64),
+    "written-attention": lambda device: transformer(device, 256, 256),
     "convolutional": convolutional,
+    "embeddings": embeddings,
 }
 
 
@@ -102,12 +125,13 @@ def measured(step: Callable[[], object], device: str, windows: int) -> dict[str,
         torch.get_device_module(device).synchronize()
         return time.perf_counter()
 
-    plain = []
-    for _ in range(PLAIN):
+    def plain() -> float:
         began = now()
-        step()
-        plain.append(now() - began)
-    recorded, own, table, flow = [], [], [], None
+        for _ in range(STEPS):
+            step()
+        return now() - began
+
+    before, beyond, own, table, flow = plain(), [], [], [], None
     for _ in range(windows):
         window = DataflowWindow()
         window.start()
@@ -115,22 +139,25 @@ def measured(step: Callable[[], object], device: str, windows: int) -> dict[str,
         for _ in range(STEPS):
             step()
             window.end_step()
-        recorded.append((now() - began) / STEPS)
+        recorded = now() - began
         window.stop()
         began = now()
         flow = window.result()
         table.append(now() - began)
         own.append(flow.cost_ns / 1e3)
+        after = plain()
+        beyond.append(recorded - (before + after) / 2)
+        before = after
     if flow is None:
         return {}
     num = len(flow.operators)
     return {
         "operators_per_step": num // STEPS,
-        "plain_ms": round(1e3 * min(plain), 2),
-        "recorded_ms": round(1e3 * min(recorded), 2),
-        "per_operator_us": round(1e6 * STEPS * (min(recorded) - min(plain)) / num, 1),
-        "own_us": round(min(own) / num, 1),
-        "table_us": round(1e6 * min(table) / num, 1),
+        "plain_ms": round(1e3 * before / STEPS, 2),
+        "per_operator_us": round(1e6 * statistics.median(beyond) / num, 1),
+        "own_us": round(statistics.median(own) / num, 1),
+        "longest_own_us": round(max(own) / num, 1),
+        "table_us": round(1e6 * statistics.median(table) / num, 1),
         "exact_share": round(sum(value.is_exact for value in flow.values) / len(flow.values), 2),
         "left_out": flow.left_out,
     }
@@ -161,15 +188,12 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if given.child:
+        start = peak_mb(given.device)
         step = MODELS[given.models[0]](given.device)
         for _ in range(WARM_UP):
             step()
-        if given.child == "recorded":
-            measured(step, given.device, 1)
-        else:
-            for _ in range(PLAIN + STEPS):
-                step()
-        print(peak_mb(given.device))
+        measured(step, given.device, 1 if given.child == "recorded" else 0)
+        print(peak_mb(given.device) - start)
         return
     found = {}
     for name in given.models or MODELS:
@@ -178,7 +202,7 @@ def main() -> None:
             step()
         found[name] = measured(step, given.device, given.windows)
         plain, recorded = (in_a_process(name, given.device, record) for record in ("plain", "recorded"))
-        found[name] |= {"plain_peak_mb": round(plain), "recorded_peak_mb": round(recorded)}
+        found[name] |= {"plain_peak_mb": round(plain), "peak_ratio": round(recorded / plain, 3)}
     print(json.dumps({"device": given.device, "torch": torch.__version__, "models": found}, indent=1))
 
 

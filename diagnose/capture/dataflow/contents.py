@@ -24,7 +24,9 @@ from diagnose.model.shapes import num_elements
 
 __all__ = ["UNKNOWN", "Content", "Contents"]
 
-MAX_EXACT_BYTES = 1 << 20  # of a value in the host's memory whose fingerprint is of all elements: 0.1 ms
+# Of a value in the host's memory whose fingerprint is of all elements: 10 us, and 0.1 ms for one that no operator made,
+# whose content alone tells it apart from others.
+MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
 MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
 _READ_ONLY = 0x100  # PyBUF_READ
 
@@ -58,7 +60,8 @@ class _Look(NamedTuple):
     shape: tuple[int, ...]
     sample: bytes
     checksum: int  # of all elements, -1 if only the sample was read
-    structure: Structure
+    structure: Structure | None  # None if the sample is all there is: then it is judged with the others
+    with_structure: bool
 
 
 class Contents:
@@ -73,8 +76,11 @@ class Contents:
         self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
         self._devices = DeviceSamples()
 
-    def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool) -> int:
-        """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none."""
+    def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool, is_given: bool = True) -> int:
+        """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none.
+
+        ``is_given`` says that no operator has made it.
+        """
         if base.dtype not in CODES or not base.has_storage or 0 in base.shape:
             return UNSEEN
         storage = tensor.untyped_storage()
@@ -91,7 +97,8 @@ class Contents:
             if not address:
                 return UNSEEN
             memory = _memory(address + base.offset * size, num * size, _READ_ONLY)
-            self._pending.append((number, _read(memory, base, with_structure=with_structure)))
+            max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
+            self._pending.append((number, _read(memory, base, max_bytes, with_structure=with_structure)))
         self._found.append(UNKNOWN)
         if len(self._pending) >= MAX_PENDING:
             self._judge()
@@ -121,17 +128,18 @@ class Contents:
                 self._found[number] = content._replace(fingerprint=_fingerprint(look, self._salt))
 
 
-def _read(memory: Any, base: Base, *, with_structure: bool) -> _Look:
-    """Look at a content in the host's memory."""
-    code = CODES[base.dtype]
-    bits: Bits = np.frombuffer(memory, code.unsigned)
+def _read(memory: Any, base: Base, max_bytes: int, *, with_structure: bool) -> _Look:
+    """Look at a content in the host's memory; of no more than so many bytes at all of it."""
     num = num_elements(base.shape)
-    is_dense = num == bits.size and base.is_contiguous
-    sample = bytes(memory) if is_dense and num <= MAX_SAMPLE else bits.take(offsets(base.shape, base.stride)).tobytes()
-    if is_dense:
-        checksum = crc32(memory) if num > MAX_SAMPLE and len(memory) <= MAX_EXACT_BYTES else -1
-        return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
-    return _looked_at(base, sample, -1, None, with_structure=with_structure)
+    is_dense = base.is_contiguous and num * base.dtype.itemsize == len(memory)
+    if is_dense and num <= MAX_SAMPLE:
+        return _looked_at(base, bytes(memory), -1, None, with_structure=with_structure)
+    bits: Bits = np.frombuffer(memory, CODES[base.dtype].unsigned)
+    sample = bits.take(offsets(base.shape, base.stride)).tobytes()
+    if not is_dense:
+        return _looked_at(base, sample, -1, None, with_structure=with_structure)
+    checksum = crc32(memory) if len(memory) <= max_bytes else -1
+    return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
 
 
 def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -> _Look:
@@ -144,21 +152,24 @@ def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -
 
 
 def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, with_structure: bool) -> _Look:
-    code, shape = CODES[base.dtype], base.shape
-    num = num_elements(shape)
-    if num <= MAX_SAMPLE:
-        checksum, whole = 0, np.frombuffer(sample, code.unsigned)
-    if whole is None or num < 2:
-        found = _PLAIN
-    elif is_constant(sample, whole):
-        found = _CONSTANT
-    else:
-        whole = whole.reshape(shape)
-        if not with_structure:
-            found = Structure(zero_rows=zero_rows(whole))
-        else:
-            found = structure(whole, code.one, is_integer=not code.infinite)
-    return _Look(base.dtype, shape, sample, checksum, found)
+    if num_elements(base.shape) <= MAX_SAMPLE:
+        return _Look(base.dtype, base.shape, sample, 0, None, with_structure)
+    found = _PLAIN if whole is None else _structure(base.dtype, base.shape, sample, whole, with_structure)
+    return _Look(base.dtype, base.shape, sample, checksum, found, with_structure)
+
+
+def _structure(
+    dtype: torch.dtype, shape: tuple[int, ...], sample: bytes, whole: Bits, with_structure: bool
+) -> Structure:
+    if whole.size < 2:
+        return _PLAIN
+    if is_constant(sample, whole):
+        return _CONSTANT
+    whole = whole.reshape(shape)
+    if not with_structure:
+        return Structure(zero_rows=zero_rows(whole))
+    code = CODES[dtype]
+    return structure(whole, code.one, is_integer=not code.infinite)
 
 
 def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
@@ -169,14 +180,18 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     zeros = (size == 0).mean(1)
     subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
     finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
+    found = [
+        look.structure or _structure(dtype, look.shape, look.sample, bits[i], look.with_structure)
+        for i, look in enumerate(looks)
+    ]
     return [
         Content(
             is_exact=look.checksum >= 0,
             zeros=float(zeros[i]),
-            padded=look.structure.padded,
-            repeated_rows=look.structure.repeated_rows,
-            zero_rows=look.structure.zero_rows,
-            kind=look.structure.kind,
+            padded=found[i].padded,
+            repeated_rows=found[i].repeated_rows,
+            zero_rows=found[i].zero_rows,
+            kind=found[i].kind,
             subnormal=float(subnormal[i]),
             is_finite=bool(finite[i]),
         )

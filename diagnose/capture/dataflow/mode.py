@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sorted_arguments, tensors_in
@@ -20,7 +22,7 @@ from diagnose.capture.dataflow.stacks import FUNCTION, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, Storages
 from diagnose.capture.record.recording import first_line
 
-__all__ = ["FlowMode", "RawOperator"]
+__all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
 
 _MASKS = frozenset({torch.bool, torch.uint8})
 MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
@@ -91,6 +93,8 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if not self.is_on:
             return func(*args, **kwargs)
         if types and not PLAIN_TENSORS.issuperset(types):
+            if FakeTensor in types:  # a compiler's, which computes nothing
+                return func(*args, **kwargs)
             self.subclasses.update(types)
             return NotImplemented  # what a subclass does comes here operator by operator
         began = time.perf_counter_ns()
@@ -148,7 +152,9 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Look at a value unless that has been done; an optimizer's own are of no interest, nor a gradient's shape."""
         value = self.storages.values[use[0]]
         if value.content == PENDING and not begun.walk.kinds & OPTIMIZER and not self.is_short_of_time:
-            value.content = self._contents.look(tensor, value.base, with_structure=not begun.in_backward)
+            value.content = self._contents.look(
+                tensor, value.base, with_structure=not begun.in_backward, is_given=value.producer < 0
+            )
 
     def _after(self, begun: _Begun, result: Any, start: int, ended: int) -> None:
         schema, call, reads, walk, in_backward = begun
@@ -240,6 +246,19 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             if walk.kinds & FUNCTION or any(tensor.requires_grad for tensor in call.reads):
                 self.makers[thread, end - 1] = operator
         self._numbers[thread] = end
+
+
+def accept_higher_order() -> None:
+    """Let operators of higher order run under the mode in releases where each needs a rule for that."""
+    if hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        return
+    for operator in torch._ops._higher_order_ops.values():
+        if FlowMode not in operator.python_key_table:
+            operator.py_impl(FlowMode)(partial(_dispatched, operator))
+
+
+def _dispatched(operator: Any, mode: FlowMode, *args: Any, **kwargs: Any) -> Any:
+    return mode.__torch_dispatch__(operator, (), args, kwargs)
 
 
 class _Outside:

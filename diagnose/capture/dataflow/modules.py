@@ -44,6 +44,11 @@ class Modules:
         calls = self._calls.get(get_ident())
         return calls[-1] if calls else 0
 
+    @property
+    def threads(self) -> set[int]:
+        """Return the threads that have called modules."""
+        return set(self._calls)
+
     def outermost(self) -> Iterator[tuple[Module, str]]:
         """Yield the outermost modules that are alive, and what the names of their parameters begin with."""
         alive = [module for ref in self._outermost.values() if (module := ref()) is not None]

@@ -110,6 +110,8 @@ def _kind(code: CodeType) -> int:
         return 0
     if code.co_name in _FUNCTIONS:
         return _FUNCTIONS[code.co_name]
+    if code.co_name == "_fn" and "callback" in code.co_freevars:  # the name of compile_wrapper in older releases
+        return COMPILED
     file = code.co_filename[len(_TORCH) :]
     return next((kind for start, kind in _KINDS if file.startswith(start)), 0)
 

@@ -21,11 +21,13 @@ __all__ = ["Kind", "Structure", "is_constant", "structure", "zero_rows"]
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
-MAX_ELEMENTS = 1 << 22  # that are compared where the first few show a structure: 2 ms
+MAX_ELEMENTS = 1 << 22  # of which the padded ones are counted where the first few show some: 2 ms
+MAX_COMPARED = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
 MAX_COUNTED = 1 << 17  # integers that are counted one by one: 0.3 ms
 MAX_ROWS = 64  # that are compared with each other
 MIN_SIDE = 4  # of a triangle: smaller ones come about by chance
 _LAST, _FIRST = 8, 16  # elements of the last column and of the first row that are read first
+_RUN = 64  # elements side by side where some of a large tensor are compared
 
 
 class Structure(NamedTuple):
@@ -60,7 +62,12 @@ def is_constant(sample: bytes, bits: Bits) -> bool:
     size = bits.itemsize
     if sample != sample[:size] * (len(sample) // size):
         return False
-    return bits.size <= MAX_ELEMENTS and bool((bits == bits.flat[0]).all())
+    bits = bits.reshape(-1)
+    some = bits
+    if bits.size > MAX_COMPARED:
+        num = bits.size // _RUN
+        some = bits[: num * _RUN].reshape(num, _RUN)[spread(num, MAX_ROWS * 4)]
+    return bool((some == bits[0]).all())
 
 
 def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
@@ -118,13 +125,28 @@ def _may_be_triangular(corners: list[int]) -> bool:
 def _is_triangular(bits: Bits) -> bool:
     """Return whether all above the diagonal of each matrix is one number; if the first row is not, all below it."""
     side = bits.shape[-1]
-    if bits.size > MAX_ELEMENTS:
-        return False
     matrices = bits.reshape(-1, side, side)
     upper, lower = matrices[0, 0, -1], matrices[0, -1, 0]
-    if (matrices[0, 0, 1:] == upper).all():
-        return bool((matrices[:, _above(side)] == upper).all())
-    return bool((matrices[0, 1:, 0] == lower).all() and (matrices[:, _above(side).T] == lower).all())
+    is_lower = bool((matrices[0, 0, 1:] == upper).all())
+    if not is_lower:
+        matrices, upper = matrices.transpose(0, 2, 1), lower
+        if not (matrices[0, 0, 1:] == upper).all():
+            return False
+    rows, columns = _some_above(side)
+    if not (matrices[:, rows, columns] == upper).all():
+        return False
+    num = max(MAX_COMPARED // (side * side), 1)
+    some = matrices[:num]
+    return side * side <= MAX_ELEMENTS and bool((some[:, _above(side)] == upper).all())
+
+
+@lru_cache(maxsize=64)
+def _some_above(side: int) -> tuple[Positions, Positions]:
+    """Return some places above the diagonal of a matrix."""
+    num = side * (side - 1) // 2
+    places = spread(num, _FIRST)
+    rows = side - 2 - (np.sqrt(8 * (num - 1 - places) + 1).astype(np.int64) - 1) // 2
+    return rows, places - rows * (2 * side - rows - 1) // 2 + rows + 1
 
 
 @lru_cache(maxsize=8)
@@ -156,9 +178,11 @@ def _repeated_numbers(bits: Bits) -> float:
 def _repeated_rows(bits: Bits) -> float:
     """Return the share of the first rows, along the first dimension, that equal an earlier one of them."""
     rows = bits[:MAX_ROWS].reshape(min(len(bits), MAX_ROWS), -1)
-    if _num_different(rows[:, spread(rows.shape[1], 8)]) == len(rows):
-        return 0.0
-    return 1.0 - _num_different(rows) / len(rows) if rows.size <= MAX_ELEMENTS else -1.0
+    width, most = rows.shape[1], MAX_COMPARED // len(rows)
+    for num in (_LAST, _RUN):
+        if _num_different(rows[:, spread(width, num)]) == len(rows):
+            return 0.0
+    return 1.0 - _num_different(rows if width <= most else rows[:, spread(width, most)]) / len(rows)
 
 
 def _num_different(rows: Bits) -> int:

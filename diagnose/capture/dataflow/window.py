@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -14,9 +15,10 @@ from diagnose.capture.dataflow.calls import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
 from diagnose.capture.dataflow.eager import EagerStance
+from diagnose.capture.dataflow.garbage import no_full_collections
 from diagnose.capture.dataflow.host_reads import watch_host_reads
 from diagnose.capture.dataflow.launches import GRAPH, watch_launches
-from diagnose.capture.dataflow.mode import FlowMode
+from diagnose.capture.dataflow.mode import FlowMode, accept_higher_order
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
@@ -50,6 +52,8 @@ class DataflowWindow:
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         self._is_open = True
+        self._undo.append(no_full_collections())
+        accept_higher_order()
         self._stance.start()
         self._undo.append(self._stance.stop)
         self._modules.start()
@@ -58,7 +62,8 @@ class DataflowWindow:
         self._undo.append(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
         self._undo.append(watch_launches(self._launched))
         self._undo.append(replace_function(torch, "cond", self._outside))
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        with _without_modes_of_the_script(None):  # which then are above, so that each leaves the stack as it came
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end_step(self) -> None:
         """Take notice that a step is over."""
@@ -78,7 +83,9 @@ class DataflowWindow:
             return
         self._is_open = self._mode.is_on = False
         self._mode.storages.end()
-        _leave(self._mode)
+        with _without_modes_of_the_script(self._mode) as is_there:
+            if is_there:
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         while self._undo:
             self._undo.pop()()
 
@@ -100,6 +107,8 @@ class DataflowWindow:
             left_out.append("CUDA graphs were replayed: what they run is not in this table.")
         if others := sorted(kind.__name__ for kind in self._mode.subclasses - PLAIN_TENSORS):
             left_out.append(f"Operators on {', '.join(others)} are those that they run on ordinary tensors.")
+        if self._modules.threads - {operator.thread for operator in self._mode.operators}:
+            left_out.append("What threads that the script has started itself run is not in this table.")
         recorded = Recorded(self._mode, self._roles, self._contents.finish(), self._modules.names())
         return dataflow(recorded, self.num_steps, rank, left_out)
 
@@ -141,12 +150,14 @@ def record_dataflow(step_fn: Callable[[], object], num_steps: int = 2) -> Datafl
     return window.result()
 
 
-def _leave(mode: FlowMode) -> None:
-    """Take the mode off the stack, with those that the script has put on it since left as they are."""
+@contextmanager
+def _without_modes_of_the_script(mode: FlowMode | None) -> Iterator[bool]:
+    """Take the modes above ``mode`` (all, if None) off the stack in this block; yield whether ``mode`` is there."""
     above = []
     while (top := _python_dispatch._get_current_dispatch_mode()) is not None and top is not mode:
         above.append(_python_dispatch._pop_mode())
-    if top is mode:
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    for each in reversed(above):
-        _python_dispatch._push_mode(each)
+    try:
+        yield top is mode
+    finally:
+        for each in reversed(above):
+            _python_dispatch._push_mode(each)
