@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "answer": GROUND,
     "reports": {*GROUND, "answer"},
     "changes": {*GROUND, "perf_model", "tables", "analyzers", "replay", "kernels"},
-    "pipeline": {*GROUND, "trace_reader", "tables", "ranks", "analyzers", "replay", "changes", "answer"},
+    "pipeline": {*GROUND, "trace_reader", "dataflow", "tables", "ranks", "analyzers", "replay", "changes", "answer"},
     "compare": {*GROUND, "trace_reader", "tables", "pipeline", "reports"},
     "monitor": {*GROUND, "capture", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},

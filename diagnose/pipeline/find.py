@@ -11,6 +11,7 @@ import numpy as np
 from diagnose import analyzers
 from diagnose.analyzers.common.locate import source_line
 from diagnose.changes import CHANGES
+from diagnose.dataflow import Analyses, analyse
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
@@ -29,6 +30,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = [
     "RankFindings",
+    "analysed",
     "applied_rules",
     "build_tables",
     "costs_more",
@@ -38,12 +40,24 @@ __all__ = [
 ]
 
 
-def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None) -> Tables:
+def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | None:
+    """Return what a capture's data flow shows, None where it has none or an analysis fails."""
+    flow = capture.dataflow
+    with noting("data flow", [] if notes is None else notes):
+        return analyse(flow) if flow is not None and flow.operators else None
+    return None
+
+
+def build_tables(
+    capture: Capture, trace: Trace, notes: list[Note] | None = None, analyses: Analyses | None = None
+) -> Tables:
     """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
 
-    A rule whose claim fails claims nothing, and is named in ``notes``.
+    A rule whose claim fails claims nothing, and is named in ``notes``. ``analyses`` are those of the capture's data
+    flow, made here if none are given.
     """
     notes = [] if notes is None else notes
+    analyses = analyses or analysed(capture, notes)
     has_device = Tables(capture, trace).device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
     rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
@@ -51,7 +65,7 @@ def build_tables(capture: Capture, trace: Trace, notes: list[Note] | None = None
     if not has_device:
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
-    return Tables(capture, trace, claims=(*claims, (rest, lambda _t, left: left)), kinds=kinds)
+    return Tables(capture, trace, (*claims, (rest, lambda _t, left: left)), kinds, analyses)
 
 
 def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
@@ -101,10 +115,13 @@ class RankFindings(NamedTuple):
         return self.tables.steps.step_ns + self.rare_ns
 
 
-def find_in_rank(capture: Capture) -> RankFindings:
-    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any."""
+def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFindings:
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any.
+
+    ``analyses`` are those of the capture's data flow, made here if none are given.
+    """
     notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes)
+    t = build_tables(capture, capture.trace, notes, analyses)
     recorded_ns = capture.recorded_step_ns or t.steps.step_ns
     with noting(overhead.PROFILER, notes):
         t = without_recording(t, notes)
@@ -119,7 +136,7 @@ def find_in_rank(capture: Capture) -> RankFindings:
     named: Tables | None = None
     if capture.attribution is not None:
         with noting("places", notes):
-            named = build_tables(capture, capture.attribution, notes)
+            named = build_tables(capture, capture.attribution, notes, t.analyses)
             found = _with_places(found, named, notes)
     found = [replace(f, where=_shown(t, f.where)) for f in found]
     recording: dict[str, float] = {}
@@ -161,12 +178,12 @@ def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
     if t.capture.recorded_step_ns:
         return t
     if (without := overhead.as_unrecorded(t)) is not None:
-        t = build_tables(without.capture, without.capture.trace, notes)
+        t = build_tables(without.capture, without.capture.trace, notes, t.analyses)
     factor = true_step(t).factor
     if factor == 1:
         return t
     capture = scaled(t, factor)
-    return build_tables(capture, capture.trace, notes)
+    return build_tables(capture, capture.trace, notes, t.analyses)
 
 
 def tables_without_recording(capture: Capture) -> Tables:

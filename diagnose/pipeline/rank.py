@@ -43,6 +43,7 @@ from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
+    from diagnose.dataflow import Analyses
     from diagnose.model.charts import Picture
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
@@ -62,9 +63,9 @@ def analyze_rank(capture: Capture, *, draw: bool = True, alone: bool = True) -> 
     return _diagnosis(find_in_rank(capture), draw=draw, alone=alone)
 
 
-def examine_rank(capture: Capture, *, draw: bool = True) -> tuple[Diagnosis, Program]:
-    """Diagnose a rank among others, and return what is known of its program."""
-    found = find_in_rank(capture)
+def examine_rank(capture: Capture, analyses: Analyses | None = None, *, draw: bool = True) -> tuple[Diagnosis, Program]:
+    """Diagnose a rank among others, and return what is known of its program; ``analyses`` as for `find_in_rank`."""
+    found = find_in_rank(capture, analyses)
     return _diagnosis(found, draw=draw, alone=False), found.program
 
 
@@ -239,12 +240,15 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
     return max(min(most, finding.lost_ns) - recording_ns, 0.0) if analyzers.META[finding.rule].inflated else most
 
 
-def profile_rank(capture: Capture) -> RankProfile:
-    """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share."""
+def profile_rank(capture: Capture, analyses: Analyses | None = None) -> RankProfile:
+    """Return what the comparison of ranks needs of this one; times are those recorded, which all ranks share.
+
+    ``analyses`` are those of the capture's data flow, made here if none are given.
+    """
     from diagnose.ranks.measure import profile_of  # only where there are several ranks
 
     notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes)
+    t = build_tables(capture, capture.trace, notes, analyses)
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
     answer = verdict(queue, t.partition if queue else None, _shares(t) if queue else {})
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))

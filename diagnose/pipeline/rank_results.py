@@ -26,6 +26,7 @@ from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.inputs import RankFiles
 
 if TYPE_CHECKING:
+    from diagnose.dataflow import Analyses
     from diagnose.model.capture import Capture, CaptureInfo
     from diagnose.tables.program import Program
 
@@ -184,21 +185,21 @@ def _read(files: RankFiles) -> Capture:
     capture = read_rank(files)
     if not files.factor:
         return capture
-    from diagnose.pipeline.find import build_tables
     from diagnose.pipeline.true_step import scaled
+    from diagnose.tables import Tables
 
-    return scaled(build_tables(capture, capture.trace), files.factor)
+    return scaled(Tables(capture, capture.trace), files.factor)
 
 
 def _examined(files: RankFiles, *, draw: bool) -> bytes:
     return _packed_examination(_read(files), draw=draw)
 
 
-def _packed_examination(capture: Capture, *, draw: bool) -> bytes:
+def _packed_examination(capture: Capture, analyses: Analyses | None = None, *, draw: bool) -> bytes:
     from diagnose.pipeline.rank import examine_rank
     from diagnose.tables.program import Program
 
-    return pack(examine_rank(capture, draw=draw), Program)
+    return pack(examine_rank(capture, analyses, draw=draw), Program)
 
 
 def _profiled(files: RankFiles) -> bytes:
@@ -206,14 +207,18 @@ def _profiled(files: RankFiles) -> bytes:
 
 
 def _both(files: RankFiles, *, draw: bool) -> bytes:
+    from diagnose.pipeline.find import analysed
+
     capture = _read(files)
-    return msgspec.msgpack.encode((_packed_profile(capture, files), _packed_examination(capture, draw=draw)))
+    analyses = analysed(capture)
+    profile = _packed_profile(capture, files, analyses)
+    return msgspec.msgpack.encode((profile, _packed_examination(capture, analyses, draw=draw)))
 
 
-def _packed_profile(capture: Capture, files: RankFiles) -> bytes:
+def _packed_profile(capture: Capture, files: RankFiles, analyses: Analyses | None = None) -> bytes:
     from diagnose.pipeline.rank import profile_rank
 
-    return replace(profile_rank(capture), factor=files.factor).to_bytes()
+    return replace(profile_rank(capture, analyses), factor=files.factor).to_bytes()
 
 
 def _key(cache: Cache | None, what: str, files: RankFiles) -> str | None:

@@ -47,7 +47,8 @@ def asked_prescriptions(
         return ()
     # Found in the very window that is replayed: tasks of one window mean nothing in the other.
     has_lines = t.trace is capture.attribution
-    found = find_in_rank(replace(capture, trace=t.trace, attribution=None) if has_lines else capture)
+    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
+    found = find_in_rank(alone, t.analyses)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
     program = program_of(found.tables)
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
@@ -59,13 +60,14 @@ class Tables:
 
     ``claims`` are the idle rules in their order, the last one taking what is left; ``causes``
     follows from them, so a claim itself must not read it. ``kinds`` is what the time of each of these
-    rules is. Columns are read-only, those of ``cached`` tables too.
+    rules is. ``analyses`` is what the capture's data flow shows. Columns are read-only, those of ``cached`` tables too.
     """
 
     capture: Capture
     trace: Trace
     claims: tuple[tuple[str, Claim], ...] = ()
     kinds: Mapping[str, Cause] = field(default_factory=dict)
+    analyses: Analyses | None = None
 
     @property
     def of_host(self) -> Tables:
@@ -160,7 +162,7 @@ class Tables:
         trace = self.capture.attribution
         if trace is None or trace is self.trace:
             return self
-        return self.of_host.cached("named", lambda: Tables(self.capture, trace))
+        return self.of_host.cached("named", lambda: Tables(self.capture, trace, analyses=self.analyses))
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""

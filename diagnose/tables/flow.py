@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from diagnose.dataflow import Analyses, analyse
+from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.events import Kind
@@ -54,7 +54,7 @@ def shows_values(t: Tables) -> bool:
 def flow_of(t: Tables) -> Flow | None:
     """Return the data flow of the capture, None where it has none."""
     flow = t.capture.dataflow
-    return Flow(analyse(flow), _joined(t, flow)) if flow is not None and flow.operators else None
+    return Flow(t.analyses, _joined(t, flow)) if flow is not None and t.analyses is not None else None
 
 
 def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:

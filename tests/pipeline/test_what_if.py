@@ -101,7 +101,7 @@ def test_refusals_of_prescriptions_name_what_is_predicted(now_and_then):
 
 def test_what_saves_an_unknown_amount_is_refused_with_what_is_predicted(on_the_host, monkeypatch):
     monkeypatch.setattr(
-        what_if_asked, "find_in_rank", lambda capture: without_predictions(find_in_rank(capture), "load-in-workers")
+        what_if_asked, "find_in_rank", lambda *of: without_predictions(find_in_rank(*of), "load-in-workers")
     )
     with pytest.raises(
         UsageError, match=r"load-in-workers saves what this recording does not show, .* predicted are: cache"
