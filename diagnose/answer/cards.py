@@ -134,7 +134,7 @@ def _one_after_the_other(d: Diagnosis, found: Mapping[str, Prediction]) -> dict[
     Nothing is returned where these were not replayed.
     """
     known = _replayed(d)
-    ids = tuple(p.id for p in offered(d, found)[:MAX_CARDS] if p.id in found)
+    ids = tuple(p.id for p in _on_screen(d, found) if p.id in found)
     chain = [known.get(ids[:num]) for num in range(len(ids) + 1)]
     if not ids or all(set(found[name].behind) <= set(ids) for name in ids):
         return {}
@@ -162,7 +162,18 @@ def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:
     """
     if d.dominant is None:
         return ()
-    return tuple(_card(d, p, each.get(p.id)) for p in offered(d, each)[:MAX_CARDS])
+    return tuple(_card(d, p, each.get(p.id)) for p in _on_screen(d, each))
+
+
+def _on_screen(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescription]:
+    """Return the changes of the cards: where the first one's saving can be stated, those of which it cannot stay out.
+
+    Of all that are left the step afterwards is known then.
+    """
+    found = offered(d, each)
+    if found and found[0].id in each and each[found[0].id].is_promise:
+        found = [p for p in found if p.id in each and each[p.id].is_promise]
+    return found[:MAX_CARDS]
 
 
 def offered(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescription]:

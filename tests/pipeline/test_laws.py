@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.answer.cards import predictions
+from diagnose.answer.cards import Prediction, predictions
 from diagnose.answer.gates import limit
 from diagnose.answer.ranking import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import answer
@@ -74,7 +74,17 @@ def possible_step(d):
             found.high_ns,
         )
     elif ids and d.waterfall is not None and len(d.ranks) < 2:
-        assert screen.record_again is not None or limit(d) is not None, "predicted cards have a step"
+        is_stated = all(card.prediction.is_promise for card in screen.cards if card.prediction is not None)
+        last = {f.ids: f for f in (*d.waterfall.combinations, *d.waterfall.forecasts)}.get(ids)
+        if is_stated and last is not None:
+            after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
+            limited = screen.record_again is not None or limit(d) is not None
+            assert limited or not after.is_narrow, "cards whose savings are stated have a step"
+    stated = [card.prediction for card in screen.cards if card.prediction is not None and card.prediction.is_promise]
+    if screen.after is not None and not screen.is_measured:
+        assert len(stated) == len(ids), "cards of a possible step state what they save"
+        total = sum(found.saves_ns for found in stated)
+        assert d.step_ns - total == pytest.approx(screen.after.after_ns, abs=1), "savings add up to the possible step"
     if d.waterfall is not None:
         assert d.waterfall.forecasts[0].step_ns == pytest.approx(d.step_ns)
         assert all(after.step_ns < before.step_ns for before, after in pairwise(d.waterfall.forecasts))

@@ -139,9 +139,8 @@ def sentences(d):
     if first is not None:
         assert d.summary[2].startswith(f"First change: {first.prescription.title}")
         if first.prediction is not None:
-            least, most = first.prediction.range_ns
-            saved = first.prediction.saves_ns if first.prediction.is_promise else most
-            assert least <= saved <= most
+            saved = first.prediction.saves_ns if first.prediction.is_promise else first.prediction.most_ns
+            assert 0 <= saved <= first.prediction.range_ns[1]
             assert f"{duration(saved)})" in d.summary[2]
 
 
