@@ -33,7 +33,7 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     earlier = repeats(graph, numbers)
     backward = _backward_of_both(graph, earlier)
     calls: dict[Stack, Frame | None] = {}
-    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None], list[int]] = {}
+    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None, bool], list[int]] = {}
     for i, j in earlier.items():
         one, other = graph.operators[i], graph.operators[j]
         kind: Literal["repeated", "recomputed"] = "repeated"
@@ -42,8 +42,18 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         if one.stack == other.stack and one.stack not in calls:
             calls[one.stack] = _left_between(graph, j, i)
         lines = (calls[one.stack],) * 2 if one.stack == other.stack else _callers(other.stack, one.stack)
-        groups.setdefault((kind, *lines), []).append(i)
-    records = (_record(graph, numbers, earlier, backward, key, rows) for key, rows in groups.items())
+        groups.setdefault((kind, *lines, _is_equal(graph, numbers, i, j)), []).append(i)
+    records = (
+        ComputedAgain(
+            kind,
+            graph.work({*rows, *(k for i in rows if kind == "repeated" for k in backward.get(i, ()))}),
+            value,
+            use,
+            kind == "repeated" and not backward.keys().isdisjoint(rows),
+            is_certain,
+        )
+        for (kind, value, use, is_certain), rows in groups.items()
+    )
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
@@ -57,20 +67,6 @@ def repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
             if j != i:
                 earlier[i] = j
     return without_changed(graph, earlier)
-
-
-def _record(
-    graph: Graph,
-    numbers: tuple[int, ...],
-    earlier: dict[int, int],
-    backward: dict[int, list[int]],
-    key: tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None],
-    rows: list[int],
-) -> ComputedAgain:
-    kind, value, use = key
-    derived = [k for i in rows for k in backward.get(i, ())] if kind == "repeated" else []
-    is_certain = all(_is_equal(graph, numbers, i, earlier[i]) for i in rows)
-    return ComputedAgain(kind, graph.work({*rows, *derived}), value, use, bool(derived), is_certain)
 
 
 def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[int]]:
