@@ -45,7 +45,7 @@ def _part(one: ComputedAgain) -> Avoidable:
         text = f"The step computes the same at {at(one.value_line)} and again at {at(one.use_line)}."
     title = "Operators compute again what the step has computed"
     lines = (one.use_line, one.value_line, *one.work.lines)
-    return Avoidable(title, text, one.work, lines, {"kind": one.kind})
+    return Avoidable(title, text, one.work, lines, {"kind": one.kind, "with_gradients": one.has_gradients})
 
 
 _RULE = AvoidableRule(META, _detect)

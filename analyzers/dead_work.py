@@ -2,15 +2,15 @@
 
 What it looks for
     Operators of which no result reaches a parameter, a state that outlives the step, a collective, or Python, as two
-    recorded steps show: metrics that are not read, outputs of heads without a loss, and backward passes that go on into
-    a model whose gradients are cleared. At least 3 % of the step.
+    recorded steps show: metrics that are not read, outputs of heads without a loss, backward passes that go on into
+    a model whose gradients are cleared, and gradients of parameters that no optimizer has. At least 3 % of the step.
 
 Why it costs
     PyTorch computes what the script asks for. A loss that leads through a second model computes its gradients too.
 
 What to do
     Leave the work out, or do it in the steps that read it. For gradients, `detach()` the tensor that leads to the other
-    model, or make it under `torch.no_grad()`.
+    model, or make it under `torch.no_grad()`. Parameters that do not train get `requires_grad_(False)`.
 
 How sure
     High: what the script holds at the end of the steps, and what an unknown operator reads, counts as used. A result
@@ -43,14 +43,20 @@ def _detect(flow: Flow) -> list[Avoidable]:
 
 def _part(one: DeadWork) -> Avoidable:
     confidence: Confidence = "high" if one.is_certain else "low"
-    if one.kind == "gradient":
+    if one.parameters:
+        title = "The backward pass computes gradients of parameters that no optimizer updates"
+        text = f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}"
+        more = f" and {len(one.parameters) - 1:,} more parameters" if len(one.parameters) > 1 else ""
+        text += f"{more}, and no optimizer updates them."
+    elif one.kind == "gradient":
         title = "The backward pass goes on into operators whose gradients nothing uses"
         text = f"Gradients go from {at(one.use_line)} back through {at(one.value_line)}, and no optimizer reads them."
     else:
         title = "Operators compute a result that nothing uses"
         text = f"Nothing reads what {at(one.value_line)} makes."
-    lines = (one.value_line, *one.work.lines) if one.kind == "gradient" else (*one.work.lines, one.value_line)
-    facts = {"kind": one.kind, "draws": one.draws}
+    is_first = one.kind == "gradient" or one.value_line not in one.work.lines
+    lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
+    facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
     return Avoidable(title, text, one.work, lines, facts, confidence=confidence)
 
 

@@ -26,6 +26,8 @@ LEFT = 0.1  # of the host's work for it, at most saved: launching the same opera
 
 
 def _applies(program: Program, finding: Finding) -> str:
+    if finding.facts.get("issuer"):
+        return "what is read one by one is not copied to the device"
     if program.has_loader is not False:
         return "a DataLoader makes the batches, and they can be copied ahead"
     if finding.facts.get("to_host") == finding.facts.get("num"):

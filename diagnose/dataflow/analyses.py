@@ -13,7 +13,7 @@ from diagnose.dataflow.kept import KeptMemory, kept_memory
 from diagnose.dataflow.layout import LayoutCopy, layout_copies
 from diagnose.dataflow.liveness import DeadWork, dead_work
 from diagnose.dataflow.loops import Loop, loops
-from diagnose.dataflow.placement import HostRoundTrip, host_round_trips
+from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round_trips, read_by_element
 from diagnose.dataflow.repeats import ComputedAgain, computed_again
 from diagnose.dataflow.rows import EqualRows, equal_rows
 from diagnose.dataflow.width import TooWide, too_wide
@@ -34,6 +34,7 @@ class Analyses:
     equal_rows: tuple[EqualRows, ...]
     too_wide: tuple[TooWide, ...]
     host_round_trips: tuple[HostRoundTrip, ...]
+    read_by_element: tuple[ReadByElement, ...]
     layout_copies: tuple[LayoutCopy, ...]
     unfused: tuple[Unfused, ...]
     growing_work: tuple[GrowingWork, ...]
@@ -54,6 +55,7 @@ def analyse(flow: Dataflow) -> Analyses:
         equal_rows=equal_rows(graph),
         too_wide=too_wide(graph),
         host_round_trips=host_round_trips(graph),
+        read_by_element=read_by_element(graph),
         layout_copies=layout_copies(graph),
         unfused=unfused(graph),
         growing_work=growing_work(graph),

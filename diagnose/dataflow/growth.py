@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import is_copy
+from diagnose.dataflow.numbering import value_numbers
+from diagnose.dataflow.repeats import repeats
 from diagnose.model.dataflow import Frame, Operator, Role, Use
 from diagnose.model.shapes import num_elements
 
@@ -17,12 +19,14 @@ _LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradien
 
 @dataclass(frozen=True, slots=True)
 class GrowingWork:
-    """Operators of one line that read more in each step, part of it from earlier steps."""
+    """Operators of one line that read more in each step, part of it from earlier steps, or that it calls more often."""
 
     work: Work
     value_line: Frame | None  # that made what grows
     first_elements: int  # that they read in the step before
     last_elements: int
+    first_calls: int  # of these operators in the step before
+    last_calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ class KeptGraph:
 
 
 def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
-    """Return operators of the last step that read more than in the step before, of what earlier steps left."""
+    """Return operators of the last step that read more than in the step before, of what earlier steps left.
+
+    A line that runs more often counts as well, by those of its calls that compute again what others of them have
+    computed: what each step adds, such as a hook, then does the same for all steps before.
+    """
     before, now = (_of_step(graph, step) for step in (graph.last_step - 1, graph.last_step))
     groups: dict[tuple[Frame | None, Frame | None], list[tuple[int, int, int]]] = defaultdict(list)
     grown: set[int] = set()
@@ -60,10 +68,44 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
             grown.add(i)
             groups[one.place, graph.made_at(grew) if grew >= 0 else one.place].append((i, first, last))
     records = (
-        GrowingWork(graph.work(i for i, _, _ in rows), line, sum(row[1] for row in rows), sum(row[2] for row in rows))
+        GrowingWork(
+            graph.work(i for i, _, _ in rows),
+            line,
+            sum(row[1] for row in rows),
+            sum(row[2] for row in rows),
+            len(rows),
+            len(rows),
+        )
         for (_, line), rows in groups.items()
     )
-    return tuple(sorted(records, key=lambda one: -one.work.share))
+    return tuple(sorted((*records, *_called_more(graph, before, now)), key=lambda one: -one.work.share))
+
+
+def _called_more(
+    graph: Graph, before: dict[tuple[object, ...], int], now: dict[tuple[object, ...], int]
+) -> list[GrowingWork]:
+    """Return what lines compute again in the last step that they call more often than in the step before."""
+    first, last = (Counter(key for key, _ in each) for each in (before, now))
+    more = [key for key, num in last.items() if num > first[key] > 0]
+    if not more:
+        return []
+    again = repeats(graph, value_numbers(graph))
+    lines: dict[Frame | None, list[tuple[list[int], int, int]]] = defaultdict(list)
+    for key in more:
+        rows = [i for (name, _), i in now.items() if name == key and i in again]
+        if len(rows) >= last[key] - first[key]:
+            lines[graph.operators[now[key, 0]].place].append((rows, first[key], last[key]))
+    return [
+        GrowingWork(
+            graph.work(i for rows, _, _ in each for i in rows),
+            line,
+            0,
+            0,
+            sum(num for _, num, _ in each),
+            sum(num for _, _, num in each),
+        )
+        for line, each in lines.items()
+    ]
 
 
 def _of_step(graph: Graph, step: int) -> dict[tuple[object, ...], int]:
@@ -94,13 +136,31 @@ def _is_of_earlier_steps(graph: Graph, value: int) -> bool:
 
 
 def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
-    """Return the value of earlier steps that an operator reads more of than in the step before, -1 if none."""
+    """Return the value of earlier steps that an operator reads more of than in the step before, -1 if none.
+
+    What is longer was made of what the step before read, or what it read is read again with more: other pieces of what
+    is stored, such as documents of several lengths, grow by chance.
+    """
     older = [use.value for use in one.reads if _is_of_earlier_steps(graph, use.value)]
     if len(one.reads) > len(other.reads):
-        return older[0] if older else -1
+        again = {use.value for use in one.reads} & {use.value for use in other.reads}
+        return older[0] if older and 2 * len(again) >= len(other.reads) else -1
     pairs = zip(one.reads, other.reads, strict=False)
-    longer = (new.value for new, old in pairs if _size(graph, new) > _size(graph, old))
-    return next((value for value in longer if value in older), -1)
+    longer = ((new.value, old.value) for new, old in pairs if _size(graph, new) > _size(graph, old))
+    return next((new for new, old in longer if new in older and _is_made_of(graph, new, old)), -1)
+
+
+def _is_made_of(graph: Graph, value: int, source: int) -> bool:
+    """Return whether an operator of the recorded steps made a value of another one, at one or more removes."""
+    seen, left = set[int](), [value]
+    while left:
+        made_by = graph.values[left.pop()].producer
+        needed = set(graph.needs[made_by]) - seen if made_by >= 0 else set[int]()
+        if source in needed:
+            return True
+        seen |= needed
+        left.extend(needed)
+    return False
 
 
 def _size(graph: Graph, use: Use) -> int:

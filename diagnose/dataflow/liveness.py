@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, components, parting
+from diagnose.dataflow.graph import Graph, Work, components, parting, plain_name
 from diagnose.model.dataflow import Frame
 
 __all__ = ["DeadWork", "dead_work"]
@@ -23,7 +23,8 @@ class DeadWork:
     """Operators that hand values to each other, the last of which nobody reads.
 
     Where the backward pass goes on for nothing, ``value_line`` made what is not to be differentiated, and ``use_line``
-    is where its gradient comes from. A result has no ``use_line``.
+    is where its gradient comes from. Gradients of parameters that no optimizer changes have the line that starts the
+    backward pass for both. A result has no ``use_line``, and its line is the outermost call of which nothing is needed.
     """
 
     kind: Literal["gradient", "result"]
@@ -32,6 +33,7 @@ class DeadWork:
     use_line: Frame | None
     draws: bool  # random numbers: without the work, later draws are others
     is_certain: bool
+    parameters: tuple[str, ...] = ()  # of which gradients are taken, and which no optimizer changes
 
 
 class _Place(NamedTuple):
@@ -40,6 +42,7 @@ class _Place(NamedTuple):
     kind: Literal["gradient", "result"]
     value_line: Frame | None
     use_line: Frame | None = None
+    is_frozen: bool = False
 
 
 class _Key(NamedTuple):
@@ -52,11 +55,25 @@ class _Key(NamedTuple):
 def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
     """Return the dead work of the first step, the longest first."""
     surely_live = _live(graph, _roots(graph, with_gradients=True))
-    live = _live(graph, _roots(graph, with_gradients=False)) if _optimizers_ran(graph) else surely_live
+    updates = _optimizers_ran(graph)
+    live = _live(graph, _roots(graph, with_gradients=False)) if updates else surely_live
+    changed = {
+        graph.values[use.value].name for one in graph.operators for use in one.writes if one.phase == "optimizer"
+    }
+    stacks = _needed_stacks(graph, live)
+    frozen: dict[_Key, set[str]] = {}
     found: dict[_Key, list[int]] = {}
     for group in components(graph, (i for i in graph.of_step(0) if i not in live and graph.computes(i))):
-        place = _ends_in_backward(graph, group) if _is_backward(graph, group) else _result(graph, group)
-        found.setdefault(_Key(place, surely_live.isdisjoint(group)), []).extend(group)
+        names = _with_gradients(graph, group)
+        if not _is_backward(graph, group):
+            place = _result(graph, group, stacks)
+        elif updates and names and names.isdisjoint(changed) and (line := _starts_backward(graph, group[0])):
+            place = _Place("gradient", line, line, is_frozen=True)
+        else:
+            place = _ends_in_backward(graph, group)
+        key = _Key(place, surely_live.isdisjoint(group))
+        found.setdefault(key, []).extend(group)
+        frozen.setdefault(key, set()).update(names)
     records = (
         DeadWork(
             key.place.kind,
@@ -65,6 +82,7 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
             key.place.use_line,
             any(graph.operators[i].draws for i in rows),
             key.is_certain,
+            tuple(sorted(frozen[key])) if key.place.is_frozen else (),
         )
         for key, rows in found.items()
     )
@@ -83,9 +101,32 @@ def _ends_in_backward(graph: Graph, group: list[int]) -> _Place:
     return _Place("gradient", graph.operators[group[0]].place)
 
 
-def _result(graph: Graph, group: list[int]) -> _Place:
+def _with_gradients(graph: Graph, group: list[int]) -> set[str]:
+    """Return the parameters whose gradients some operators write."""
+    written = (graph.values[use.value] for i in group for use in graph.operators[i].writes)
+    return {value.name for value in written if value.role == "gradient" and value.name}
+
+
+def _starts_backward(graph: Graph, i: int) -> Frame | None:
+    """Return the line that asks for the backward pass of an operator: it makes the first gradient."""
+    for j in range(i, -1, -1):
+        one = graph.operators[j]
+        if one.phase == "backward" and one.forward < 0 and plain_name(one.name) == "ones_like":
+            return one.place
+    return None
+
+
+def _result(graph: Graph, group: list[int], stacks: set[tuple[Frame, ...]]) -> _Place:
     ends = [i for i in group if not any(graph.readers[use.value] for use in graph.operators[i].writes)]
-    return _Place("result", graph.operators[(ends or group)[-1]].place)
+    stack = graph.operators[(ends or group)[-1]].stack
+    calls = (stack[n] for n in range(len(stack) - 1, -1, -1) if stack[n:] not in stacks)
+    return _Place("result", next(calls, stack[0] if stack else None))
+
+
+def _needed_stacks(graph: Graph, live: set[int]) -> set[tuple[Frame, ...]]:
+    """Return the calls below which a needed operator runs in the first step: its stack from each frame on."""
+    needed = {one.stack for i in graph.of_step(0) if i in live and not (one := graph.operators[i]).is_view}
+    return {stack[n:] for stack in needed for n in range(len(stack))}
 
 
 def _is_backward(graph: Graph, rows: list[int]) -> bool:

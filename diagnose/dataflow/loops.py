@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.model.dataflow import Frame
 
-__all__ = ["Loop", "loops"]
+__all__ = ["Loop", "cheapest_ns", "loops"]
 
 MIN_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
@@ -51,7 +51,7 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     for site, num in counts.items():
         if num >= MIN_CALLS and counts.get(site[1:], 0) < MIN_CALLS:
             bodies[site[0].function, site[1:], num].append(site)
-    cheapest = _cheapest_ns(graph)
+    cheapest = cheapest_ns(graph)
     found = (
         _loop(graph, num, body, [i for site in body for i in sites[site]], cheapest)
         for (_, _, num), body in bodies.items()
@@ -117,7 +117,7 @@ def _identity(graph: Graph, i: int) -> tuple[str, tuple[int, ...]]:
     return one.module, tuple(use.value for use in one.reads if graph.values[use.value].role == "parameter")
 
 
-def _cheapest_ns(graph: Graph) -> float:
+def cheapest_ns(graph: Graph) -> float:
     """Return what an operator takes that has next to nothing to do: the time that a tenth of them stay below."""
     times = sorted(graph.operators[i].host_ns for i in graph.of_step(graph.last_step) if graph.computes(i))
     return times[len(times) // 10] if times else 0.0

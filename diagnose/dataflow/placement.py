@@ -1,14 +1,18 @@
-"""Placement: what is made on the host and copied to the device in each step, and what goes there and back."""
+"""Placement: what is copied to the device in each step without need, and what Python reads element by element."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
 from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.loops import cheapest_ns
 from diagnose.model.dataflow import Frame
 
-__all__ = ["HostRoundTrip", "host_round_trips"]
+__all__ = ["HostRoundTrip", "ReadByElement", "host_round_trips", "read_by_element"]
+
+MIN_READS = 8  # of one value at one line: a loop over its elements, and no few numbers that are printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,36 @@ class HostRoundTrip:
     value_line: Frame | None  # that makes it on the host; of a round trip, the copy off the device
     use_line: Frame | None  # that copies it to the device
     num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadByElement:
+    """Operators of a line that reads parts of one value one by one, and of their backward pass."""
+
+    work: Work
+    line: Frame
+    value_line: Frame | None  # that makes what is read
+    num_reads: int
+    overhead_share: float  # of the step's operator time: calling the operators, but for one turn's
+
+
+def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
+    """Return the last step's lines at which Python reads parts of a value one by one, the longest first."""
+    reads: dict[tuple[Frame, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if one.reads_host and one.reads and one.stack:
+            reads[one.stack][one.reads[0].value].append(i)
+    cheapest, found = cheapest_ns(graph), []
+    for stack, by_value in reads.items():
+        many = {value: rows for value, rows in by_value.items() if len(rows) >= MIN_READS}
+        if not many:
+            continue
+        rows = [i for i in graph.of_step(graph.last_step) if graph.operators[i].stack == stack]
+        num = sum(map(len, many.values()))
+        overhead = cheapest * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
+        found.append(ReadByElement(graph.work(rows), stack[0], graph.made_at(next(iter(many))), num, overhead))
+    return tuple(sorted(found, key=lambda one: -one.work.share))
 
 
 def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:

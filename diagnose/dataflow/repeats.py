@@ -4,49 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, parting
+from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.numbering import look, value_numbers
 from diagnose.model.dataflow import Frame
 
-__all__ = ["ComputedAgain", "computed_again", "equal_key", "without_changed"]
+__all__ = ["ComputedAgain", "computed_again", "equal_key", "repeats", "without_changed"]
+
+Stack: TypeAlias = tuple[Frame, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedAgain:
-    """Operators whose results an earlier operator of the step had."""
+    """Operators whose results an earlier operator of the step had, and the backward pass of both where each has one."""
 
     kind: Literal["repeated", "recomputed"]  # recomputed: the backward pass runs the forward again, to save memory
     work: Work
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
+    has_gradients: bool  # the backward pass goes through both: of their sum it would go once
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
 
 
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     """Return what the last step computes again, the longest first."""
-    first: dict[Hashable, int] = {}
     numbers = value_numbers(graph)
+    earlier = repeats(graph, numbers)
+    backward = _backward_of_both(graph, earlier)
+    calls: dict[Stack, Frame | None] = {}
+    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None, bool], list[int]] = {}
+    for i, j in earlier.items():
+        one, other = graph.operators[i], graph.operators[j]
+        kind: Literal["repeated", "recomputed"] = "repeated"
+        if one.phase == "backward" and other.phase == "forward":
+            kind = "recomputed"
+        if one.stack == other.stack and one.stack not in calls:
+            calls[one.stack] = _left_between(graph, j, i)
+        lines = (calls[one.stack],) * 2 if one.stack == other.stack else _callers(other.stack, one.stack)
+        groups.setdefault((kind, *lines, _is_equal(graph, numbers, i, j)), []).append(i)
+    records = (
+        ComputedAgain(
+            kind,
+            graph.work({*rows, *(k for i in rows if kind == "repeated" for k in backward.get(i, ()))}),
+            value,
+            use,
+            kind == "repeated" and not backward.keys().isdisjoint(rows),
+            is_certain,
+        )
+        for (kind, value, use, is_certain), rows in groups.items()
+    )
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
+    """Return the operators of the last step that compute what an earlier one of it has computed, with that one."""
+    first: dict[Hashable, int] = {}
     earlier: dict[int, int] = {}
     for i in graph.of_step(graph.last_step):
         if can_be_kept(graph, i):
             j = first.setdefault(equal_key(graph, numbers, i), i)
             if j != i:
                 earlier[i] = j
-    earlier = without_changed(graph, earlier)
-    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None], list[int]] = {}
-    for i, j in earlier.items():
-        one, other = graph.operators[i], graph.operators[j]
-        kind: Literal["repeated", "recomputed"] = "repeated"
-        if one.phase == "backward" and other.phase == "forward":
-            kind = "recomputed"
-        groups.setdefault((kind, *parting(other.stack, one.stack)), []).append(i)
-    records = (
-        ComputedAgain(kind, graph.work(rows), value, use, all(_is_equal(graph, numbers, i, earlier[i]) for i in rows))
-        for (kind, value, use), rows in groups.items()
-    )
-    return tuple(sorted(records, key=lambda one: -one.work.share))
+    return without_changed(graph, earlier)
+
+
+def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[int]]:
+    """Return the backward operators of those repeated ones whose first one has a backward pass as well."""
+    found: dict[int, list[int]] = {}
+    for k in graph.of_step(graph.last_step):
+        if graph.operators[k].phase == "backward" and k not in earlier:
+            found.setdefault(graph.operators[k].forward, []).append(k)
+    return {i: found[i] for i, j in earlier.items() if i in found and j in found}
+
+
+def _callers(one: Stack, other: Stack) -> tuple[Frame | None, Frame | None]:
+    """Return where two stacks part, from the innermost frame on: the calls of what both run."""
+    for first, second in zip(one, other, strict=False):
+        if first != second:
+            return first, second
+    return (one[0] if one else None), (other[0] if other else None)
+
+
+def _left_between(graph: Graph, first: int, again: int) -> Frame | None:
+    """Return the outermost frame of a stack that was left between two operators which both have that stack."""
+    stack = graph.operators[again].stack
+    stays = len(stack)
+    for i in range(first, again):
+        other = graph.operators[i].stack
+        pairs = zip(reversed(stack), reversed(other), strict=False)
+        stays = min(stays, next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(stack), len(other))))
+    return stack[max(len(stack) - stays - 1, 0)] if stack else None
 
 
 def can_be_kept(graph: Graph, i: int) -> bool:

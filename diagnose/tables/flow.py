@@ -2,20 +2,21 @@
 
 The data flow has the operators below autograd. The timing window has those and what calls them or is called by them:
 of these, the outermost that bear a name of the data flow are its own. The k-th operator of a name in a step is the k-th
-of that name in each step with as many; else it is looked for between its neighbours.
+of that name in each step with as many; else it is looked for between its neighbours. Where lines that call it do so
+more often from step to step, as with hooks that each step adds, all that the step has there are theirs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Rows
-from diagnose.model.dataflow import Dataflow
+from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct
@@ -60,15 +61,24 @@ def flow_of(t: Tables) -> Flow | None:
 def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:
     found: list[list[int]] = [[] for _ in flow.operators]
     events = _events(t, {_name(each.name) for each in flow.operators})
+    varying = _varying(flow)
     for of_step in events:
         for step in range(flow.num_steps):
-            for i, row in _pairs(flow, step, of_step).items():
+            for i, row in _pairs(flow, step, of_step, varying):
                 found[i].append(row)
     return tuple(np.array(each, np.intp) for each in found)
 
 
-def _pairs(flow: Dataflow, step: int, events: dict[str, list[int]]) -> dict[int, int]:
-    """Return the events of a step's operators, by operator.
+def _varying(flow: Dataflow) -> set[tuple[str, tuple[Frame, ...]]]:
+    """Return names and stacks that do not run equally often in each step."""
+    counts = Counter((one.step, _name(one.name), one.stack) for one in flow.operators)
+    return {(name, stack) for (_, name, stack), num in counts.items() if num != counts[0, name, stack]}
+
+
+def _pairs(
+    flow: Dataflow, step: int, events: dict[str, list[int]], varying: set[tuple[str, tuple[Frame, ...]]]
+) -> list[tuple[int, int]]:
+    """Return a step's operators with their events.
 
     Where the numbers of a name differ, those between two neighbours that are known are compared.
     """
@@ -80,14 +90,17 @@ def _pairs(flow: Dataflow, step: int, events: dict[str, list[int]]) -> dict[int,
     for name, operators in mine.items():
         if len(operators) == len(events.get(name, ())):
             pairs |= zip(operators, events[name], strict=True)
-    known, rows = sorted(pairs), sorted(pairs.values())
+    known, rows, found = sorted(pairs), sorted(pairs.values()), list(pairs.items())
     for name, operators in mine.items():
         if operators[0] not in pairs:
             between, others = _groups(known, operators), _groups(rows, events.get(name, ()))
             for place, group in between.items():
-                if len(group) == len(others.get(place, ())):
-                    pairs |= zip(group, others[place], strict=True)
-    return pairs
+                there = others.get(place, [])
+                if len(group) == len(there):
+                    found += zip(group, there, strict=True)
+                elif {(name, flow.operators[i].stack) for i in group} <= varying:
+                    found += ((group[k % len(group)], row) for k, row in enumerate(there))
+    return found
 
 
 def _groups(known: list[int], each: Sequence[int]) -> dict[int, list[int]]:

@@ -127,7 +127,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "ignored-targets": ({}, {"ignored": 0.85}),
     "discarded-gradients": ({}, {"is_frozen": True}),
-    "dead-work": ({"kind": "gradient"}, {"kind": "result"}),
+    "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
+    "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
     "independent-loop": ({"kind": "independent", "issuer": ISSUER | {"reads": 0.0}},),
     "work-on-nothing": (

@@ -75,3 +75,26 @@ def test_backward_through_the_step_before_is_a_kept_graph():
     t.op("tanh_backward", state, phase="backward", sequence_nr=7, ns=25)
     (found,) = kept_graph(t.graph())
     assert (found.work.share, found.num_operators, found.value_line.line) == (0.65, 3, 3)
+
+
+def test_calls_that_each_step_adds_are_growing_if_they_compute_the_same_again():
+    def found(content: str):
+        t = Table()
+        for t.step in range(2):
+            out = t.op("relu", t.value(4), line=5)
+            for call in range(3 + t.step):
+                t.op("std", out, shape=(), line=7, content=content or f"{t.step} {call}")
+        return [(each.work.line.line, each.first_calls, each.last_calls) for each in growing_work(t.graph())]
+
+    assert found("same") == [(7, 3, 4)]
+    assert found("") == []
+
+
+def test_other_pieces_of_what_is_stored_that_are_longer_by_chance_are_not():
+    t = Table()
+    stored = [t.value(10 + n, role="constant") for n in range(6)]
+    for t.step in range(2):
+        t.op("cat", *stored[2 * t.step : 4], shape=(20,), line=7)  # of two, then of others
+        t.op("exp", stored[4 + t.step], line=8)
+        t.op("stack", *stored[: 2 + t.step] if t.step == 0 else stored[3:6], shape=(2,), line=9)
+    assert growing_work(t.graph()) == ()

@@ -96,3 +96,31 @@ def test_memory_that_nobody_wrote_is_no_work():
     t = Table()
     t.op("empty.memory_format", shape=(4,))
     assert dead_work(t.graph()) == ()
+
+
+def test_a_result_is_named_by_the_outermost_call_of_which_nothing_is_needed():
+    def step(t, weight):
+        out = t.op("mm", t.value(4, 4), weight, line=2, at=(50, 71), ns=70)
+        t.op("std", t.op("sub", out, line=30, at=(51, 71)), shape=(), line=31, at=(51, 71), ns=20)
+        return out
+
+    (found,) = dead_work(two_steps(step).graph())
+    assert (found.value_line.line, lines(found.work)) == (51, [30, 31])
+
+
+def test_gradients_of_parameters_without_an_optimizer_are_named_where_the_backward_pass_begins():
+    def found(frozen: str):
+        def step(t, weight):
+            out = t.op("mm", t.value(4, 4), weight, line=2)
+            t.op("ones_like", out, line=83, phase="backward")
+            t.op("mm", out, line=23, ns=50, phase="backward", facts={"role": "gradient", "name": frozen})
+            return out
+
+        t = Table()
+        weight = t.value(4, 4, role="parameter", name="head")
+        for t.step in range(2):
+            weight = t.op("add_", step(t, weight), into=weight, phase="optimizer", line=99, facts={"name": "head"})
+        return dead_work(t.graph())[0]
+
+    assert (found("base").value_line.line, found("base").parameters) == (83, ("base",))
+    assert (found("head").value_line.line, found("head").parameters) == (23, ())

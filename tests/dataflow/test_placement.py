@@ -1,6 +1,6 @@
 """Placement: copies to the device of what need not come from the host."""
 
-from diagnose.dataflow.placement import host_round_trips
+from diagnose.dataflow.placement import host_round_trips, read_by_element
 from tests.dataflow.table import Table, lines
 
 GPU = {"device": "cuda:0"}
@@ -49,3 +49,17 @@ def test_a_batch_has_to_be_copied():
     for t.step in range(2):
         t.op("_to_copy", t.op("div", t.value(64), line=3), line=4, facts=GPU)
     assert host_round_trips(t.graph()) == ()
+
+
+def test_elements_of_one_value_that_python_reads_in_a_loop_are_read_one_by_one():
+    def found(num: int, values: int):
+        t = Table()
+        sources = [t.op("sum", t.value(64), line=3) for _ in range(values)]
+        for turn in range(num):
+            t.op("slice", t.value(4), line=5, ns=10)
+            t.read_on_host(sources[turn % values], line=5)
+        return [(one.line.line, one.value_line.line, one.num_reads) for one in read_by_element(t.graph())]
+
+    assert found(8, 1) == [(5, 3, 8)]
+    assert found(7, 1) == []
+    assert found(8, 2) == []  # four numbers of each

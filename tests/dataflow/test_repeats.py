@@ -84,3 +84,38 @@ def test_equal_samples_of_nearly_nothing_but_zeros_say_nothing():
     for _ in range(2):
         t.op("_to_copy", t.value(99, 99, content="x", is_exact=False, zeros=0.99), content="y")
     assert computed_again(t.graph()) == ()
+
+
+def test_a_function_that_two_others_call_is_named_where_those_call_it():
+    t = Table()
+    x = t.value(4, content="x")
+    t.op("exp", x, line=5, at=(13, 20), content="y")
+    t.op("exp", x, line=5, at=(17, 21), content="y")
+    (found,) = computed_again(t.graph())
+    assert (found.value_line.line, found.use_line.line) == (13, 17)
+
+
+def test_calls_of_a_loop_are_named_where_the_loop_makes_them():
+    t = Table()
+    x = t.value(4, content="x")
+    for _ in range(2):
+        t.op("exp", x, line=5, at=(13, 20), content="y")
+        t.op("relu", t.value(4), line=14, at=(20,))
+    (found,) = computed_again(t.graph())
+    assert (found.value_line.line, found.use_line.line) == (13, 13)
+
+
+def test_the_backward_pass_of_both_counts_as_well():
+    def share(first_has_one: bool) -> float:
+        t = Table()
+        x = t.value(4, content="x")
+        t.op("exp", x, line=2, ns=10, content="y")
+        t.op("exp", x, line=3, ns=10, content="y")
+        t.op("mul", t.value(4), ns=20, phase="backward", forward=1)
+        t.op("mul", t.value(4), ns=60, phase="backward", forward=0 if first_has_one else -1)
+        (found,) = computed_again(t.graph())
+        assert found.has_gradients == first_has_one
+        return found.work.share
+
+    assert share(first_has_one=True) == 0.3
+    assert share(first_has_one=False) == 0.1

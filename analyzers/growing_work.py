@@ -1,0 +1,59 @@
+"""Operators of a step take longer from step to step, because what they read grows.
+
+What it looks for
+    Operators that read more in the second of two recorded steps than in the first, of values that earlier steps left: a
+    queue that is extended and never cut, a mean over all predictions so far, copies of the weights in a list. And lines
+    that run more often in the second step to compute again what they have computed, such as a hook that each step
+    registers. At least 3 % of the step.
+
+Why it costs
+    Each step costs more than the one before: the cost of a run grows with the square of its steps, and its memory with
+    them.
+
+What to do
+    Keep a running total, or cut what is stored to what is used. Register a hook once, or remove it after its use.
+
+How sure
+    High that the work grew between the two steps. Whether it is bounded later, as a memory is that fills up, two steps
+    do not show.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.growth import GrowingWork
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables.flow import Flow
+
+META = RuleMeta(
+    id="growing-work",
+    kind="idle",
+    order=122,
+    host_order=56,
+    legend=Legend("operators worked on what grows from step to step", "#8f5d6b"),
+    changes=("bound-work",),
+    needs=("data flow",),
+)
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.growing_work]
+
+
+def _part(one: GrowingWork) -> Avoidable:
+    line = one.work.line
+    if one.last_calls > one.first_calls:
+        title = "Each step runs operators more often than the one before"
+        text = f"Operators of {at(line)} run {one.last_calls:,} times in a step, {one.first_calls:,} times in the one "
+        text += "before, and most compute the same again."
+    else:
+        title = "Operators work on values that grow from step to step"
+        text = f"Operators of {at(line)} read {one.last_elements:,} elements in a step, {one.first_elements:,} in the "
+        text += "one before"
+        text += f"; {at(one.value_line)} makes what grows." if one.value_line not in (None, line) else "."
+    lines = (*one.work.lines, one.value_line)
+    return Avoidable(title, text, one.work, lines, {"kind": "growing"})
+
+
+_RULE = AvoidableRule(META, _detect)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

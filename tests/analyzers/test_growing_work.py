@@ -1,0 +1,47 @@
+"""growing-work: operators that read more, or run more often, from step to step."""
+
+from diagnose.analyzers import growing_work
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import tables
+from tests.dataflow.table import Table
+
+
+def history(grows: int) -> Table:
+    t = Table()
+    kept = t.value(100, 4, role="state")
+    for t.step in range(2):
+        kept = t.op("cat", kept, t.value(10, 4), shape=(100 + grows * (1 + t.step), 4), line=7, ns=30)
+        t.read_on_host(t.op("mean", kept, shape=(4,), line=8, ns=70))
+    return t
+
+
+def test_a_history_that_is_averaged_anew_costs_what_the_window_shows(recording):
+    t = tables(recording, history(grows=10))
+    (finding,) = growing_work.find(t)
+    assert finding.lost_ns == 200_000
+    assert finding.evidence[-2:] == (
+        "Operators of line 8 of train.py read 480 elements in a step, 440 in the one before.",
+        "Operators of line 7 of train.py read 480 elements in a step, 440 in the one before.",
+    )
+    assert [place.line for place in finding.where] == [8, 7]
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["bound-work"]
+
+
+def test_a_history_of_one_length_is_not_growing(recording):
+    assert growing_work.find(tables(recording, history(grows=0))) == []
+
+
+def test_a_hook_that_each_step_adds_is_named_by_its_calls(recording):
+    flow = Table()
+    for flow.step in range(2):
+        out = flow.op("relu", flow.value(4), line=5)
+        for _ in range(3 + flow.step):
+            flow.op("std", out, shape=(), line=9, content="same")
+        flow.read_on_host(out)
+    (finding,) = growing_work.find(tables(recording, flow))
+    assert finding.lost_ns == 250_000  # of three calls in one step and four in the other, all but the first
+    assert finding.evidence[-1] == (
+        "Operators of line 9 of train.py run 4 times in a step, 3 times in the one before, and most compute the same "
+        "again."
+    )
