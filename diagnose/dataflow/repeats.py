@@ -22,6 +22,7 @@ class ComputedAgain:
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
+    with_gradients: bool  # a backward pass goes through what is computed again
 
 
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
@@ -42,8 +43,16 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
         if one.phase == "backward" and other.phase == "forward":
             kind = "recomputed"
         groups.setdefault((kind, *parting(other.stack, one.stack)), []).append(i)
+    differentiated = {one.forward for one in graph.operators}
     records = (
-        ComputedAgain(kind, graph.work(rows), value, use, all(_is_equal(graph, numbers, i, earlier[i]) for i in rows))
+        ComputedAgain(
+            kind,
+            graph.work(rows),
+            value,
+            use,
+            all(_is_equal(graph, numbers, i, earlier[i]) for i in rows),
+            not differentiated.isdisjoint(rows),
+        )
         for (kind, value, use), rows in groups.items()
     )
     return tuple(sorted(records, key=lambda one: -one.work.share))

@@ -84,3 +84,14 @@ def test_equal_samples_of_nearly_nothing_but_zeros_say_nothing():
     for _ in range(2):
         t.op("_to_copy", t.value(99, 99, content="x", is_exact=False, zeros=0.99), content="y")
     assert computed_again(t.graph()) == ()
+
+
+def test_whether_a_backward_pass_goes_through_it_is_stated():
+    for differentiated in (False, True):
+        t = Table()
+        x = t.value(4, content="x")
+        for _ in range(2):
+            t.op("exp", x, content="y")
+        t.op("mul", x, phase="backward", forward=1 if differentiated else -1)
+        (found,) = computed_again(t.graph())
+        assert found.with_gradients is differentiated
