@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FALLBACK_RULE",
+    "FORMER",
     "HOST_LEGENDS",
     "HOST_RULES",
     "IDLE_RULES",
@@ -121,6 +122,8 @@ PLUGINS = _plugins()
 """The rules of other packages, which are among the RULES, and why some are left out."""
 RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
+FORMER: Mapping[str, str] = {old: rule.META.id for rule in RULES for _, old in rule.META.former if old not in META}
+"""The rules that name what rules that are gone named, by the ids of those."""
 TRAITS = traits_of(META.values())
 """What the comparison of ranks has to know of the rules."""
 FALLBACK_RULE = cast("Analyzer", next(rule for rule in RULES if rule.META.fallback))

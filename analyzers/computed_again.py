@@ -31,6 +31,7 @@ META = RuleMeta(
     legend=Legend("operators computed the same again", "#8a52c4"),
     changes=("reuse-result",),
     needs=("data flow",),
+    former=(("repeated", "repeated-call"),),
 )
 
 
@@ -45,7 +46,7 @@ def _part(one: ComputedAgain) -> Avoidable:
         text = f"The step computes the same at {at(one.value_line)} and again at {at(one.use_line)}."
     title = "Operators compute again what the step has computed"
     lines = (one.use_line, one.value_line, *one.work.lines)
-    return Avoidable(title, text, one.work, lines, {"kind": one.kind, "with_gradients": one.has_gradients})
+    return Avoidable(title, text, one.work, lines, {"kind": one.kind, "with_gradients": one.with_gradients})
 
 
 _RULE = AvoidableRule(META, _detect)

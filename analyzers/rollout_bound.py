@@ -5,7 +5,7 @@ What it looks for
     between several calls count whole, since an environment is simulated between two calls of a policy. At least 20 % of
     the run's time. Where operators are recorded, a model must run in it: a moving average of weights is other work. Of
     one interval, in which a model is called four times or more; one call of a teacher is its own work. Calls that
-    repeat others (`repeated-call`), or compute a prefix anew (`uncached-generation`), do not count.
+    repeat others (`computed-again`), or compute a prefix anew (`uncached-generation`), do not count.
 
 Why it costs
     The model waits for an environment, or produces one token or action after the other in small batches; the update,
@@ -28,10 +28,10 @@ from diagnose.model.capture import RunSteps
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.flow import flow_of
 from diagnose.tables.growing_calls import growing_calls
-from diagnose.tables.no_grad_calls import no_grad_calls
+from diagnose.tables.no_grad_calls import HEAVY, NoGradCalls, no_grad_calls
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.repeated_calls import repeated_calls
 from diagnose.tables.run_lines import lines_in
 from diagnose.tables.run_steps import phase_shares
 from diagnose.text.numbers import percent
@@ -76,8 +76,7 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     calls = no_grad_calls(t)
     if calls is None:
         return True
-    named = _named_by_others(t)
-    if named >= MAX_NAMED_SHARE * max(calls.modules, 1.0):
+    if _named_by_others(t, calls) >= MAX_NAMED_SHARE:
         return False
     if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
         return calls.operators > 0 or calls.all_modules >= MIN_CALLS
@@ -86,11 +85,15 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     return calls.modules >= MIN_CALLS
 
 
-def _named_by_others(t: Tables) -> float:
-    """Return how many calls a step repeat others, or compute a growing prefix anew: that is the cause, and named."""
-    growing = growing_calls(t)
-    again = sum(one.spare for one in repeated_calls(t) if not one.with_gradients)
-    return again + (growing.num if growing is not None else 0.0)
+def _named_by_others(t: Tables, calls: NoGradCalls) -> float:
+    """Return the share of what is computed without gradients that repeats others, or computes a growing prefix anew."""
+    growing, flow = growing_calls(t), flow_of(t)
+    share = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0
+    if flow is not None and t.capture.dataflow is not None:
+        again = (one for one in flow.found.computed_again if one.kind == "repeated" and not one.with_gradients)
+        names = (t.capture.dataflow.operators[i].name.partition(".")[0] for one in again for i in one.work.operators)
+        share += sum(HEAVY.match(name) is not None for name in names) / max(calls.operators, 1.0)
+    return share
 
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:

@@ -33,6 +33,7 @@ META = RuleMeta(
     legend=Legend("operators computed in a wider type than needed", "#6f8a2b"),
     changes=("single-precision",),
     needs=("data flow",),
+    former=(("float64", "double-precision"),),
 )
 AVOIDABLE = 0.5  # of the time: half of the bytes
 

@@ -20,9 +20,11 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.dataflow.contents import Kind, WorkOnNothing
-from diagnose.model.diagnosis import Confidence
+from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -37,6 +39,12 @@ META = RuleMeta(
     legend=Legend("operators computed with what has no effect", "#96608f"),
     changes=("index-lookup", "trim-padding", "gather-labelled-rows", "flush-subnormals"),
     needs=("data flow",),
+    former=(
+        ("one-hot", "one-hot-product"),
+        ("padding", "padded-batch"),
+        ("ignored rows", "ignored-targets"),
+        ("subnormal", "subnormal-numbers"),
+    ),
 )
 _TITLES: dict[Kind, str] = {
     "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
@@ -74,9 +82,19 @@ def _part(one: WorkOnNothing) -> Avoidable:
 
 
 _RULE = AvoidableRule(META, _detect)
-claim_host, find = _RULE.claim_host, _RULE.find
+claim_host = _RULE.claim_host
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:
     """Claim no idle time: less work makes kernels shorter, and no gap ends earlier."""
     return EMPTY
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name what can be avoided; of padded batches first the function that makes them."""
+    by = t.capture.info.loader.batches_by if t.capture.info is not None else None
+    makes = (Where(by[0], by[1], by[3], last_line=by[2]),) if by is not None else ()
+    return [
+        replace(each, where=(*makes, *each.where)) if each.facts["kind"] == "padding" else each
+        for each in _RULE.find(t)
+    ]

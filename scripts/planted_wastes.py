@@ -20,11 +20,11 @@ TRACE_SECONDS = 600
 STEPS = 400  # of a script: more than a recording takes
 KINDS = {  # the rules that name each kind, besides one of the kind's own name
     "dead-work": ("discarded-gradients",),
-    "computed-again": ("repeated-call", "recompute"),
+    "computed-again": ("recompute",),
     "constant-work": (),
     "independent-loop": ("launch-bound",),
     "recurrence": ("independent-loop",),
-    "work-on-nothing": ("padded-batch", "ignored-targets", "one-hot-product"),
+    "work-on-nothing": ("one-hot-product",),
     "too-wide": ("double-precision",),
     "host-round-trip": ("host-sync", "python-stall"),
     "unfused": ("unfused-attention", "unfused-elementwise"),

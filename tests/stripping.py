@@ -41,12 +41,7 @@ def _in_both(capture: Capture, change: Callable[[Trace], Trace]) -> Capture:
 
 
 def _without_shapes(capture: Capture) -> Capture:
-    """Return the capture with neither shapes nor what is counted in the window that records them."""
-    less = _in_both(capture, lambda t: _without_columns(t, "shapes", "types", "values"))
-    if less is capture or capture.info is None:
-        return less
-    info = msgspec.structs.replace(capture.info, padding=(), targets=(), subnormals=(), repeats=())
-    return replace(less, info=info)
+    return _in_both(capture, lambda t: _without_columns(t, "shapes", "types", "values"))
 
 
 def _without_stacks(trace: Trace) -> Trace:

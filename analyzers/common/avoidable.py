@@ -63,7 +63,9 @@ class AvoidableRule(NamedTuple):
         parts = self._parts(flow) if flow is not None else []
         if flow is None or not parts:
             return []
-        first, texts = parts[0], [one.text for one in parts[:MAX_NAMED]]
+        former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
+        first = parts[0]._replace(facts={**parts[0].facts, **former.get(str(parts[0].facts.get("kind")), {})})
+        texts = [one.text for one in parts[:MAX_NAMED]]
         rule = IdleRule(
             self.meta.id,
             first.title,
@@ -74,7 +76,7 @@ class AvoidableRule(NamedTuple):
         )
         found = idle_finding(t, rule)
         if t.device_id >= 0:
-            found = self._with_kernels(t, found, flow, parts, texts)
+            found = self._with_kernels(t, found, flow, [first, *parts[1:]], texts)
         return [replace(each, where=_where(t, parts) or each.where) for each in found]
 
     def _parts(self, flow: Flow) -> list[Avoidable]:

@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
-from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
-    from diagnose.replay.effects import Effect
-    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 MIN_SAVED_SHARE = 0.6  # of the calls: what they share with the one that stays, as its derivatives, may grow by a part
@@ -45,7 +42,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     at = f" ({at_line(place)})" if place else ""
     with_gradients = bool(finding.facts.get("with_gradients"))
     return Advice(
-        title=f"Keep the result of {finding.facts.get('module', 'the call')} instead of computing it again{at}",
+        title=f"Keep the result instead of computing it again{at}",
         before=(place.code or "") if place else "",
         after=_WITH if with_gradients else _WITHOUT,
         least=MIN_SAVED_SHARE,
@@ -54,37 +51,11 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     )
 
 
-def _effect(t: Tables, finding: Finding) -> Effect | None:
-    """Return the effect without the calls, their kernels and the host's time for them."""
-    import numpy as np
-
-    from diagnose.model.intervals import union
-    from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.repeated_calls import repeated_calls
-
-    found = repeated_calls(t) if "module" in finding.facts else ()
-    if not found:
-        return None
-    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    return effect_of_tasks(
-        t,
-        finding,
-        finding.tasks,
-        (MIN_SAVED_SHARE * length, length),
-        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of the calls that could be left out go away.",
-        host=union(*[one.host for one in found]),
-        host_left=(1 - MIN_SAVED_SHARE, 0.0),
-        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
-        frees_host=True,
-    )
-
-
 CHANGE = Change(
     id="reuse-result",
     title="Compute it once, and use the result again",
     numerics=identical("up to the order in which gradients are added"),
     advice=_advice,
-    effect=_effect,
     patch=ByHand("where the result is kept only the script's author knows"),
     edit=ByHand("where the result is kept only the script's author knows"),
     without_remedy="a line of the script's own",

@@ -63,6 +63,7 @@ class RulePage:
     kind: str
     page: Page
     changes: tuple[str, ...]
+    former: frozenset[str] = frozenset()  # ids of rules that are gone, whose findings it names
 
     def to_dict(self) -> dict[str, object]:
         """Return the page as JSON has it."""
@@ -130,7 +131,9 @@ def explain_and_answer(request: ExplainRequest) -> None:
     if request.name is None:
         answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
         return
-    name = _known(request.name, [*rules, *CHANGES])
+    former = {old: rule.id for rule in rules.values() for old in rule.former if old not in rules}
+    name = _known(request.name, [*rules, *CHANGES, *former])
+    name = former.get(name, name)
     page = rules[name] if name in rules else change_page(name, rules.values())
     answer_text(lambda: "\n".join(_text(page)), lambda: _json(page.to_dict()), request, files)
 
@@ -166,9 +169,10 @@ def _rule_page(source: str) -> RulePage:
     assignments = (node for node in tree.body if isinstance(node, ast.Assign))
     meta = next(node.value for node in assignments if ast.unparse(node.targets[0]) == "META")
     assert isinstance(meta, ast.Call)
-    literal = {k.arg: ast.literal_eval(k.value) for k in meta.keywords if k.arg in {"id", "kind", "changes"}}
+    literal = {k.arg: ast.literal_eval(k.value) for k in meta.keywords if k.arg in {"id", "kind", "changes", "former"}}
     page = parse_page(ast.get_docstring(tree) or "")
-    return RulePage(literal["id"], literal["kind"], page, tuple(literal.get("changes", ())))
+    former = frozenset(old for _, old in literal.get("former", ()))
+    return RulePage(literal["id"], literal["kind"], page, tuple(literal.get("changes", ())), former)
 
 
 def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:

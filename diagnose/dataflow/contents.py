@@ -111,14 +111,20 @@ def _makers(graph: Graph, value: int) -> Iterator[int]:
 
 
 def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield what is computed of positions that are padding in all rows of a batch of integers."""
-    inputs = [
+    """Yield what is computed of positions that are padding in all rows of a batch of integers.
+
+    A batch comes in, or operators of the step make it; what is computed of one, as a mask, is no other.
+    """
+    batches = [
         i
         for i, value in enumerate(graph.values)
-        if graph.comes_in(i) and "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= value.padded < 1
+        if "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= value.padded < 1
+        if graph.comes_in(i) or (graph.born[i] == graph.last_step and graph.later[i] < 0)
     ]
-    rows = list(rows)
-    for batch in inputs:
+    rows, covered = list(rows), set[int]()
+    for batch in batches:
+        if batch in covered:
+            continue
         (num, length), padded = graph.values[batch].shape, graph.values[batch].padded
         reached = {batch}
         for i in rows:
@@ -130,6 +136,7 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             sizes = max((_positions(use, num, length) for use in uses), default=0)
             if sizes:
                 reached.update(use.value for use in one.writes)
+                covered |= reached
                 yield _Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded)
 
 

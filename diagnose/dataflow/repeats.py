@@ -25,6 +25,7 @@ class ComputedAgain:
     use_line: Frame | None  # that computes it again
     has_gradients: bool  # the backward pass goes through both: of their sum it would go once
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
+    with_gradients: bool  # a backward pass goes through what is computed again
 
 
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
@@ -43,6 +44,7 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
             calls[one.stack] = _left_between(graph, j, i)
         lines = (calls[one.stack],) * 2 if one.stack == other.stack else _callers(other.stack, one.stack)
         groups.setdefault((kind, *lines, _is_equal(graph, numbers, i, j)), []).append(i)
+    differentiated = {one.forward for one in graph.operators}
     records = (
         ComputedAgain(
             kind,
@@ -51,6 +53,7 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
             use,
             kind == "repeated" and not backward.keys().isdisjoint(rows),
             is_certain,
+            not differentiated.isdisjoint(rows),
         )
         for (kind, value, use, is_certain), rows in groups.items()
     )

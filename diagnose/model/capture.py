@@ -42,11 +42,7 @@ from diagnose.model.records import (
     Milliseconds,
     NvmlRecord,
     OptimizerRecord,
-    PaddingRecord,
-    RepeatRecord,
     SamplerRecord,
-    SubnormalRecord,
-    TargetRecord,
 )
 
 __all__ = [
@@ -101,11 +97,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: AllocatorRecord = AllocatorRecord()
     loader: LoaderRecord = LoaderRecord()
     optimizer: OptimizerRecord = OptimizerRecord()
-    repeats: tuple[RepeatRecord, ...] = ()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
-    padding: tuple[PaddingRecord, ...] = ()
-    targets: tuple[TargetRecord, ...] = ()  # of cross entropies that ignore some
-    subnormals: tuple[SubnormalRecord, ...] = ()  # after the attribution window
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed
     exit_code: Annotated[int, Meta(ge=-(2**31), le=2**32)] | None = None

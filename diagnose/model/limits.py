@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE", "MIN_NUMBERS", "USABLE_SHARE"]
+__all__ = ["MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE", "USABLE_SHARE"]
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall
 MAX_READY_SHARE: Final = 0.05  # of the time, that the training thread waited for a core: beyond it no core was free
-MIN_NUMBERS: Final = 4096  # of a tensor: with fewer no operation on subnormal numbers takes long
 USABLE_SHARE: Final = (
     0.9  # of the device's memory, for the allocator: the driver, the context and fragments take the rest
 )

@@ -28,12 +28,8 @@ __all__ = [
     "Milliseconds",
     "NvmlRecord",
     "OptimizerRecord",
-    "PaddingRecord",
     "ProcessRecord",
-    "RepeatRecord",
     "SamplerRecord",
-    "SubnormalRecord",
-    "TargetRecord",
     "Time",
     "as_facts",
     "fitting",
@@ -249,46 +245,6 @@ class AutocastRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     device: str = ""
     dtype: str = ""
-
-
-class RepeatRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Calls of one module, in the attribution window, with the same inputs and the same weights."""
-
-    module: str  # its class
-    began_ns: tuple[Time, ...]  # parallel, in time order
-    ended_ns: tuple[Time, ...]
-    places: tuple[tuple[str, Count, str], ...] = ()  # user's lines that call it, "" of the first: file, line, function
-
-
-class PaddingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Calls of one module, in the attribution window, with inputs that may be padded; columns are parallel."""
-
-    module: str  # its class
-    began_ns: tuple[Time, ...]  # in time order
-    ended_ns: tuple[Time, ...]
-    positions: tuple[Count, ...]  # columns of the input
-    used: tuple[Count, ...]  # of them, before those that hold one number in every row
-    lengths: tuple[Count, ...] = ()  # different ones of rows, without the number that they end in
-
-
-class TargetRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Cross entropies of one line, in the attribution window, with targets that are ignored; columns are parallel."""
-
-    file: str = ""  # of the user's line that calls it
-    line: Count = 0
-    classes: Count
-    began_ns: tuple[Time, ...]  # in time order
-    ended_ns: tuple[Time, ...]
-    targets: tuple[Count, ...]
-    ignored: tuple[Count, ...]  # of them, those that are ignore_index
-
-
-class SubnormalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tensor in the host's memory that holds subnormal numbers."""
-
-    name: str  # what it is, and its name in the module
-    shape: tuple[Count, ...]
-    share: Share  # of its numbers
 
 
 class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -26,7 +26,6 @@ __all__ = [
 Records: TypeAlias = Literal[
     "shapes",
     "peak rates of the device",
-    "contents of tensors",
     "data flow",
     "stacks",
     "garbage collections",
@@ -127,4 +126,5 @@ class RuleMeta:
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
     host_needs: tuple[Records, ...] = ()  # the same, where there is no device
     without_dataflow: bool = False  # infers what the data flow shows: not applied where a capture has one
+    former: tuple[tuple[str, str], ...] = ()  # kinds of findings (facts), and the rule that named each before
     fallback: bool = False  # takes the idle time that no other rule claims

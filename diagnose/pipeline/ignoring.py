@@ -109,7 +109,7 @@ def _rules_in_comments(place: Where) -> Iterator[str]:
         above = lines[place.line - 2].strip() if place.line > 1 else ""
         texts += [above] if above.startswith("#") else []
     found = (match for text in dict.fromkeys(texts) for match in COMMENT.finditer(text))
-    yield from dict.fromkeys(name.strip().replace("_", "-") for match in found for name in match[1].split(","))
+    yield from dict.fromkeys(_today(name) for match in found for name in match[1].split(","))
 
 
 def _source(file: str) -> list[str]:
@@ -129,7 +129,7 @@ def _place(where: Where) -> str:
 
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
     for name in (part.strip() for text in names for part in text.split(",")):
-        wanted = name.lower().replace("_", "-")
+        wanted = _today(name.lower())
         if wanted in _rules():
             yield wanted
         elif name:
@@ -141,6 +141,14 @@ def _rules() -> Mapping[str, RuleMeta]:
     from diagnose.analyzers import META  # few findings have such a comment, and all rules take a moment to import
 
     return META
+
+
+def _today(name: str) -> str:
+    """Return the id of a rule, for that of a rule which is gone the one that names the same."""
+    from diagnose.analyzers import FORMER
+
+    wanted = name.strip().replace("_", "-")
+    return FORMER.get(wanted, wanted)
 
 
 def _hint(name: str) -> str:

@@ -18,7 +18,6 @@ from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.ignored_targets import ignored_targets
 from diagnose.tables.impossible_times import (
     MAX_CROSSING_SHARE,
     MAX_OVERLAP_SHARE,
@@ -160,13 +159,6 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         yield Note(
             "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
             "is not known. A profiler of native code names it: perf record -g -p PID."
-        )
-    found = ignored_targets(t)
-    if found is not None and found.readers:
-        yield Note(
-            f"At {found.file}:{found.line} {percent(found.share, 0)} of the targets are ignored, but "
-            f"{', '.join(found.readers[:3])} is given the logits of all of them too: where the labelled ones are "
-            "enough for that, gather their rows before the projection."
         )
     if t.device_id < 0:
         yield from _without_device(t)

@@ -23,7 +23,6 @@ def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
     held: dict[Records, bool] = {
         "shapes": has_shapes(t),
         "peak rates of the device": gpu_spec(t) is not None,
-        "contents of tensors": info is not None and t.capture.attribution is not None,
         "data flow": t.capture.dataflow is not None,
         "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in traces),
         "garbage collections": samples is not None or bool((t.trace.events.kind == Kind.GC).any()),

@@ -8,8 +8,8 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.call_extents import numbered
 from diagnose.tables.names import BACKWARD
-from diagnose.tables.repeated_calls import numbered
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["anomaly_checks", "recorded_stacks"]

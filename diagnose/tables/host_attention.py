@@ -15,10 +15,10 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.call_extents import extent
 from diagnose.tables.host import host_rows
 from diagnose.tables.matching_operators import MatchedStep, matched_steps
 from diagnose.tables.names import matching
-from diagnose.tables.repeated_calls import extent
 from diagnose.tables.shapes import shapes_of
 from diagnose.text.patterns import lazy_pattern
 

@@ -1,6 +1,12 @@
 """rollout-bound: gradients are off for a fifth of the run, in most steps. Times in ms."""
 
+from dataclasses import replace
+
 import pytest
+
+from diagnose.analyzers import rollout_bound
+from diagnose.pipeline.find import build_tables
+from tests.dataflow.table import Table
 
 
 @pytest.fixture
@@ -93,3 +99,18 @@ def test_a_policy_may_be_called_with_gradients_on(running, calls, found):
         r.op("aten::linear", 1000 * call + 100, 1000 * call + 800, sequence=call)
     r.op("aten::lerp_", 9000, 9900)
     assert (r.find("rollout-bound") is not None) is found
+
+
+@pytest.mark.parametrize(("content", "found"), [("", True), ("y", False)])
+def test_calls_that_compute_the_same_again_are_named_as_that(running, content, found):
+    r = running("inference", [6.6] * 20)
+    r.rows = [row for row in r.rows if row.name != "aten::mm"]
+    table = Table()
+    x = table.value(4, 4)
+    for call in range(6):
+        r.frame("nn.Module: Net_0", 1000 * call, 1000 * call + 900)
+        r.op("aten::addmm", 1000 * call + 100, 1000 * call + 800)
+        table.op("addmm", x, content=content)
+    r.op("aten::linear", 9000, 9900, sequence=1)
+    capture = replace(r.capture(attribution=r), dataflow=table.graph().flow)
+    assert bool(rollout_bound.find(build_tables(capture, capture.trace))) is found

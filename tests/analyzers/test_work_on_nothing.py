@@ -1,9 +1,14 @@
 """work-on-nothing: contents that make a part of the work needless."""
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.analyzers import work_on_nothing
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.capture import CaptureInfo
+from diagnose.model.records import LoaderRecord
+from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
 
@@ -17,3 +22,17 @@ def test_a_product_with_one_hot_rows_costs_all_but_a_lookup(recording):
     assert finding.lost_ns == pytest.approx(99_000)
     assert finding.title == "Rows of a weight are looked up by a product with one-hot rows"
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["index-lookup"]
+
+
+def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
+    def embedded(t):
+        batch = t.value(4, 16, dtype="int64", padded=0.75)
+        return t.op("embedding", t.value(9, 8, role="parameter"), batch, shape=(4, 16, 8), line=5, ns=200)
+
+    made = tables(recording, steps(embedded))
+    info = CaptureInfo(loader=LoaderRecord(batches_by=("data.py", 20, 24, "collate")))
+    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+    (finding,) = work_on_nothing.find(t)
+    first = finding.where[0]
+    assert (first.file, first.line, first.last_line, first.function) == ("data.py", 20, 24, "collate")
+    assert finding.facts["sub_kind"] == "padded-batch"  # the id that this had as a rule

@@ -108,6 +108,8 @@ def test_kinds(tensor, kind, in_place):
 def test_padding_and_repeated_rows(in_place):
     ids = torch.randint(1, 100, (16, 40))
     ids[:, 30:] = 0
+    assert one(ids, in_place=in_place).padded == 0.0  # columns that are the same in all rows are no padding
+    ids[5, 20:] = 0
     ids[3] = ids[2]
     found = one(ids, in_place=in_place)
     assert found.padded == pytest.approx(10 / 40)

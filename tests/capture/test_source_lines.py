@@ -33,13 +33,6 @@ def test_the_lines_asked_for_and_no_others(tmp_path):
     assert found["files"]["train.py"]["changed_at"].endswith("+00:00")
 
 
-def test_noted_lines_are_stored_beside_them(tmp_path):
-    an_hour_old(tmp_path / "train.py")
-    lines = SourceLines(tmp_path)
-    lines.noted = [("train.py", 4)]
-    assert texts(lines.stored([("train.py", 1)])) == {"train.py": {"1": "import time", "4": "last()"}}
-
-
 SEVERAL = "loss = measure(\n    model(x),\n    y,\n)\nfor a, b in zip(\n    x, y\n):\n    add(a)\n    add(b)\n"
 
 

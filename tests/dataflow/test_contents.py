@@ -56,6 +56,16 @@ def test_padding_goes_through_all_that_has_its_positions():
     assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 
+def test_a_padded_batch_may_be_made_in_the_step_and_what_is_computed_of_it_is_no_other():
+    t = Table()
+    facts = {"padded": 0.5}
+    batch = t.op("pad", t.value(4, 8, dtype="int64"), shape=(4, 16), line=2, ns=0, facts=facts)
+    mask = t.op("ne", batch, dtype="int64", line=3, ns=10, facts=facts)
+    t.op("mul", mask, line=4, ns=90)
+    (found,) = work_on_nothing(t.graph())
+    assert (found.kind, found.value_line.line, lines(found.work)) == ("padding", 2, [3, 4])
+
+
 def ignored(*, metric: bool) -> Table:
     """Return logits of line 3 whose gradient is zero in three of four rows."""
     t = Table()

@@ -119,3 +119,14 @@ def test_the_backward_pass_of_both_counts_as_well():
 
     assert share(first_has_one=True) == 0.3
     assert share(first_has_one=False) == 0.1
+
+
+def test_whether_a_backward_pass_goes_through_it_is_stated():
+    for differentiated in (False, True):
+        t = Table()
+        x = t.value(4, content="x")
+        for _ in range(2):
+            t.op("exp", x, content="y")
+        t.op("mul", x, phase="backward", forward=1 if differentiated else -1)
+        (found,) = computed_again(t.graph())
+        assert found.with_gradients is differentiated

@@ -43,7 +43,7 @@ def test_rules_that_guess_are_applied_only_without_a_data_flow(recording):
     guessing = {rule.META.id for rule in HOST_RULES if rule.META.without_dataflow}
     t = tables(recording, four_operators())
     plain = replace(t.capture, dataflow=None)
-    assert "repeated-call" in guessing
+    assert "one-hot-product" in guessing
     assert guessing <= {rule.META.id for rule in applied_rules(build_tables(plain, plain.trace))}
     assert guessing.isdisjoint(rule.META.id for rule in applied_rules(t))
 

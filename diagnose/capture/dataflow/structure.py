@@ -156,15 +156,16 @@ def _above(side: int) -> npt.NDArray[np.bool_]:
 
 
 def _padded(rows: Bits) -> float:
-    """Return the share of columns at the end that hold one number in all rows."""
-    number = rows[0, -1]
+    """Return the share of columns at the end that hold one number in all rows, of rows that do not all end at one."""
+    number, width = rows[0, -1], rows.shape[-1]
     if not (rows[:, -1] == number).all():
         return 0.0
     if rows.size > MAX_ELEMENTS:
         return -1.0
-    differ = np.flatnonzero((rows != number).any(0))
-    width = rows.shape[-1]
-    return (width - 1 - int(differ[-1])) / width if len(differ) else 1.0
+    backwards = (rows != number)[:, ::-1]
+    tails = np.where(backwards.any(1), backwards.argmax(1), width)
+    least = int(tails.min())
+    return least / width if least == width or (tails != least).any() else 0.0
 
 
 def _repeated_numbers(bits: Bits) -> float:

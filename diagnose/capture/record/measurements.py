@@ -10,7 +10,6 @@ from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
-from diagnose.model.records import PaddingRecord, RepeatRecord, SubnormalRecord, TargetRecord
 
 __all__ = ["Measurements", "PlanHooks"]
 
@@ -31,11 +30,7 @@ class Measurements:
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
-    repeats: tuple[RepeatRecord, ...] = ()  # in the attribution window
-    stack_ns: int = 0
-    padding: tuple[PaddingRecord, ...] = ()
-    targets: tuple[TargetRecord, ...] = ()
-    subnormals: tuple[SubnormalRecord, ...] = ()
+    stack_ns: int = 0  # in the attribution window
     notes: list[str] = field(default_factory=list)
 
     def step_ns(self, part: str) -> list[int]:

@@ -6,14 +6,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from diagnose.capture.record.anomaly_stacks import AnomalyStacks
 from diagnose.capture.record.flow_steps import FlowSteps
-from diagnose.capture.record.ignored_targets import IgnoredTargets
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.repeated_calls import RepeatedCalls
 from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.subnormal_numbers import subnormal_tensors
 from diagnose.capture.record.trace_size import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
 from diagnose.capture.record.window import Window, WindowKind
 from diagnose.model.files import reason
@@ -49,8 +47,7 @@ class Recorder:
         self._highest: dict[WindowKind, float] = {}  # MB a second that a window may give, from one that was cut
         self._expected: dict[WindowKind, StepSize] = {}
         self._marking = False
-        self._calls = RepeatedCalls()
-        self._losses = IgnoredTargets()
+        self._stacks = AnomalyStacks()
         self._first = 0  # number of the first step with a mark
         self._disturbed = False
         self._cut = False
@@ -183,8 +180,7 @@ class Recorder:
             began = time.time_ns()
             self._marking = True
             if kind == "attribution" and not self._hooks.compiled():  # what is compiled calls no module
-                self._calls.start()
-                self._losses.start()
+                self._stacks.start()
             while len(times) < num_steps and (self._together or not (self._disturbed or self._cut)):
                 times.append((yield))
                 if self._together or len(times) == num_steps:
@@ -193,12 +189,11 @@ class Recorder:
                     break
         finally:
             self._hooks.sampling(False)
-            modules = self._calls.stop()
-            self._losses.stop()
+            self._stacks.stop()
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
-                mb = self._write(window, times, (began, time.time_ns()), modules)
+                mb = self._write(window, times, (began, time.time_ns()))
                 small = self._cut and mb < MIN_TRACE_SHARE * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
@@ -222,7 +217,7 @@ class Recorder:
             return None
         return window
 
-    def _write(self, window: Window, times: list[int], span: tuple[int, int], modules: list[Any]) -> float:
+    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> float:
         """Stop the profiler, write what it has if that is of use, and return its size in MB."""
         measured, kind = self._measured, window.kind
         began = time.monotonic()
@@ -253,10 +248,7 @@ class Recorder:
             measured.timing = times[: window.num_steps]
         else:
             measured.attribution = times[: window.num_steps]
-            measured.repeats = self._calls.repeats()
-            measured.padding, measured.stack_ns = self._calls.padded.records(), self._calls.stack_ns
-            measured.targets = self._losses.records()
-            measured.subnormals = subnormal_tensors(modules)
+            measured.stack_ns = self._stacks.stack_ns
         self._hooks.wrote()
         return mb
 

@@ -315,8 +315,6 @@ class Session:
 
         if samples:
             samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
-            repeats = self.measured.repeats
-            self._lines.noted = [(file, line) for each in repeats for file, line, _ in each.places if file]
             written = write_rows(self.folder, self.rank, samplers, self._lines, rows)
             self.samples_file = written.samples or self.samples_file  # that of an earlier writing is there still
             self.lines_file = written.lines or self.lines_file

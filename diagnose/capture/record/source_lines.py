@@ -59,7 +59,6 @@ class SourceLines:
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
         self.changed: list[str] = []
-        self.noted: list[tuple[str, int]] = []  # files and lines that are stored in addition to those requested
         self._began = time.time()
         self._files: dict[str, _File | None] = {}
         self._trees: dict[str, SourceTree] = {}
@@ -67,7 +66,7 @@ class SourceLines:
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
-        for name, line in list(dict.fromkeys((*self.noted, *places)))[:MAX_LINES]:
+        for name, line in list(dict.fromkeys(places))[:MAX_LINES]:
             file = self._file(name)
             if file is None or not (text := _line_of(file, line)):
                 continue
