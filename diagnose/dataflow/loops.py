@@ -107,6 +107,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
             return None
         kind = "recurrence"
     computing = [i for i in rows if graph.computes(i)]
+    viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
         work=graph.work(rows),
@@ -115,7 +116,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
         same_weights=len(_largest_layer(graph, members)) == num,
-        overhead_share=len(computing) * (1 - 1 / num) * cheapest / max(graph.step_ns[graph.last_step], 1),
+        overhead_share=(1 - 1 / num) * (len(computing) * cheapest + viewing) / max(graph.step_ns[graph.last_step], 1),
     )
 
 
