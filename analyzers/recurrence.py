@@ -40,7 +40,7 @@ _TITLE = "A loop calls operators one by one, each of which needs the one before"
 
 
 def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.loops if one.kind == "recurrence"]
+    return [_part(one) for one in flow.found.loops if one.kind == "recurrent"]
 
 
 def _part(one: Loop) -> Avoidable:

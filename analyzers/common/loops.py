@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from diagnose.analyzers.common.avoidable import Avoidable, at, last_parts
@@ -10,10 +12,10 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, union
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
-from diagnose.tables.flow import Flow
+from diagnose.tables.flow import Flow, flow_of
 from diagnose.tables.host import outermost
 
-__all__ = ["MIN_STEP_SHARE", "calling", "loop_part"]
+__all__ = ["MIN_STEP_SHARE", "calling", "is_named", "loop_part", "python_calls"]
 
 MIN_STEP_SHARE = 0.05  # of the step: fewer operators take a part of it themselves
 
@@ -33,7 +35,7 @@ def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop.
     """
     num = one.facts.get("num_calls")
-    if isinstance(num, int) and _calls(t, flow, one) < num:
+    if isinstance(num, int) and python_calls(t, flow, one.work.operators) < num:
         return EMPTY
     span, work = flow.span_of(t, one.work.operators), flow.time_of(t, one.work.operators)
     if t.device_id >= 0:
@@ -41,13 +43,21 @@ def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     return intersect(span, union(last_parts(t, flow, one), overhead(t), subtract(span, work)))
 
 
-def _calls(t: Tables, flow: Flow, one: Avoidable) -> float:
-    """Return how many operators the forward pass of a loop has in a step, those left out that others call."""
+def python_calls(t: Tables, flow: Flow, work: Iterable[int]) -> float:
+    """Return how many operators the forward pass calls of some in a step, those left out that others call."""
     operators = t.capture.dataflow.operators if t.capture.dataflow is not None else ()
-    forward = [flow.rows[i] for i in one.work.operators if operators[i].phase != "backward"]
+    forward = [flow.rows[i] for i in work if operators[i].phase != "backward"]
     rows = np.sort(np.concatenate([np.empty(0, np.intp), *forward]))
     mine = rows[t.trace.events.thread[rows] == t.main]
     every = t.host_rows(Kind.OP)
     every = outermost(t.trace, every[t.trace.events.thread[every] == t.main])
     at_row = np.searchsorted(t.trace.events.start[every], t.trace.events.start[mine], side="right") - 1
     return len(distinct(at_row)) / t.steps.num
+
+
+def is_named(t: Tables, file: str, function: str) -> bool:
+    """Return whether a rule on the data flow names the loop of a function of the script."""
+    flow = flow_of(t)
+    found = flow.found.loops if flow is not None else ()
+    lines = [one.line for one in found if one.line.function == function]
+    return any(f"/{line.file}".endswith(f"/{file}") for line in lines)

@@ -32,7 +32,7 @@ Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
 class Loop:
     """Lines of one function that run the same operators equally often, those of the backward pass included."""
 
-    kind: Literal["independent", "recurrence"]
+    kind: Literal["independent", "recurrent"]
     work: Work
     line: Frame  # the first one in the body
     num_calls: int
@@ -99,13 +99,13 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
         return None
     collected = [value for each in calls for value in _collected(graph, each, rows)]
     chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
-    kind: Literal["independent", "recurrence"] = "independent"
+    kind: Literal["independent", "recurrent"] = "independent"
     if chain > MAX_INDEPENDENT * num:
         layers = [_largest_layer(graph, each) for each in calls]
         is_layered = any(len(layer) < MIN_CALLS for layer in layers)
         if is_layered or not any(_recurs(graph, layer, collected) for layer in layers):
             return None
-        kind = "recurrence"
+        kind = "recurrent"
     computing = [i for i in rows if graph.computes(i)]
     viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
@@ -126,10 +126,8 @@ def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:
     if base_name(graph.operators[calls[0]]) not in _COLLECTS:
         return set()
     made = [use.value for i in calls for use in graph.operators[i].writes]
-    forward = lambda i: i in inside and graph.operators[i].phase != "backward"
-    if any(i not in mine for value in made for i in graph.readers[value] if forward(i)):
-        return set()
-    return set(made)
+    others = {i for value in made for i in graph.readers[value]} & inside - mine
+    return set() if any(graph.operators[i].phase != "backward" for i in others) else set(made)
 
 
 def _largest_layer(graph: Graph, calls: list[int]) -> list[int]:

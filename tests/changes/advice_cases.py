@@ -129,6 +129,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "discarded-gradients": ({}, {"is_frozen": True}),
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}),
     "constant-work": ({"kind": "constant"},),
+    "recurrence": ({"kind": "recurrent", "issuer": ISSUER | {"reads": 0.0}},),
     "independent-loop": ({"kind": "independent", "issuer": ISSUER | {"reads": 0.0}},),
     "work-on-nothing": (
         {"kind": "one-hot"},
