@@ -77,7 +77,7 @@ def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
 def _form(graph: Graph, cluster: list[int]) -> Form:
     """Return what a cluster computes, by its operators and its neighbours."""
     names = {base_name(graph.operators[i]) for i in cluster}
-    is_loss = names & _LOSS or names & {"softmax", "_softmax"} and "log" in names or {"exp", "sum", "log"} <= names
+    is_loss = names & _LOSS or (names & {"softmax", "_softmax"} and "log" in names) or {"exp", "sum", "log"} <= names
     if is_loss and "nll_loss_forward" not in names:  # which is torch's own
         return "loss"
     if {"softmax", "_softmax", "exp"} & names and _lies_between_products(graph, cluster):
