@@ -3,7 +3,8 @@
 What it looks for
     Lines that call the same operators at least four times in a step, where no call needs the result of the one before:
     experts, rows, boxes or parameters in a Python loop. What calling operators takes: at least 5 % of the step. Loops
-    with a backward pass in each turn, and layers that follow each other, are left out.
+    with a backward pass in each turn, layers that follow each other, and what one operator of torch calls, are left
+    out.
 
 Why it costs
     Each operator costs some microseconds to call, and on a GPU to launch, however little it computes.
@@ -12,13 +13,15 @@ What to do
     Stack the inputs and call each operator once: a batch dimension, `torch.bmm`, `torch.vmap` or `torch._foreach_*`.
 
 How sure
-    High that the calls are independent: the data flow shows what each reads. What a batched form saves is estimated as
-    all calls but one, if they cost no more than the cheapest operators do.
+    High that the calls are independent: the data flow shows what each reads; a sum of their results is no dependence.
+    What a batched form saves is estimated as the Python between the operators and all calls but one, if they cost no
+    more than the cheapest operators do. Without a device, what `launch-bound` would count of the loop is its part.
 """
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule
+from diagnose.analyzers.common.loops import MIN_STEP_SHARE, calling, loop_part
 from diagnose.dataflow.loops import Loop
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -32,7 +35,7 @@ META = RuleMeta(
     changes=("vectorise-loop",),
     needs=("data flow",),
 )
-MIN_STEP_SHARE = 0.05  # of the step: batched operators take a part of it themselves
+_TITLE = "A loop calls operators one by one that do not depend on each other"
 
 
 def _detect(flow: Flow) -> list[Avoidable]:
@@ -42,22 +45,9 @@ def _detect(flow: Flow) -> list[Avoidable]:
 def _part(one: Loop) -> Avoidable:
     alike = "of one shape" if one.same_shapes else "of different shapes"
     weights = "" if one.same_weights else ", each with weights of its own"
-    text = (
-        f"The loop at {at(one.line)} makes {one.num_calls} calls a step {alike}{weights}; the longest chain of calls "
-        f"that need each other is {one.longest_chain}."
-    )
-    issuer = {
-        "file": one.line.file,
-        "line": one.line.line,
-        "num": len(one.work.operators),
-        "reads": 0,
-        "share": 1.0,
-    }
-    title = "A loop calls operators one by one that do not depend on each other"
-    avoidable = min(one.overhead_share / max(one.work.share, 1e-9), 1.0)
-    facts = {"kind": one.kind, "issuer": issuer}
-    return Avoidable(title, text, one.work, (one.line, *one.work.lines), facts, avoidable)
+    text = f" {alike}{weights}; the longest chain of calls that need each other is {one.longest_chain}."
+    return loop_part(one, _TITLE, text)
 
 
-_RULE = AvoidableRule(META, _detect, MIN_STEP_SHARE)
+_RULE = AvoidableRule(META, _detect, MIN_STEP_SHARE, calling)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

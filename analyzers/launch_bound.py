@@ -31,6 +31,7 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.analyzers.common.locate import sampled_lines, source_line
+from diagnose.analyzers.common.loops import is_named
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
@@ -208,8 +209,13 @@ def _of_loop(issuer: Issuer, loop: SampledLoop | None) -> list[str]:
 
 
 def _looping(t: Tables) -> Issuer | None:
-    """Return the function that issues most; beside a device only one whose operators are more than a model's layers."""
+    """Return the function that issues most; beside a device only one whose operators are more than a model's layers.
+
+    None where the data flow shows its loop, which is a finding of that rule.
+    """
     issuer = issuer_of(t)
+    if issuer is not None and is_named(t, issuer.file, issuer.function):
+        return None
     few = issuer is not None and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
     return None if few and t.device_id >= 0 else issuer
 

@@ -14,12 +14,12 @@ from diagnose.dataflow.graph import Work
 from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, intersect, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of
 
-__all__ = ["Avoidable", "AvoidableRule", "at"]
+__all__ = ["Avoidable", "AvoidableRule", "at", "last_parts"]
 
 MIN_OPERATOR_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
 MAX_NAMED = 3
@@ -38,29 +38,35 @@ class Avoidable(NamedTuple):
     confidence: Confidence = "high"
 
 
+def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return of each operator the last part, which is avoidable."""
+    return _tail(flow.time_of(t, one.work.operators), one.avoidable)
+
+
 class AvoidableRule(NamedTuple):
     """A rule on an analysis: what it found of one, the largest part first. The finding has the title of that one."""
 
     meta: RuleMeta
     detect: Callable[[Flow], Sequence[Avoidable]]
     min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
+    time_of: Callable[[Tables, Flow, Avoidable], Intervals] = last_parts  # of a part: what the host can avoid
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
         """Claim idle time while the host issues what can be avoided."""
         return intersect(self.claim_host(t, left), t.gaps.host_part())
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
-        """Claim the host's time for what can be avoided: of each operator the last part."""
+        """Claim the host's time for what can be avoided."""
         flow = flow_of(t)
         if flow is None:
             return EMPTY
-        lost = union(EMPTY, *[_tail(flow.time_of(t, one.work.operators), one.avoidable) for one in self._parts(flow)])
+        lost = union(EMPTY, *[self.time_of(t, flow, one) for one in self._parts(flow)])
         return worth_claiming(t, left, lost, self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
         flow = flow_of(t)
-        parts = self._parts(flow) if flow is not None else []
+        parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
         former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
-from diagnose.dataflow.fusion import Unfused, unfused
+from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.growth import GrowingWork, KeptGraph, PiledUp, growing_work, kept_graph, piled_up
 from diagnose.dataflow.invariance import ConstantWork, constant_work
@@ -57,7 +57,7 @@ def analyse(flow: Dataflow) -> Analyses:
         host_round_trips=host_round_trips(graph),
         read_by_element=read_by_element(graph),
         layout_copies=layout_copies(graph),
-        unfused=unfused(graph),
+        unfused=unfused_clusters(graph),
         growing_work=growing_work(graph),
         piled_up=piled_up(graph),
         kept_graph=kept_graph(graph),

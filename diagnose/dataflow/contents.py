@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.names import is_copy, is_pointwise, is_product, is_reduction
+from diagnose.dataflow.names import base_name, is_copy, is_pointwise, is_product, is_reduction
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -20,6 +20,9 @@ MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes 
 MIN_PADDED = 0.1
 MIN_ZERO_ROWS = 0.5
 MIN_SUBNORMAL = 0.01  # of the elements
+
+_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
+_PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
 
 Kind: TypeAlias = Literal["zeros", "one-hot", "sparse", "padding", "ignored rows", "triangle", "subnormal"]
 
@@ -95,8 +98,25 @@ def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Itera
                 yield from (_Part("one-hot", j, saved, use.value, saved) for j in _makers(graph, use.value))
             elif value.zeros == 1 and value.kind == "constant":
                 yield _Part("zeros", i, 1.0, use.value, 1.0)
+            elif value.zeros >= MIN_SPARSE and (makers := _scattered(graph, use.value)):
+                yield from (_Part("sparse", j, value.zeros, use.value, value.zeros) for j in (i, *makers))
             elif value.zeros >= MIN_SPARSE and value.fingerprint in seen_before:
                 yield _Part("sparse", i, value.zeros, use.value, value.zeros)
+
+
+def _scattered(graph: Graph, value: int) -> list[int]:
+    """Return the operators that put numbers into zeros by index and what scales these, () if a value is not so made."""
+    makers: list[int] = []
+    while (i := graph.values[value].producer) >= 0 and graph.operators[i].step == graph.last_step:
+        one, shape = graph.operators[i], graph.values[value].shape
+        makers.append(i)
+        if base_name(one) in _ZEROS:
+            return makers if any(base_name(graph.operators[j]) in _PUTS for j in makers) else []
+        before = [each for each in graph.needs[i] if graph.values[each].shape == shape]
+        if len(before) != 1 or not (base_name(one) in (*_PUTS, "mul", "div") or is_copy(one)):
+            return []
+        value = before[0]
+    return []
 
 
 def _makers(graph: Graph, value: int) -> Iterator[int]:

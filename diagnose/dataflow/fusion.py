@@ -11,11 +11,12 @@ from typing import Literal, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, components, num_bytes
 from diagnose.dataflow.names import base_name, is_pointwise, is_product, is_reduction
+from diagnose.model.dataflow import Frame
 
-__all__ = ["Unfused", "unfused"]
+__all__ = ["Unfused", "unfused_clusters"]
 
 MIN_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
-_LOSS = frozenset({"log_softmax", "_log_softmax", "logsumexp", "nll_loss_forward"})
+_LOSS = frozenset({"log_softmax", "_log_softmax", "logsumexp"})
 _MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "sum"})
 _GATES = frozenset({"sigmoid", "silu"})
 
@@ -24,7 +25,7 @@ Form: TypeAlias = Literal["attention", "loss", "norm", "rotary embedding", "GELU
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """Clusters of one line and form."""
+    """Clusters of one function and form."""
 
     kind: Form
     work: Work
@@ -37,9 +38,10 @@ class Unfused:
         return self.bytes_not_moved / max(self.bytes_moved, 1)
 
 
-def unfused(graph: Graph) -> tuple[Unfused, ...]:
+def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
     """Return the clusters of the last step, the longest first. A phase's values may be kept for the backward pass."""
     found: dict[tuple[Form, object], list[int]] = {}
+    forms: dict[Frame, Form] = {}  # of the lines of the forward pass
     within: set[int] = set()
     for phase in ("forward", "backward", "other"):
         members = {i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == phase and _fuses(graph, i)}
@@ -47,7 +49,14 @@ def unfused(graph: Graph) -> tuple[Unfused, ...]:
         within |= joining
         for cluster in components(graph, members, joining.__contains__):
             if len(cluster) >= MIN_OPERATORS:
-                found.setdefault((_form(graph, cluster), graph.work(cluster).line), []).extend(cluster)
+                lines = graph.work(cluster).lines
+                form = _form(graph, cluster)
+                if form == "pointwise" and phase == "backward":
+                    form = next((forms[line] for line in lines if line in forms), form)
+                elif form != "pointwise":
+                    forms |= dict.fromkeys(lines, form)
+                where = (lines[0].file, lines[0].function) if lines else None
+                found.setdefault((form, where), []).extend(cluster)
     records = (_record(graph, form, rows, within) for (form, _), rows in found.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
@@ -61,13 +70,15 @@ def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
     """Return whether a single operator of the same phase reads a value, and it is one that fuses."""
     one = graph.operators[made_by]
     readers = [i for i in graph.readers[value] if graph.operators[i].phase == one.phase]
-    return len(readers) == 1 and _fuses(graph, readers[0]) and not graph.lives_on[value]
+    is_read_once = len(readers) == 1 and _fuses(graph, readers[0])
+    return is_read_once and not graph.lives_on[value] and graph.values[value].shape != ()
 
 
 def _form(graph: Graph, cluster: list[int]) -> Form:
     """Return what a cluster computes, by its operators and its neighbours."""
     names = {base_name(graph.operators[i]) for i in cluster}
-    if names & _LOSS or {"softmax", "log"} <= names or {"_softmax", "log"} <= names:
+    is_loss = names & _LOSS or (names & {"softmax", "_softmax"} and "log" in names) or {"exp", "sum", "log"} <= names
+    if is_loss and "nll_loss_forward" not in names:  # which is torch's own
         return "loss"
     if {"softmax", "_softmax", "exp"} & names and _lies_between_products(graph, cluster):
         return "attention"
@@ -75,7 +86,7 @@ def _form(graph: Graph, cluster: list[int]) -> Form:
         return "norm"
     if {"neg", "cat", "mul"} <= names or {"cos", "sin"} <= names:
         return "rotary embedding"
-    if {"tanh", "erf"} & names and "mul" in names:
+    if {"tanh", "erf"} & names and "mul" in names and not names & _GATES:
         return "GELU"
     return "gated activation" if names & _GATES and "mul" in names else "pointwise"
 

@@ -1,17 +1,19 @@
 """Loops: one line that runs the same operators again and again, and whether its calls depend on each other.
 
 Calls that follow from each other through different weights are the layers of a model, and no loop. A line that runs the
-backward pass between its calls accumulates gradients or takes several steps. Both are left out.
+backward pass between its calls accumulates gradients or takes several steps. Both are left out. A sum of what the calls
+return, or a list of it, is no dependence: it can be taken after them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work
+from diagnose.dataflow.names import base_name
 from diagnose.model.dataflow import Frame
 
 __all__ = ["Loop", "cheapest_ns", "loops"]
@@ -19,7 +21,9 @@ __all__ = ["Loop", "cheapest_ns", "loops"]
 MIN_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
 MIN_RECURRENT = 0.75  # the same: the first call of a recurrence often has no state to read
-MIN_LOOPED = 0.9  # of what runs below a line, and of its time: operators that run as often as the line does
+MIN_LOOPED = 0.9  # of the calls of a line: of operators that run as often as the line does
+# These add to what earlier calls left, in any order, or write beside it.
+_COLLECTS = frozenset({"add", "sub", "mul", "maximum", "minimum", "logaddexp", "cat", "copy", "index_put", "index_add"})
 
 Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
 
@@ -28,7 +32,7 @@ Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
 class Loop:
     """Lines of one function that run the same operators equally often, those of the backward pass included."""
 
-    kind: Literal["independent", "recurrence"]
+    kind: Literal["independent", "recurrent"]
     work: Work
     line: Frame  # the first one in the body
     num_calls: int
@@ -43,53 +47,67 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     sites: dict[Site, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
-        if graph.computes(i) and one.phase != "optimizer":
+        if one.phase != "optimizer":
             for level in range(len(one.stack)):
                 sites[one.stack[level:]].append(i)
     bodies: dict[tuple[str, Site, int], list[Site]] = defaultdict(list)
-    counts = {site: _num_calls(graph, rows) for site, rows in sites.items()}
+    counts = {site: _num_calls(graph, site, rows) for site, rows in sites.items()}
     for site, num in counts.items():
-        if num >= MIN_CALLS and counts.get(site[1:], 0) < MIN_CALLS:
+        if num >= MIN_CALLS * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
     cheapest = cheapest_ns(graph)
-    found = (
-        _loop(graph, num, body, [i for site in body for i in sites[site]], cheapest)
-        for (_, _, num), body in bodies.items()
-    )
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.work.share))
+    found: dict[Site, Loop] = {}
+    for (_, caller, num), body in sorted(bodies.items(), key=lambda item: len(item[0][1])):
+        if not any(caller[level:] in found for level in range(len(caller))):
+            one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]], cheapest)
+            if one_loop is not None:
+                found |= dict.fromkeys(body, one_loop)
+    return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: -one.work.share))
 
 
 def _calls(graph: Graph, rows: list[int]) -> list[list[int]]:
     """Return the forward operators of each name and stack, in the order of their time."""
     calls: dict[tuple[str, Site], list[int]] = defaultdict(list)
     for i in rows:
-        if graph.operators[i].phase != "backward":
+        if graph.operators[i].phase != "backward" and graph.computes(i):
             calls[graph.operators[i].name, graph.operators[i].stack].append(i)
     return sorted(calls.values(), key=graph.time, reverse=True)
 
 
-def _num_calls(graph: Graph, rows: list[int]) -> int:
-    """Return how often a line runs nearly all that it runs, 0 if a part of it runs more rarely."""
-    calls = _calls(graph, rows)
-    num = max(Counter(map(len, calls)).items(), key=lambda item: (item[1], -item[0]))[0] if calls else 0
-    often = [each for each in calls if 2 * len(each) >= num]
-    is_most = len(often) >= MIN_LOOPED * len(calls)
-    return num if is_most and sum(map(graph.time, often)) >= MIN_LOOPED * sum(map(graph.time, calls)) else 0
+def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
+    """Return how often a line runs nearly all that it runs, 0 if a line that it calls runs more rarely.
+
+    What the line itself runs once may stand around a comprehension.
+    """
+    calls = sorted(_calls(graph, rows), key=len, reverse=True)
+    below = [each for each in calls if graph.operators[each[0]].stack != site]
+    needed, num = MIN_LOOPED * sum(map(len, below or calls)), 0
+    for each in below or calls:
+        num += len(each)
+        if num >= needed:
+            return len(each) if all(2 * len(other) >= len(each) for other in below) else 0
+    return 0
 
 
 def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: float) -> Loop | None:
-    calls = [each for each in _calls(graph, rows) if 2 * len(each) >= num]
+    every = _calls(graph, rows)
+    calls = [each for each in every if 2 * len(each) >= num]
+    rarely = {i for each in every if 2 * len(each) < num for i in each}
+    rows = [i for i in rows if i not in rarely and graph.operators[i].forward not in rarely]
     members = next(each for each in calls if len(each) == num)
     if any(graph.operators[i].phase == "backward" for i in range(members[0], members[-1])):
         return None
-    chain = max(num * _longest_chain(graph, each) // len(each) for each in calls)
-    layer, num_each = Counter(_identity(graph, i) for i in members).most_common(1)[0]
-    kind: Literal["independent", "recurrence"] = "independent"
+    collected = [value for each in calls for value in _collected(graph, each, rows)]
+    chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
+    kind: Literal["independent", "recurrent"] = "independent"
     if chain > MAX_INDEPENDENT * num:
-        same = [i for i in members if _identity(graph, i) == layer]
-        if num_each < MIN_CALLS or _longest_chain(graph, same) < MIN_RECURRENT * num_each:
+        layers = [_largest_layer(graph, each) for each in calls]
+        is_layered = any(len(layer) < MIN_CALLS for layer in layers)
+        if is_layered or not any(_recurs(graph, layer, collected) for layer in layers):
             return None
-        kind = "recurrence"
+        kind = "recurrent"
+    computing = [i for i in rows if graph.computes(i)]
+    viewing = graph.time(i for i in rows if graph.operators[i].is_view)
     return Loop(
         kind=kind,
         work=graph.work(rows),
@@ -97,16 +115,37 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
         num_calls=num,
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
-        same_weights=num_each == num,
-        overhead_share=len(rows) * (1 - 1 / num) * cheapest / max(graph.step_ns[graph.last_step], 1),
+        same_weights=len(_largest_layer(graph, members)) == num,
+        overhead_share=(1 - 1 / num) * (len(computing) * cheapest + viewing) / max(graph.step_ns[graph.last_step], 1),
     )
 
 
-def _longest_chain(graph: Graph, members: Sequence[int]) -> int:
+def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:
+    """Return the values that hand a sum, or a list of results, from one call to the next, and nothing else reads."""
+    mine, inside = set(calls), set(rows)
+    if base_name(graph.operators[calls[0]]) not in _COLLECTS:
+        return set()
+    made = [use.value for i in calls for use in graph.operators[i].writes]
+    others = {i for value in made for i in graph.readers[value]} & inside - mine
+    return set() if any(graph.operators[i].phase != "backward" for i in others) else set(made)
+
+
+def _largest_layer(graph: Graph, calls: list[int]) -> list[int]:
+    """Return the calls with the weights that most of them have."""
+    identities = [_identity(graph, i) for i in calls]
+    layer = Counter(identities).most_common(1)[0][0]
+    return [i for i, identity in zip(calls, identities, strict=True) if identity == layer]
+
+
+def _recurs(graph: Graph, calls: list[int], collected: Collection[int]) -> bool:
+    return _longest_chain(graph, calls, collected) >= MIN_RECURRENT * len(calls)
+
+
+def _longest_chain(graph: Graph, members: Sequence[int], collected: Collection[int]) -> int:
     """Return how many of some operators follow from each other at most."""
-    counted, depth = set(members), dict[int, int]()
+    counted, depth, handed_on = set(members), dict[int, int](), frozenset(collected)
     for i in range(members[0], members[-1] + 1):
-        before = (depth.get(graph.values[value].producer, 0) for value in graph.needs[i])
+        before = (depth.get(graph.values[value].producer, 0) for value in graph.needs[i] if value not in handed_on)
         depth[i] = max(before, default=0) + (i in counted)
     return max(depth.values())
 

@@ -1,20 +1,25 @@
-"""Equal rows: work by row on rows that a gather, expand or repeat made equal. Before it, there are fewer rows."""
+"""Equal rows: work by row on rows that a gather, expand or repeat made equal. Before it, there are fewer rows.
+
+How many rows differ at most follows from the rows that they are taken from; their contents need not be looked at. A
+product with rows that are joined of two such parts is the sum of the products with the parts.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work, num_bytes, plain_name
-from diagnose.dataflow.names import is_pointwise, is_product
-from diagnose.model.dataflow import Frame, Operator, Use, Value
+from diagnose.dataflow.names import base_name, is_pointwise
+from diagnose.model.dataflow import Frame, Operator, Use
 
 __all__ = ["EqualRows", "equal_rows"]
 
 MIN_REPEATED = 0.5  # of the rows: with fewer, the work moved before the gather also does rows that it leaves out
-_GATHERS = frozenset(
-    {"index_select", "index", "gather", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"}
-)
+_GATHERS = frozenset({"index_select", "index", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"})
+_BY_ROW = {"mm": 0, "linear": 0, "addmm": 1, "_addmm": 1}  # products, and which argument has the rows
+_JOINS = frozenset({"cat"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,65 +38,99 @@ class EqualRows:
         return self.work.share * self.avoidable
 
 
+class _Origin(NamedTuple):
+    """What made rows equal, and what they are made of."""
+
+    operator: int
+    num_rows: int
+    needed: float  # share of the rows
+    is_joined: bool = False  # of parts: only a product with them can be moved before
+
+
 def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
     """Return the last step's work on rows that were repeated, the longest first."""
-    groups: dict[tuple[Frame | None, int], list[int]] = defaultdict(list)
-    gathered: dict[int, int] = {}  # by value, the operator that repeated its rows
+    groups: dict[tuple[Frame | None, _Origin], list[int]] = defaultdict(list)
+    origins: dict[int, _Origin] = {}  # by value
+    backward: dict[int, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
-        if not one.writes or one.phase == "optimizer":
+        if one.phase == "backward":
+            backward[one.forward].append(i)
+        if one.phase in ("backward", "optimizer") or len(one.writes) != 1 or len(one.writes[0].shape) < 2:
             continue
-        result = one.writes[0]
-        if not _repeats(graph.values[result.value]):
+        made = one.writes[0].value
+        origin = _by_row(graph, i, origins)
+        if graph.values[made].kind == "constant" or graph.values[made].zeros == 1:
             continue
-        if _gathers(one):
-            gathered[result.value] = i
-            continue
-        source = _by_row(graph, one)
-        if source in gathered and (is_product(one) or is_pointwise(one)):
-            gathered[result.value] = gathered[source]
-            groups[one.place, gathered[source]].append(i)
-    records = (_record(graph, rows, gather) for (_, gather), rows in groups.items())
+        if origin is not None:
+            groups[one.place, origin].append(i)
+            if not origin.is_joined:
+                origins[made] = origin
+        elif (origin := _gathered(one, i) or _joined(one, i, origins)) is not None:
+            origins[made] = origin
+    records = (_record(graph, rows, origin, backward) for (_, origin), rows in groups.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
-
-
-def _repeats(value: Value) -> bool:
-    return value.repeated_rows >= MIN_REPEATED and value.kind != "constant" and value.zeros < 1 and len(value.shape) > 1
 
 
 def _num_rows(use: Use) -> int:
     return num_bytes(use) // max(num_bytes(replace(use, shape=use.shape[-1:])), 1)
 
 
-def _source_rows(one: Operator) -> int:
-    """Return how many rows an operator takes from, those that a view repeats counted once."""
-    first = one.reads[0]
-    shape = tuple(size for size, step in zip(first.shape, first.stride, strict=True) if step or size == 1)
-    return _num_rows(replace(first, shape=shape))
+def _different_rows(use: Use) -> int:
+    """Return how many rows a tensor has, those that a view repeats counted once."""
+    leading = zip(use.shape[:-1], use.stride[:-1], strict=True)
+    return _num_rows(replace(use, shape=(*(size for size, step in leading if step or size == 1), *use.shape[-1:])))
 
 
-def _gathers(one: Operator) -> bool:
-    """Return whether an operator makes more rows of fewer."""
-    is_gather = plain_name(one.name) in _GATHERS and bool(one.reads)
-    return is_gather and _source_rows(one) <= (1 - MIN_REPEATED) * _num_rows(one.writes[0])
+def _repeated(i: int, num: int, rows: int) -> _Origin | None:
+    return _Origin(i, num, num / rows) if num <= (1 - MIN_REPEATED) * rows else None
 
 
-def _by_row(graph: Graph, one: Operator) -> int:
-    """Return the value whose rows become the rows of the result, -1 if there is none."""
-    result = one.writes[0]
-    reads = [use for use in one.reads if len(use.shape) > 1 and use.shape[0] == result.shape[0]]
-    if is_product(one):
-        reads = [use for use in reads if graph.values[use.value].role != "parameter"]
-    return max(reads, key=num_bytes).value if reads and result.shape[:1] else -1
+def _gathered(one: Operator, i: int) -> _Origin | None:
+    """Return the origin of rows that an operator takes from fewer."""
+    is_gather = plain_name(one.name) in _GATHERS and bool(one.reads) and len(one.reads[0].shape) > 1
+    if not is_gather or one.reads[0].shape[-1] != one.writes[0].shape[-1]:
+        return None
+    return _repeated(i, _different_rows(one.reads[0]), _num_rows(one.writes[0]))
 
 
-def _record(graph: Graph, rows: list[int], gather: int) -> EqualRows:
-    written = [graph.values[graph.operators[i].writes[0].value] for i in rows]
-    made = graph.operators[gather]
-    num, needed = _source_rows(made), _source_rows(made) / _num_rows(made.writes[0])
-    saved = sum(
-        graph.operators[i].host_ns * min(value.repeated_rows, 1 - needed)
-        for i, value in zip(rows, written, strict=True)
-    )
-    repeated = max(value.repeated_rows for value in written)
-    return EqualRows(graph.work(rows), made.place, num, repeated, saved / max(graph.time(rows), 1))
+def _of_use(use: Use, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+    """Return the origin of the rows of a tensor as an operator sees it."""
+    if len(use.shape) < 2 or use.stride[-1] != 1:
+        return None
+    return origins.get(use.value) or _repeated(i, _different_rows(use), _num_rows(use))
+
+
+def _joined(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+    """Return the origin of rows that are joined of parts, most of which are repeated."""
+    rows, width = _num_rows(one.writes[0]), one.writes[0].shape[-1]
+    if plain_name(one.name) not in _JOINS or any(len(use.shape) < 2 or _num_rows(use) != rows for use in one.reads):
+        return None
+    parts = [(use.shape[-1] / width, _of_use(use, i, origins)) for use in one.reads]
+    needed = sum(share * (part.needed if part is not None else 1.0) for share, part in parts)
+    num = sum(part.num_rows for _, part in parts if part is not None)
+    return _Origin(i, num, needed, is_joined=True) if needed <= 1 - MIN_REPEATED else None
+
+
+def _by_row(graph: Graph, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+    """Return the origin of the rows that become the rows of the result, None if there is none or others join them."""
+    one = graph.operators[i]
+    rows, name = _num_rows(one.writes[0]), base_name(one)
+    if name in _BY_ROW and len(one.reads) > _BY_ROW[name]:
+        use = one.reads[_BY_ROW[name]]
+        return _of_use(use, i, origins) if _num_rows(use) == rows else None
+    if not is_pointwise(one) or name in _JOINS:
+        return None
+    full = [use for use in one.reads if len(use.shape) > 1 and _num_rows(use) > 1]
+    found = {_of_use(use, i, origins) if _num_rows(use) == rows else None for use in full}
+    origin = found.pop() if len(found) == 1 else None
+    is_alone = len({use.value for use in full}) == 1 or (origin is not None and origin.operator != i)
+    return origin if origin is not None and is_alone and not origin.is_joined else None
+
+
+def _record(graph: Graph, rows: list[int], origin: _Origin, backward: dict[int, list[int]]) -> EqualRows:
+    every = [*rows, *(j for i in rows for j in backward[i])]
+    if origin.is_joined:
+        every.append(origin.operator)
+    place = graph.operators[origin.operator].place
+    return EqualRows(graph.work(every), place, origin.num_rows, 1 - origin.needed, 1 - origin.needed)

@@ -1,4 +1,4 @@
-"""Width: float64 between narrower ends, and products in float32 of what was 16-bit and becomes so again."""
+"""Width: float64 between narrower ends, and float32 with products between 16-bit ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from diagnose.dataflow.graph import Graph, Work, components
 from diagnose.dataflow.names import is_copy, is_product
-from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import Frame, Operator
 
 __all__ = ["TooWide", "too_wide"]
 
@@ -63,28 +63,29 @@ def _double(graph: Graph, group: list[int]) -> TooWide:
 
 
 def _single(graph: Graph) -> list[TooWide]:
-    """Return products in float32 whose arguments were widened from 16 bits, and whose result is narrowed again."""
+    """Return groups in float32 with a product, all of which comes from 16 bits and becomes 16-bit again."""
+    inner = [i for i in graph.of_step(graph.last_step) if _is_single(graph, i)]
     found = []
-    for i in graph.of_step(graph.last_step):
-        one = graph.operators[i]
-        if not is_product(one) or any(use.dtype != "float32" for use in one.writes):
+    for group in components(graph, inner):
+        inside = set(group)
+        made = [use.value for i in group for use in graph.operators[i].writes]
+        leaving = [j for value in made for j in graph.readers[value] if j not in inside]
+        read = [use.value for i in group for use in graph.operators[i].reads if use.dtype == "float32"]
+        comes_in = any(graph.values[value].producer not in inside for value in read)
+        is_result = any(not graph.readers[value] for value in made)
+        if comes_in or is_result or not leaving or not any(is_product(graph.operators[i]) for i in group):
             continue
-        widened = [_widened(graph, use.value) for use in one.reads]
-        readers = [reader for use in one.writes for reader in graph.readers[use.value]]
-        narrowed = [
-            j
-            for j in readers
-            if is_copy(graph.operators[j]) and all(use.dtype in _HALF for use in graph.operators[j].writes)
-        ]
-        casts = [cast for cast in widened if cast is not None]
-        if casts and len(casts) == len(widened) and narrowed and len(narrowed) == len(readers):
-            value_line, use_line = graph.operators[casts[0]].place, graph.operators[narrowed[0]].place
-            found.append(TooWide("float32", graph.work({i, *casts, *narrowed}), value_line, use_line, True))
+        if all(_narrows(graph.operators[j]) for j in leaving) and not any(graph.lives_on[value] for value in made):
+            work = graph.work({*group, *leaving})
+            lines = graph.operators[group[0]].place, graph.operators[leaving[0]].place
+            found.append(TooWide("float32", work, *lines, True))
     return found
 
 
-def _widened(graph: Graph, value: int) -> int | None:
-    """Return the operator that widened a value from 16 bits, None if none did."""
-    made = graph.producer(value)
-    is_cast = made is not None and is_copy(made) and all(use.dtype in _HALF for use in made.reads)
-    return graph.values[value].producer if is_cast else None
+def _is_single(graph: Graph, i: int) -> bool:
+    one = graph.operators[i]
+    return graph.computes(i) and one.phase != "optimizer" and all(use.dtype == "float32" for use in one.writes)
+
+
+def _narrows(one: Operator) -> bool:
+    return is_copy(one) and bool(one.writes) and all(use.dtype in _HALF for use in one.writes)

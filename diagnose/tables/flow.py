@@ -19,7 +19,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, distinct
+from diagnose.model.intervals import EMPTY, Intervals, distinct, union
 from diagnose.tables import Tables, host_table
 from diagnose.tables.host import outermost
 
@@ -39,6 +39,18 @@ class Flow(NamedTuple):
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
         each = [self.rows[i] for i in operators]
         return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
+
+    def span_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
+        """Return when the timing window runs some operators, with the Python between two that follow each other."""
+        is_mine = np.zeros(len(t.trace.events.start), bool)
+        is_mine[np.concatenate([np.empty(0, np.intp), *(self.rows[i] for i in operators)])] = True
+        parts, every = [t.covering(np.flatnonzero(is_mine))], np.sort(np.concatenate(self.rows))
+        for thread in distinct(t.trace.events.thread[every]).tolist():
+            rows = every[t.trace.events.thread[every] == thread]
+            (pairs,) = (is_mine[rows[:-1]] & is_mine[rows[1:]]).nonzero()
+            end, start = t.trace.events.end[rows[pairs]], t.trace.events.start[rows[pairs + 1]]
+            parts.append(Intervals(end[end < start], start[end < start]))
+        return union(*parts)
 
 
 def shows_values(t: Tables) -> bool:

@@ -9,15 +9,27 @@ from tests.dataflow.table import Table
 CPU, GPU = (), None
 
 
-def tables(recording, table: Table, *, devices=CPU, without: str = "", extra: tuple[str, ...] = (), **texts: str):
+def tables(
+    recording,
+    table: Table,
+    *,
+    devices=CPU,
+    without: str = "",
+    extra: tuple[str, ...] = (),
+    within: str = "",
+    **texts: str,
+):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
 
-    ``without`` is a name that they lack, ``extra`` are names of more operators, which come first.
+    ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
+    calls all of them.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
     for step in range(2):
         r.step(step + 1, 1000 * step, 1000 * step + 1000)
+        if within:
+            r.op(within, 1000 * step + 5, 1000 * step + 995)
         names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
         for i, name in enumerate((*extra, *(each for each in names if each != without))):
             begin = 1000 * step + 10 + 110 * i

@@ -129,6 +129,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
+    "recurrence": ({"kind": "recurrent", "issuer": ISSUER | {"reads": 0.0}},),
     "independent-loop": ({"kind": "independent", "issuer": ISSUER | {"reads": 0.0}},),
     "work-on-nothing": (
         {"kind": "one-hot"},

@@ -115,3 +115,14 @@ def test_products_with_zeros_are_nothing_and_weights_of_zeros_are_not():
     t.op("mm", t.value(4, 4), t.value(4, 4, role="parameter", **nothing), line=3)
     (found,) = work_on_nothing(t.graph())
     assert (found.kind, lines(found.work)) == ("zeros", [2])
+
+
+def test_a_matrix_put_into_zeros_by_index_is_sparse_wherever_its_numbers_are():
+    t = Table()
+    zeros = t.op("zeros", shape=(100, 100), line=2, facts={"zeros": 1.0, "kind": "constant"})
+    put = t.op("index_put_", t.value(50), into=zeros, line=3, facts={"zeros": 0.99})
+    matrix = t.op("div.Tensor", put, t.value(100, 1), line=4, facts={"zeros": 0.99})
+    t.op("mm", matrix, t.value(100, 8), shape=(100, 8), line=5, ns=50)
+    t.op("mm", t.op("relu", t.value(100, 100), line=6, facts={"zeros": 0.99}), t.value(100, 8), shape=(100, 8), line=6)
+    (found,) = work_on_nothing(t.graph())
+    assert (found.kind, lines(found.work), found.avoidable) == ("sparse", [2, 3, 4, 5], pytest.approx(0.99))

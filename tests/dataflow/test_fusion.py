@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.dataflow.fusion import unfused
+from diagnose.dataflow.fusion import unfused_clusters
 from tests.dataflow.table import Table
 
 KB = 1024
@@ -17,7 +17,7 @@ def chain(t: Table, x, *names: str, phase: str = "forward"):
 def test_values_within_a_chain_need_not_move():
     t = Table()
     chain(t, t.value(256), "exp", "add", "log")
-    (found,) = unfused(t.graph())
+    (found,) = unfused_clusters(t.graph())
     assert (found.kind, found.bytes_not_moved, found.bytes_moved) == ("pointwise", 4 * KB, 6 * KB)
     assert found.avoidable == pytest.approx(2 / 3)
 
@@ -27,7 +27,7 @@ def test_a_value_that_two_operators_read_ends_a_cluster():
     x = t.op("exp", t.value(256), line=5)
     t.op("add", x, line=5)
     t.op("mul", x, line=5)
-    assert unfused(t.graph()) == ()
+    assert unfused_clusters(t.graph()) == ()
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_a_value_that_two_operators_read_ends_a_cluster():
 def test_what_a_cluster_is_follows_from_its_operators(names, form):
     t = Table()
     chain(t, t.value(256), *names)
-    assert [found.kind for found in unfused(t.graph())] == [form]
+    assert [found.kind for found in unfused_clusters(t.graph())] == [form]
 
 
 def test_a_softmax_between_products_is_an_attention():
     t = Table()
     scores = t.op("bmm", t.value(4, 8, 8), line=4)
     t.op("bmm", chain(t, scores, "div", "masked_fill", "_softmax"), line=6)
-    assert [found.kind for found in unfused(t.graph())] == ["attention"]
+    assert [found.kind for found in unfused_clusters(t.graph())] == ["attention"]
 
 
 def test_what_backward_reads_too_counts_in_each_phase():
@@ -58,4 +58,32 @@ def test_what_backward_reads_too_counts_in_each_phase():
     x = t.op("exp", t.value(256), line=5)
     chain(t, x, "add", "log")
     chain(t, x, "mul", phase="backward")
-    assert len(unfused(t.graph())) == 1
+    assert len(unfused_clusters(t.graph())) == 1
+
+
+def test_the_backward_pass_of_a_form_belongs_to_it():
+    t = Table()
+    chain(t, t.value(256), "pow", "mul", "tanh", "mul")
+    chain(t, t.value(256), "mul", "sub", "add", phase="backward")
+    (found,) = unfused_clusters(t.graph())
+    assert (found.kind, len(found.work.operators)) == ("GELU", 7)
+
+
+def test_a_loss_of_torch_is_not_written_out():
+    t = Table()
+    chain(t, t.value(256), "mul", "_log_softmax", "nll_loss_forward")
+    assert [found.kind for found in unfused_clusters(t.graph())] == ["pointwise"]
+
+
+def test_a_loss_of_exponents_and_their_sum_is_written_out():
+    t = Table()
+    chain(t, t.value(256), "exp", "sum", "log", "neg")
+    assert [found.kind for found in unfused_clusters(t.graph())] == ["loss"]
+
+
+def test_a_sum_of_numbers_joins_no_clusters():
+    t = Table()
+    parts = [chain(t, t.value(256), "sub", "square", "sum") for _ in range(2)]
+    total = [t.op("mean", part, shape=(), line=5) for part in parts]
+    t.op("neg", t.op("add", *total, line=6), line=6)
+    assert [len(found.work.operators) for found in unfused_clusters(t.graph())] == [8]

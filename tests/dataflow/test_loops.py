@@ -20,7 +20,7 @@ def test_calls_that_each_read_the_last_one_are_a_recurrence():
     for _ in range(8):
         state = t.op("tanh", t.op("mm", state, weight, line=7, ns=50), line=7)
     (found,) = loops(t.graph())
-    assert (found.kind, found.num_calls, found.longest_chain, found.same_weights) == ("recurrence", 8, 8, True)
+    assert (found.kind, found.num_calls, found.longest_chain, found.same_weights) == ("recurrent", 8, 8, True)
 
 
 def test_layers_with_weights_of_their_own_are_neither():
@@ -79,3 +79,47 @@ def test_layers_whose_weights_are_each_made_at_the_same_line_are_no_loop():
         t.op("dot", weight, line=7, module=f"layers.{i}")
         x = t.op("convolution", x, weight, line=7, module=f"layers.{i}")
     assert loops(t.graph()) == ()
+
+
+def test_a_sum_of_the_results_is_no_dependence():
+    t = Table()
+    sim, total = t.value(8, 8), t.value(1)
+    for _ in range(8):
+        row = t.op("logsumexp", sim, shape=(1,), line=7, ns=90)
+        total = t.op("add.Tensor", total, row, line=8)
+    (found,) = loops(t.graph())
+    assert (found.kind, found.num_calls, found.longest_chain, len(found.work.operators)) == ("independent", 8, 1, 16)
+
+
+def test_a_product_that_the_loop_reads_elsewhere_is_a_recurrence():
+    t = Table()
+    alive, colour = t.value(4), t.value(4)
+    for _ in range(8):
+        colour = t.op("add.Tensor", colour, t.op("mul.Tensor", alive, t.value(4), line=7), line=7)
+        alive = t.op("mul.Tensor", alive, t.value(4), line=8)
+    (found,) = loops(t.graph())
+    assert (found.kind, found.line.line, found.longest_chain) == ("recurrent", 7, 8)
+
+
+def test_heads_in_each_of_several_layers_are_a_loop_at_the_comprehension():
+    t = Table()
+    x = t.value(4, 4)
+    for layer in range(4):
+        x = t.op("native_layer_norm", x, line=50, at=(68,), module=f"blocks.{layer}")
+        heads = [
+            t.op("mm", x, t.value(4, 4, role="parameter"), line=15, at=(25, 50, 68), module=f"blocks.{layer}.{head}")
+            for head in range(8)
+        ]
+        joined = t.op("cat", *heads, line=25, at=(50, 68), ns=40)
+        x = t.op("mm", joined, t.value(4, 4, role="parameter"), line=25, at=(50, 68), ns=40, module=f"blocks.{layer}")
+    (found,) = loops(t.graph())
+    assert (found.kind, found.line.line, found.num_calls, len(found.work.operators)) == ("independent", 25, 32, 32)
+
+
+def test_views_of_a_loop_belong_to_it():
+    t = Table()
+    for _ in range(8):
+        row = t.op("select.int", t.value(8, 4), line=7, is_view=True, writes=())
+        t.op("exp", row, line=7)
+    (found,) = loops(t.graph())
+    assert len(found.work.operators) == 16

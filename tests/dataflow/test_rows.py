@@ -40,3 +40,32 @@ def test_rows_that_a_view_repeats_are_those_of_its_memory():
     t.op("mul", t.op("clone", beams, line=2, facts=MANY), line=3, facts=MANY)
     (found,) = equal_rows(t.graph())
     assert (found.value_line.line, found.num_rows) == (2, 2)
+
+
+def test_how_many_rows_differ_follows_from_the_rows_taken_whatever_a_sample_shows():
+    t = Table()
+    edges = t.op("index.Tensor", t.value(10, 4), t.value(100), shape=(100, 4), line=2, facts={"repeated_rows": 0.0})
+    first = len(t.operators)
+    t.op("mm", edges, t.value(4, 8, role="parameter"), shape=(100, 8), line=3)
+    t.op("mm", t.value(100, 8), shape=(100, 4), line=3, phase="backward", forward=first)
+    (found,) = equal_rows(t.graph())
+    assert (found.num_rows, found.repeated, len(found.work.operators)) == (10, 0.9, 2)
+
+
+def test_a_product_with_pairs_of_repeated_rows_is_the_sum_of_two_products():
+    t = Table()
+    heads, deps = (t.value(1, 10, 4) for _ in range(2))
+    left = Use(heads.value, (1, 10, 10, 4), (40, 0, 4, 1), 0, "float32")
+    right = Use(deps.value, (1, 10, 10, 4), (40, 4, 0, 1), 0, "float32")
+    pairs = t.op("cat", left, right, shape=(1, 10, 10, 8), line=2)
+    rows = Use(pairs.value, (100, 8), (8, 1), 0, "float32")
+    t.op("tanh", t.op("mm", rows, t.value(8, 2, role="parameter"), shape=(100, 2), line=3), line=4)
+    (found,) = equal_rows(t.graph())
+    assert (found.value_line.line, found.num_rows, found.repeated, len(found.work.operators)) == (2, 20, 0.9, 2)
+
+
+def test_rows_that_others_are_added_to_are_not_equal():
+    t = Table()
+    edges = t.op("index_select", t.value(10, 4), t.value(100), shape=(100, 4), line=2)
+    t.op("mm", t.op("add", edges, t.value(100, 4), line=3), t.value(4, 4, role="parameter"), shape=(100, 4), line=4)
+    assert equal_rows(t.graph()) == ()

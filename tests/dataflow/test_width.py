@@ -45,3 +45,15 @@ def test_a_product_that_is_used_in_float32_too_is_not():
     t.op("_to_copy", product, dtype="bfloat16")
     t.op("sum", product, dtype="float32")
     assert too_wide(t.graph()) == ()
+
+
+def test_a_chain_in_float32_with_products_between_16_bit_ends_is_too_wide():
+    t = Table()
+    wide = t.op("_to_copy", t.value(4, 4, dtype="bfloat16"), dtype="float32", line=2)
+    weight = t.op("_to_copy", t.value(4, 4, dtype="bfloat16", role="parameter"), dtype="float32", line=3)
+    gated = t.op("silu", t.op("mm", wide, weight, line=3), line=4)
+    t.op("_to_copy", gated, dtype="bfloat16", line=5)
+    (found,) = too_wide(t.graph())
+    assert (found.kind, found.value_line.line, found.use_line.line, found.work.operators) == (
+        "float32", 2, 5, (0, 1, 2, 3, 4),
+    )  # fmt: skip

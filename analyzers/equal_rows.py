@@ -1,0 +1,62 @@
+"""Operators compute rows of which many are equal.
+
+What it looks for
+    Products with a weight and pointwise operators on rows that a gather, an expand or a repeat took from half as many
+    or fewer, and products with rows that are joined of two such parts; with their backward pass at least 3 % of the
+    step.
+
+Why it costs
+    Each equal row takes the time of another one: a message per edge where there is one per node, features of an item
+    for each of its ratings, a condition for each frame.
+
+What to do
+    Compute the rows first and gather, expand or repeat the result. Of joined parts, multiply each with its part of the
+    weight and add the products by broadcasting.
+
+How sure
+    High: how many rows differ at most follows from the rows that they are taken from. The avoidable part is the share
+    of the others.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.rows import EqualRows
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.flow import Flow
+from diagnose.text.numbers import percent
+
+META = RuleMeta(
+    id="equal-rows",
+    kind="idle",
+    order=144,
+    host_order=66,
+    legend=Legend("operators computed equal rows", "#a8763f"),
+    needs=("data flow",),
+)
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.equal_rows]
+
+
+def _part(one: EqualRows) -> Avoidable:
+    line = one.work.line
+    text = (
+        f"{percent(one.repeated, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
+        f"{one.num_rows:,}."
+    )
+    facts = {"num_rows": one.num_rows}
+    title = "Operators compute rows of which many are equal"
+    return Avoidable(title, text, one.work, (one.value_line, line), facts, one.avoidable)
+
+
+_RULE = AvoidableRule(META, _detect)
+claim_host, find = _RULE.claim_host, _RULE.find
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim no idle time: fewer rows make kernels shorter, and no gap ends earlier."""
+    return EMPTY

@@ -1,0 +1,67 @@
+"""A norm, a loss, an activation or a rotary embedding is written out in single operators.
+
+What it looks for
+    Pointwise operators and reductions, called by the script itself, which hand each other values that nothing else
+    reads and which together compute a norm, a loss, GELU, a gated activation or a rotary embedding. What their backward
+    pass does counts. The part that a fused operator leaves out: at least 3 % of the step. Attention is the rule
+    `unfused-attention`.
+
+Why it costs
+    Each operator reads its inputs from memory and writes its result there for the next one to read, and the backward
+    pass keeps what lies between.
+
+What to do
+    Call torch's operator: `F.layer_norm`, `F.rms_norm`, `F.cross_entropy`, `F.gelu(x, approximate="tanh")`, `F.glu`,
+    or compile the function that holds the operators.
+
+How sure
+    Medium: what the operators compute follows from their names and from what they hand each other. What a fused
+    operator saves is estimated as the share of the bytes that need not be read or written.
+"""
+
+from __future__ import annotations
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
+from diagnose.analyzers.common.loops import python_calls
+from diagnose.dataflow.fusion import Unfused
+from diagnose.model.intervals import EMPTY, Intervals
+from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
+from diagnose.tables.flow import Flow
+from diagnose.text.numbers import percent
+
+META = RuleMeta(
+    id="unfused",
+    kind="idle",
+    order=145,
+    host_order=99,
+    legend=Legend("a fused operator was written out", "#8c6d31"),
+    needs=("data flow",),
+)
+MIN_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
+
+
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.unfused if one.kind not in ("attention", "pointwise")]
+
+
+def _part(one: Unfused) -> Avoidable:
+    text = (
+        f"At {at(one.work.line)} {len(one.work.operators)} operators a step compute a {one.kind}; "
+        f"{percent(one.avoidable, 0)} of the bytes that they read and write are values that a fused operator keeps."
+    )
+    title = f"A {one.kind} is written out in single operators"
+    return Avoidable(title, text, one.work, one.work.lines, {"kind": one.kind}, one.avoidable, "medium")
+
+
+def _time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    return last_parts(t, flow, one) if python_calls(t, flow, one.work.operators) >= MIN_CALLS else EMPTY
+
+
+_RULE = AvoidableRule(META, _detect, time_of=_time)
+claim_host, find = _RULE.claim_host, _RULE.find
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim no idle time: a fused operator is counted with its kernels."""
+    return EMPTY

@@ -1,0 +1,27 @@
+"""equal-rows: work by row on rows that were repeated."""
+
+import pytest
+
+from diagnose.analyzers import equal_rows
+from tests.analyzers.flow_tables import steps, tables
+
+
+def messages(num_nodes):
+    def operators(t):
+        edges = t.op("index.Tensor", t.value(num_nodes, 4), t.value(100), shape=(100, 4), line=2, ns=100)
+        return t.op("mm", edges, t.value(4, 8, role="parameter"), shape=(100, 8), line=3, ns=100)
+
+    return operators
+
+
+def test_rows_that_a_gather_repeats_cost_the_share_of_those_that_are_equal(recording):
+    (finding,) = equal_rows.find(tables(recording, steps(messages(10))))
+    assert finding.lost_ns == pytest.approx(90_000, abs=8)
+    assert [place.line for place in finding.where] == [2, 3]
+    assert finding.evidence[-1] == (
+        "90 % of the rows at line 3 of train.py equal others: line 2 of train.py makes them of 10."
+    )
+
+
+def test_rows_taken_from_more_rows_are_not_repeated(recording):
+    assert equal_rows.find(tables(recording, steps(messages(60)))) == []
