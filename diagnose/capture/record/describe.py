@@ -68,6 +68,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         memory=fitting(AllocatorRecord, counted | allocator_map()),
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
+        loaded=measured.loaded,
         repeats=measured.repeats,
         padding=measured.padding,
         targets=measured.targets,
