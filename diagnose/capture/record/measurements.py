@@ -29,7 +29,7 @@ class Measurements:
     mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     dataflow_file: str = ""
-    loaded: LoadedRecord = LoadedRecord()  # samples of the training loader, loaded again
+    loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part

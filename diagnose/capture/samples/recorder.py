@@ -147,7 +147,7 @@ def _add_array(digest: Any, value: Any, left: list[int]) -> bool:
         if getattr(value, "nbytes", MAX_BYTES + 1) > left[1]:
             return False
         if value.dtype.hasobject:
-            return _add(digest, value.tolist(), left, MAX_DEPTH)
+            return _add(digest, value.tolist(), left, MAX_DEPTH - 1)
         digest.update(f"{value.dtype} {value.shape}".encode())
         return _add_bytes(digest, value.tobytes(), left)
     except Exception:  # an object of the script's may answer in any way

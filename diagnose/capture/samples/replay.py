@@ -53,7 +53,9 @@ def load_again(loader: Any) -> LoadedRecord:
     """Return what the expressions of a loader's samples computed; nothing of this process changes."""
     if sys.platform != "linux":
         return LoadedRecord(left_out="Samples are loaded again on Linux only.")
-    if getattr(loader, "batch_sampler", None) is None or not hasattr(type(loader.dataset), "__getitem__"):
+    from torch.utils.data import IterableDataset
+
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return LoadedRecord(left_out="The dataset is a stream, whose samples cannot be loaded again.")
     offsets = _offsets()
     receive, send = os.pipe()
@@ -84,9 +86,9 @@ def load_again(loader: Any) -> LoadedRecord:
 def _offsets() -> dict[int, int]:
     """Return where the files stand that a child would share."""
     found: dict[int, int] = {}
-    for name in os.listdir("/proc/self/fd"):
+    for number in (int(each.name) for each in list(Path("/proc/self/fd").iterdir())):
         with contextlib.suppress(OSError):  # pipes and sockets have no place
-            found[int(name)] = os.lseek(int(name), 0, os.SEEK_CUR)
+            found[number] = os.lseek(number, 0, os.SEEK_CUR)
     return found
 
 
@@ -103,8 +105,8 @@ def _received(pipe: int, until: float) -> bytes:
 def _in_child(loader: Any, send: int) -> None:
     """Load, write what was found, and end without anything that the script does at its end."""
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
