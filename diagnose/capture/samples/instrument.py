@@ -37,6 +37,7 @@ def instrument(codes: Iterable[CodeType]) -> list[Expression]:
     wanted = set(codes)
     for file in sorted({code.co_filename for code in wanted}):
         new |= _recorded(file, wanted, expressions)
+    gc.unfreeze()  # what is frozen is not among its objects
     for function in [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__ in new]:
         function.__code__ = new[function.__code__]
     return expressions
