@@ -90,18 +90,22 @@ def find(t: Tables) -> list[Finding]:
         Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line))
         for one in {(one.file, one.line): one for waste in wastes[:MAX_NAMED] for one in waste.lines}.values()
     )
-    title = f"Loading computes {_TITLES[first.kind]}"
     texts = [waste.text for waste in wastes[:MAX_NAMED]]
     rule = IdleRule(
-        META.id, title, probe="middle", confidence=first.confidence, evidence=lambda _t, _o: texts, facts=known
+        META.id,
+        _TITLES[first.kind],
+        probe="middle",
+        confidence=first.confidence,
+        evidence=lambda _t, _o: texts,
+        facts=known,
     )
     return [replace(each, where=where) for each in idle_finding(t, rule)]
 
 
 _TITLES = {
-    "constant": "what is the same for every sample",
-    "repeated": "what each sample has every time it is loaded",
-    "wide": "in float64 what the step gets in fewer bits",
+    "constant": "Loading computes what is the same for every sample",
+    "repeated": "Loading computes what each sample has every time it is loaded",
+    "wide": "Loading computes in float64 what the step gets in fewer bits",
 }
 
 
