@@ -30,6 +30,7 @@ from diagnose.model.dataflow import Dataflow
 from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
 from diagnose.model.frozen import NamedTuple, dataclass
+from diagnose.model.loaded import LoadedRecord
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,
@@ -97,6 +98,7 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: AllocatorRecord = AllocatorRecord()
     loader: LoaderRecord = LoaderRecord()
     optimizer: OptimizerRecord = OptimizerRecord()
+    loaded: LoadedRecord = LoadedRecord()
     stack_ns: Count = 0  # what anomaly detection took to record the stack of one operator; 0 where it was off
     notes: tuple[str, ...] = ()  # sentences for `trust`
     ended: str = ""  # stopped (early, on purpose), finished, raised, interrupted, killed

@@ -68,6 +68,7 @@ def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo
         memory=fitting(AllocatorRecord, counted | allocator_map()),
         loader=fitting(LoaderRecord, session.script_config.loader),
         optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
+        loaded=measured.loaded,
         stack_ns=measured.stack_ns,
         notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
         ended=ended,

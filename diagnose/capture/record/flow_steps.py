@@ -48,6 +48,22 @@ class FlowSteps:
             self._window = None
             if window is not None:
                 self._finish(window)
+        self._load_samples()
+
+    def _load_samples(self) -> None:
+        """Load some samples of the training loader's again, in another process."""
+        loader = self._hooks.training_loader()
+        if loader is None or self._hooks.other_active():
+            return
+        from diagnose.capture.samples.replay import load_again
+
+        self._hooks.report("loading some samples again")
+        try:
+            self._measured.loaded = load_again(loader)
+        except Exception as error:
+            self._measured.notes.append(f"Samples could not be loaded again: {type(error).__name__}.")
+        if self._measured.loaded.left_out:
+            self._measured.notes.append(self._measured.loaded.left_out)
 
     def _started(self) -> DataflowWindow | None:
         window = None

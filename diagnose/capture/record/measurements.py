@@ -10,6 +10,7 @@ from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.run_log import StepState
 from diagnose.capture.record.window import WindowKind
+from diagnose.model.loaded import LoadedRecord
 
 __all__ = ["Measurements", "PlanHooks"]
 
@@ -27,6 +28,7 @@ class Measurements:
     mb: dict[WindowKind, float] = field(default_factory=dict)  # of JSON text
     write_s_per_mb: float = 0.0  # what stopping the profiler and writing took
     dataflow_file: str = ""
+    loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
@@ -59,4 +61,5 @@ class PlanHooks:
     # what it is given is called after that wait
     wrote: Callable[[], object]  # called after each window was written
     stepped: Callable[[int, StepState], None]  # called after each step: ns that it took, what was recorded of it
+    training_loader: Callable[[], object] = lambda: None  # the loader that steps take their batches from, if any
     quick_s: float = QUICK_S  # for a quick recording

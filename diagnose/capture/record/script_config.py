@@ -36,6 +36,7 @@ class ScriptConfig:
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
+        self._opened: dict[int, weakref.ref[Any]] = {}  # the loader itself, by dataset
         self._batches: Counter[int] = Counter()
         self._updates: Counter[int] = Counter()  # of the weights, before which it delivered batches
         self._since_update: set[int] = set()
@@ -85,6 +86,7 @@ class ScriptConfig:
 
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
+        self._opened[id(dataset)] = weakref.ref(loader)
         if id(dataset) not in self._loaders:
             self._loaders[id(dataset)] = {
                 **_describe_loader(loader, dataset),
@@ -179,6 +181,11 @@ class ScriptConfig:
         iterator = self._iterators[busiest]() if busiest in self._iterators else None
         pids = [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid]
         self._counters.read(pids, self._batches[busiest])
+
+    def training_loader(self) -> object:
+        """Return the DataLoader that training asks most often, None without one."""
+        opened = self._opened.get(self._busiest) if self._loaders else None
+        return opened() if opened is not None else None
 
     @property
     def loader(self) -> Mapping[str, object]:

@@ -161,6 +161,7 @@ class Session:
             join_wait=self.listener.join_wait,
             wrote=self._save,
             stepped=self._stepped,
+            training_loader=self.script_config.training_loader,
             quick_s=self._patience.window_s,
         )
         self._run_log = RunLog()
@@ -172,9 +173,7 @@ class Session:
 
     def _in_step(self) -> None:
         """Act on a bound that is reached inside a step, unless the thread is inside a boundary or a backward pass."""
-        if self._cutting or self.listener.inside or in_backward():
-            return
-        if self.plan is not None and self.plan.done:
+        if self._cutting or self.listener.inside or in_backward() or (self.plan is not None and self.plan.done):
             return
         self._cutting = True  # a profiler takes long to start and to stop, and the next signal must not break that off
         try:

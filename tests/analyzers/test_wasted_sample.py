@@ -1,0 +1,80 @@
+"""wasted-sample: what samples computed that were loaded again, as a part of the waits for batches."""
+
+import pytest
+
+from diagnose.model.capture import CaptureInfo
+from diagnose.model.loaded import ExpressionRecord, LoadedRecord
+from diagnose.model.records import LoaderRecord
+
+SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+WHOLE = ExpressionRecord(file="data.py", line=7, text="table()", what="float32 (9,)", ns=500, own_ns=500)
+
+
+def info(*expressions, comes_again=True, size=10):
+    loaded = LoadedRecord(samples=1, total_ns=1000, dataset_size=size, narrow=True, expressions=expressions)
+    return CaptureInfo(loaded=loaded, loader=LoaderRecord(comes_again=comes_again))
+
+
+def row(**fields):
+    return ExpressionRecord(**{name: getattr(WHOLE, name) for name in WHOLE.__struct_fields__} | fields)
+
+
+@pytest.fixture
+def booked(late):
+    def book(known, name=SINGLE):
+        late.annotation(name, 300, 690)
+        late.info = known
+        return late.booked()
+
+    return book
+
+
+@pytest.mark.parametrize(
+    ("one", "comes_again", "claimed"),
+    [
+        (row(is_constant=True), False, 195_000),  # half of the 390 µs
+        (row(is_constant=True, is_written=True), False, 0),
+        (row(is_repeated=True), True, 195_000),
+        (row(is_repeated=True), False, 0),  # no sample comes twice
+        (row(is_repeated=True, what=""), True, 0),  # how much it is to keep is not known
+        (row(is_repeated=True, num_bytes=1 << 30), True, 0),  # of ten samples more than is kept
+        (row(is_wide=True), False, 97_500),  # half of its time
+        (row(), True, 0),
+    ],
+)
+def test_each_question_is_claimed_by_its_share_of_the_wait(booked, one, comes_again, claimed):
+    found = booked(info(one, comes_again=comes_again))
+    assert found.get("wasted-sample", 0) == claimed
+    assert found["data-stall"] == 390_000 - claimed
+
+
+def test_what_is_inside_of_another_counts_once(booked):
+    inner = row(line=9, inside=(0,), ns=400, is_constant=True, is_wide=True)
+    assert booked(info(row(is_constant=True), inner))["wasted-sample"] == 195_000
+
+
+def test_workers_shorten_the_wait_by_what_a_batch_comes_earlier(booked):
+    known = info(row(is_constant=True, ns=100))
+    assert booked(known, WORKERS)["wasted-sample"] == 100_000  # a tenth of the step of 1 ms, of a wait of 390 µs
+
+
+def test_the_finding_names_the_expression(booked, late):
+    booked(info(row(is_constant=True)))
+    finding = late.find("wasted-sample")
+    assert finding.title == "Loading computes what is the same for every sample"
+    assert (finding.where[0].file, finding.where[0].line) == ("data.py", 7)
+    assert finding.evidence[-1] == (
+        "The result of table() (float32 (9,)) in line 7 of data.py is the same in every sample, and takes 50 % of "
+        "loading."
+    )
+
+
+def test_float64_in_the_batch_is_wanted(booked):
+    known = info(row(is_wide=True))
+    known = CaptureInfo(loaded=LoadedRecord(samples=1, total_ns=1000, expressions=known.loaded.expressions))
+    assert "wasted-sample" not in booked(known)
+
+
+def test_without_samples_nothing_is_claimed(booked):
+    assert booked(CaptureInfo())["data-stall"] == 390_000
