@@ -102,7 +102,7 @@ def find(t: Tables) -> list[Finding]:
             replace(found, where=_with_issuer(t, found.where), unrecorded_share=_unrecorded_share(t))
             for found in idle_finding(t, rule)
         ]
-    title = "The host launches kernels more slowly than the device finishes them"
+    title = "The GPU waits for kernel launches"
     graphable = _graphable(t)
     if graphable < MIN_GRAPHABLE:
         title = "The host waits for the device every few launches, and gets no lead between the waits"

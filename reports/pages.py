@@ -20,9 +20,9 @@ from markupsafe import Markup, escape
 from diagnose.model.rules import Legend
 from diagnose.reports import format as words
 from diagnose.reports.colours import legible
-from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
 from diagnose.text.commands import command_line
+from diagnose.text.kernel_names import shorten
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import clean, middle, whole_line
 

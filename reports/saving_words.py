@@ -36,8 +36,8 @@ def saving(p: Prediction, *, is_alone: bool = True) -> str:
         return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"
     if p.saves_elsewhere:
-        words = "saves {time}, {rest} of it outside this finding"
-        words = "saves {time} per step, {rest} of it outside this finding" if p.has_steps else words
+        words = "saves {time}: {part} of this, {rest} elsewhere"
+        words = "saves {time} per step: {part} of this, {rest} elsewhere" if p.has_steps else words
     elif p.part_ns is not None and is_alone:
         words = "saves {time} of the {part}"
     part = p.part_ns or p.saves_ns
@@ -67,5 +67,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     changes = enumeration([*named, *others])
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
-    words = ", after {changes} (partly hidden until then)" if p.is_uncovered else ", after {changes}"
+    words = ", after {changes} (alone it saves less)" if p.is_uncovered else ", after {changes}"
     return tr(words, changes=changes)

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from diagnose.model.charts import KernelTime
 from diagnose.reports.format import duration, percent, place
-from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import tr
+from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["calls", "kernels"]

@@ -19,9 +19,9 @@ from diagnose.model.charts import Gap, Picture, Span, SpanTable
 from diagnose.model.intervals import among, distinct
 from diagnose.model.rules import Legend
 from diagnose.reports.colours import legible
-from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import translated
 from diagnose.reports.rule_labels import CATEGORIES
+from diagnose.text.kernel_names import shorten
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle, one_line
 

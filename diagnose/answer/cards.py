@@ -125,6 +125,9 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
         for name, p in found.items()
         if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
     }
+    first = next((found[p.id] for p in offered(d, found) if p.id in found), None)
+    if first is not None and not first.is_promise:  # nor is what others save after it
+        return {name: replace(p, is_replayed=False) for name, p in found.items()}
     return found | _one_after_the_other(d, found)
 
 

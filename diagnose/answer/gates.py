@@ -12,7 +12,7 @@ from diagnose.model.words import Count, Words
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line
 
-__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "limit", "record_again"]
+__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "limit", "record_again", "states_savings"]
 
 MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
@@ -47,6 +47,11 @@ def limit(d: Diagnosis) -> Words | None:
     return None
 
 
+def states_savings(d: Diagnosis) -> bool:
+    """Return whether the recording shows what a change saves, and not only at most how much."""
+    return limit(d) is None and (d.recording_estimate < MIN_OVERHEAD or d.verdict == "kernel-bound")
+
+
 def command(d: Diagnosis) -> str:
     """Return the command that records again."""
     if d.prescriptions and d.prescriptions[0].records_again and d.prescriptions[0].after:
@@ -70,7 +75,7 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
         found.append(Words(words, {"share": percent(d.cpu_wait, 0)}))
     if d.source.world_size > 1 and len(d.ranks) < 2:
         words = (
-            "Only 1 of {num} ranks: waiting for others cannot be told from transfer, so no predicted step is shown. "
+            "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
             "Pass the traces of all ranks."
         )
         found.append(Words(words, {"num": d.source.world_size}))
@@ -87,14 +92,14 @@ def _of_recording(d: Diagnosis) -> list[Words]:
         added = max(d.recorded_step_ns - d.step_ns, 0.0)
         return [Words(words, {"step": duration(d.step_ns), "added": duration(added)})]
     if d.recording_estimate >= MIN_OVERHEAD and d.verdict != "kernel-bound":
-        words = "Up to {share} of the step is the profiler's own CPU time: without it the CPU takes less."
+        words = "Up to {share} of the step is the profiler's own CPU time: savings are upper bounds."
         if d.recording_estimate >= MAX_ESTIMATE:
             words = (
                 "Up to {share} of the step is the profiler's own CPU time, so no predicted step is shown. Record "
                 "without stacks, or with diagnose trace, which also times steps without the profiler."
             )
         if d.source.found_steps_by == "none":
-            words = "Up to {share} of the CPU's time is the profiler's own: without it the CPU takes less."
+            words = "Up to {share} of the CPU's time is the profiler's own: savings are upper bounds."
         return [Words(words, {"share": percent(d.recording_estimate, 0)})]
     return []
 
@@ -138,7 +143,7 @@ def _of_answer(d: Diagnosis) -> list[Words]:
     first = next((f for f in d.findings if f.rule == d.dominant), None)
     has_change = any(p.rule == d.dominant for p in d.prescriptions)
     if first is not None and not has_change and not any(w.file or w.library for w in first.where):
-        words = "This recording has no line for it. Use diagnose trace, or profile with with_stack=True."
+        words = "No source line: this trace has no Python stacks. Use diagnose trace, or profile with with_stack=True."
         found.append(Words(words))
     if first is not None and first.confidence == "low":
         found.append(Words("Low confidence: the recording shows the time, but its cause is a guess."))

@@ -24,6 +24,7 @@ __all__ = ["MAX_WORDS", "checked", "headline"]
 MAX_WORDS = 16  # what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 SMALL = 1 - 1 / MIN_FACTOR  # of the step
+PEAK_RATES = "peak rates of the device"
 MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
 
 
@@ -74,15 +75,20 @@ def _little(d: Diagnosis) -> Words:
         start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
     elif not d.findings:
         start = Words("Nothing to fix")
-    if not d.unseen:
+    if not _lacking(d):
         return _of_step(d, start)
     several = [_of_step(d, _found_without(d, num)) for num in (2, 1)]
     return next((words for words in several if len(english(words).split()) <= MAX_WORDS), several[-1])
 
 
+def _lacking(d: Diagnosis) -> dict[str, int]:
+    """Return the records that another recording would have; the peak rates of a device are no record."""
+    return {name: num for name, num in d.unseen.items() if name != PEAK_RATES}
+
+
 def _found_without(d: Diagnosis, most: int) -> Words:
     """Return that nothing or little was found, and which records are missing that may hide an answer."""
-    names = [Words(name) for name in list(d.unseen)[:most]]
+    names = [Words(name) for name in list(_lacking(d))[:most]]
     if len(names) == 1:
         words = "Little found without {records}" if d.findings else "Nothing found without {records}"
         return Words(words, {"records": names[0]})
@@ -114,11 +120,13 @@ def _of_step(d: Diagnosis, start: Words) -> Words:
 def _little_of_host(d: Diagnosis, start: Words) -> Words:
     """Return the same without a device: whether results are needed no trace shows."""
     words, share = "{start}: no rule found avoidable time in the {step} step", 0.0
-    if d.ignored:
+    if d.findings:
+        words = "{start}: small savings only in the {step} step"
+    elif d.ignored:
         words = "{start}: no other rule found avoidable time in the {step} step"
-    elif (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY:
+    if (computed := d.host_by_cause.get(WORK, 0.0)) >= MOSTLY and not d.ignored:
         words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
-    elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY:
+    elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY and not d.ignored:
         words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
     if share and d.unseen:
         words = words.rpartition(", ")[0]
@@ -162,21 +170,19 @@ def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -
 
 
 def checked(d: Diagnosis) -> Words | None:
-    """Return what was checked and found in order, None if nothing was."""
+    """Return how many rules found everything in order, and what the others lack, None if none was applied."""
     if not d.checked:
         return None
-    missing = Words("; {rules} lacked data", {"rules": Count(len(d.not_checked), "rule")}) if d.not_checked else ""
-    if d.unseen:
-        each = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
-        listed = ", ".join(f"{{{key}}} ({num})" for key, num in zip(each, d.unseen.values(), strict=True))
-        lacking = {"rules": Count(len(d.not_checked), "rule"), "listed": Words(listed, each)}
-        missing = Words("; {rules} lacked data, most of all {listed}", lacking)
-    found = Words("no known change saves more than 1 % of the step")
+    values: dict[str, object] = {"num": len(d.checked), "found": "", "missing": "", "again": ""}
     if d.findings and d.step_ns > 0 and d.findings[0].worth_ns >= MIN_GAIN_SHARE * d.step_ns:
         first = d.findings[0]
-        found = Words(
-            "the most that one would save is {share}: {rule}",
-            {"share": percent(first.worth_ns / d.step_ns), "rule": first.rule},
-        )
-    values = {"rules": Count(len(d.checked), "rule"), "found": found, "missing": missing}
-    return Words("{rules} checked, {found}{missing}.", values)
+        share = percent(worth_share(first, d.step_ns))
+        values["found"] = Words(" Largest finding: {rule}, {share}.", {"rule": first.rule, "share": share})
+    if d.not_checked:
+        lacking = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
+        listed = Words(", ".join(f"{{{key}}}" for key in lacking), lacking)
+        words = " {num} could not run (missing: {listed})." if lacking else " {num} could not run (missing data)."
+        values["missing"] = Words(words, {"num": len(d.not_checked), "listed": listed})
+    if _lacking(d):
+        values["again"] = Words(" diagnose trace records what is missing.")
+    return Words("{num} checks passed.{missing}{again}{found}", values)

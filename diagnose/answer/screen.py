@@ -8,19 +8,21 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import MIN_FACTOR, Card, Prediction, cards, late_rank, possible_step, predictions
-from diagnose.answer.gates import cautions, command, limit, record_again
+from diagnose.answer.gates import cautions, command, limit, record_again, states_savings
 from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.rules import WORK
 from diagnose.model.words import Words, english
+from diagnose.text.kernel_names import shorten
 from diagnose.text.numbers import duration, percent
 
 __all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
+MAX_KERNEL_CHARS = 30
 NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families of kernels
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
@@ -87,7 +89,7 @@ def answer(d: Diagnosis) -> Answer:
     """Return the first screen of a diagnosis."""
     why = record_again(d)
     limited = limit(d)
-    each = {} if why is not None else predictions(d, is_sure=limited is None)
+    each = {} if why is not None else predictions(d, is_sure=states_savings(d))
     shown = () if why is not None else cards(d, each)
     measured = None if why is not None else _proven(d)
     after, num = measured or possible_step(d, shown)
@@ -209,11 +211,12 @@ def _label(d: Diagnosis, cause: str) -> str:
 
 
 def _families(d: Diagnosis) -> dict[str, float]:
-    """Return the shares of computing time by family of kernels, the largest first."""
+    """Return the shares of computing time by family of kernels, or by name for those of none, the largest first."""
     found: dict[str, float] = {}
     for row in d.kernels:
         if row.family not in NO_COMPUTE:
-            found[row.family or "other kernels"] = found.get(row.family or "other kernels", 0.0) + row.share
+            name = row.family or shorten(row.name, MAX_KERNEL_CHARS)
+            found[name] = found.get(name, 0.0) + row.share
     whole = sum(found.values())
     return {name: share / whole for name, share in sorted(found.items(), key=lambda item: -item[1])} if whole else {}
 
@@ -256,7 +259,7 @@ def _view(d: Diagnosis) -> Words | None:
     if shown == late:
         words = "Step and changes are those of rank {num}, which the other {others} wait for."
         return Words(words, {"num": shown, "others": len(d.ranks) - 1})
-    words = "Step and changes are those of rank {num}, the slowest of {ranks}."
+    words = "Step and changes are those of rank {num}, whose step is the longest of {ranks}."
     return Words(words, {"num": shown, "ranks": len(d.ranks)})
 
 

@@ -8,9 +8,9 @@ from textwrap import wrap
 
 from diagnose.compare.compare import Change, Comparison
 from diagnose.reports.format import duration, percent
-from diagnose.reports.kernel_names import shorten
 from diagnose.reports.language import ENGLISH, current, tr, translated
 from diagnose.reports.text_answer import padded
+from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
 __all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]

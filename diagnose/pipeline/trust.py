@@ -119,7 +119,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     window = t.steps.window[1] - t.steps.window[0]
     unexplained = t.causes.totals().get(UNEXPLAINED, 0) / window
     if unexplained * step_ns > answer.worth_ns:
-        return "More idle time has no cause in this file than any finding has"
+        return "Too much of the idle time cannot be explained from this trace"
     queued_by = t.tasks.launch >= 0
     has_cpu = queued_by.any()
     if has_cpu and queued_by.mean() < MIN_QUEUED_SHARE and t.partition.idle * step_ns > answer.worth_ns:

@@ -50,8 +50,8 @@ def test_a_step_proven_by_a_trial_is_shown_however_much_recording_cost(forms):
 @pytest.mark.parametrize(
     ("verdict", "share", "found_by", "words"),
     [
-        ("gaps", 0.2, "marks", "Up to 20 % of the step is the profiler's own CPU time: without it the CPU takes less."),
-        ("gaps", 0.2, "none", "Up to 20 % of the CPU's time is the profiler's own: without it the CPU takes less."),
+        ("gaps", 0.2, "marks", "Up to 20 % of the step is the profiler's own CPU time: savings are upper bounds."),
+        ("gaps", 0.2, "none", "Up to 20 % of the CPU's time is the profiler's own: savings are upper bounds."),
         ("gaps", 0.19, "marks", ""),
         ("kernel-bound", 0.2, "marks", ""),
     ],
@@ -104,8 +104,7 @@ def test_waiting_for_a_core_is_stated(forms, share, is_stated):
 def test_one_rank_of_several_is_stated(forms):
     d = replace(forms["gaps"], source=replace(forms["gaps"].source, world_size=8))
     assert cautions(d) == [
-        "Only 1 of 8 ranks: waiting for others cannot be told from transfer, so no predicted step is shown. Pass the "
-        "traces of all ranks."
+        "Only 1 of 8 ranks: the others may limit the step, so no predicted step is shown. Pass the traces of all ranks."
     ]
     a = answer(d)
     assert english(a.headline).startswith("One of 8 ranks: the ")
@@ -120,7 +119,7 @@ def test_one_rank_of_several_is_stated(forms):
         (1.0, 0.0, "Uncertain: "),
         (0.99, 0.0, ""),
         (None, 0.5, "Uncertain: "),
-        (None, 0.49, ""),
+        (None, 0.19, ""),
     ],
 )
 def test_recording_over_half_of_the_step_leads_the_answer_and_no_possible_step_is_shown(forms, ratio, estimate, words):
@@ -130,6 +129,15 @@ def test_recording_over_half_of_the_step_leads_the_answer_and_no_possible_step_i
     assert english(a.headline).startswith(words)
     assert (a.after is None) == bool(words)
     assert english(a.headline).startswith("Uncertain") == bool(words)
+
+
+@pytest.mark.parametrize(("verdict", "is_known"), [("gaps", False), ("kernel-bound", True)])
+def test_of_an_unmeasured_step_that_recording_may_lengthen_savings_are_upper_bounds(forms, verdict, is_known):
+    d = replace(forms["gaps"], verdict=verdict, profiler_overhead=None, recording_estimate=0.2)
+    a = answer(d)
+    assert [card.prediction.is_promise for card in a.cards] == [is_known, is_known]
+    assert (a.after is not None) == is_known
+    assert not english(a.headline).startswith("Uncertain")
 
 
 @pytest.mark.parametrize(("steps", "words"), [((7,), "recorded step"), ((7, 8), "2 recorded steps")])
@@ -202,6 +210,8 @@ def test_of_an_answer_without_a_line_and_without_a_change_it_is_stated_how_to_ge
     d = forms["gaps"]
     first, *others = d.findings
     bare = replace(d, findings=(replace(first, where=(Where(op="aten::mm"),)), *others), prescriptions=())
-    assert cautions(bare) == ["This recording has no line for it. Use diagnose trace, or profile with with_stack=True."]
+    assert cautions(bare) == [
+        "No source line: this trace has no Python stacks. Use diagnose trace, or profile with with_stack=True."
+    ]
     assert cautions(replace(bare, findings=d.findings)) == []
     assert cautions(replace(bare, prescriptions=d.prescriptions)) == []

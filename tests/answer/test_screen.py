@@ -80,7 +80,7 @@ def test_a_full_device_and_one_with_little_to_gain_show_their_work_by_families_o
     kernels = tuple(KernelTime(f"k{i}", family, 1.0, MS, share) for i, (family, share) in enumerate(rows))
     d = replace(forms["healthy"], kernels=kernels)
     work = (
-        ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("other kernels", pytest.approx(0.121)),
+        ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("k2", pytest.approx(0.121)),
         ("communication not overlapped", 0.02),
     )  # fmt: skip
     assert answer(d).parts == work
@@ -98,7 +98,7 @@ def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
     two = replace(d, ranks=d.ranks[-2:])
     assert english(answer(two).view) == "Step and changes are those of rank 3, which the other one waits for."
     slowest = replace(d, job=replace(d.job, late_ranks=()))
-    assert english(answer(slowest).view) == "Step and changes are those of rank 3, the slowest of 4."
+    assert english(answer(slowest).view) == "Step and changes are those of rank 3, whose step is the longest of 4."
     unknown = replace(d, step_ns=1.0)
     words = "Step and changes are those of one of 4 ranks, the one waited for or else the slowest."
     assert english(answer(unknown).view) == words

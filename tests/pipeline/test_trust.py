@@ -66,7 +66,7 @@ def sparse(recording):
     ("unlinked", "worth_us", "why"),
     [
         (0, 1600, ""),
-        (0, 1400, "More idle time has no cause in this file than any finding has"),  # 1.5 ms are idle
+        (0, 1400, "Too much of the idle time cannot be explained from this trace"),  # 1.5 ms are idle
         (40, 1000, ""),
         (60, 1000, "Most launches of the device's tasks are missing"),
         (60, 1600, ""),  # an answer about what the device computes needs no launch

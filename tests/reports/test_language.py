@@ -130,7 +130,7 @@ def test_nearly_every_text_of_rules_and_changes_is_translated(translations):
     [
         ("Load batches in worker processes, ahead of the step", "title in diagnose/changes/load_in_workers.py"),
         ("Load batches in 7 worker process7, ahead of the step", "title in diagnose/changes/load_in_workers.py"),
-        ("Matrix products run in float32, without tensor cores", "title in analyzers/full_precision_matmul.py"),
+        ("The GPU computes in float32, without tensor cores", "title in analyzers/full_precision_matmul.py"),
         ("The host waits for the device, which then runs dry", "title in analyzers/host_sync.py"),
         (CHANGES["allow-tf32"].numerics.safety, "what change allow-tf32 does to the numbers"),
         (LEGENDS["data-stall"].label, "legend of rule data-stall"),

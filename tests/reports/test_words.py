@@ -5,10 +5,10 @@ import pytest
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
 from diagnose.reports.format import duration, line_of, path_tail, percent, place, summed
-from diagnose.reports.kernel_names import shorten
 from diagnose.reports.monitor_page import reading
 from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
+from diagnose.text.kernel_names import shorten
 
 
 @pytest.mark.parametrize(
