@@ -15,15 +15,12 @@ from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.rules import WORK
 from diagnose.model.words import Words, english
-from diagnose.text.kernel_names import shorten
 from diagnose.text.numbers import duration, percent
 
 __all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
-MAX_KERNEL_CHARS = 30
-NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families of kernels
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -195,7 +192,7 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     if p is None:
         usual = sorted(((_label(d, name), share) for name, share in d.host_by_cause.items()), key=lambda x: -x[1])
     else:
-        families = _families(d) if d.verdict == "kernel-bound" or d.dominant is None else {}
+        families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}
         usual = [(name, share * p.compute) for name, share in (families or {"computing": 1.0}).items()]
         usual += [("communication not overlapped", p.exposed_communication), ("copies not overlapped", p.exposed_copy)]
         usual.append(("idle", p.idle))
@@ -208,17 +205,6 @@ def _label(d: Diagnosis, cause: str) -> str:
     """Return what the time of a cause is, in words: a finding of the same name may save another time."""
     legend = d.legends.get(cause)
     return legend.label if legend is not None and legend.label else cause
-
-
-def _families(d: Diagnosis) -> dict[str, float]:
-    """Return the shares of computing time by family of kernels, or by name for those of none, the largest first."""
-    found: dict[str, float] = {}
-    for row in d.kernels:
-        if row.family not in NO_COMPUTE:
-            name = row.family or shorten(row.name, MAX_KERNEL_CHARS)
-            found[name] = found.get(name, 0.0) + row.share
-    whole = sum(found.values())
-    return {name: share / whole for name, share in sorted(found.items(), key=lambda item: -item[1])} if whole else {}
 
 
 def _run_share(d: Diagnosis) -> float | None:

@@ -260,6 +260,7 @@ class Diagnosis:
     memory: Memory | None = None  # None without memory events
     code: CodeTimes | None = None  # by phase, module and function; None where it was not looked for
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
+    kernel_families: Mapping[str, float] = field(default_factory=dict)  # shares of computing time, the largest first
     summary: tuple[str, ...] = ()  # three lines at most: the queue, the largest cost, the first change
     checked: tuple[str, ...] = ()  # the rules that were applied
     not_checked: Mapping[str, str] = field(default_factory=dict)  # rule: what the recording lacks for it, ", " between

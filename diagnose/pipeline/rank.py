@@ -35,6 +35,7 @@ from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.host_work import is_paced_by_workers
+from diagnose.tables.kernel_list import kernel_families
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.program import Program, program_of
@@ -112,6 +113,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
         kernels=part("kernels", kernels) or (),
+        kernel_families=part("kernels", kernel_families) or {},
         checked=tuple(rule.id for rule in rules if rule.id not in left_out),
         not_checked={rule: ", ".join(lacking) for rule, lacking in left_out.items() if rule not in named},
         unseen=unseen(t, left_out, shares, computing),

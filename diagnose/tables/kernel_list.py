@@ -12,15 +12,19 @@ from diagnose.model.arrays import Rows
 from diagnose.model.charts import KernelTime
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.kernel_classes import CLASSES, task_classes
+from diagnose.tables.kernel_classes import CLASSES, OTHER, task_classes
 from diagnose.tables.names import NAME_PART
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs
 from diagnose.tables.roofline import groups
+from diagnose.text.kernel_names import shorten
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["kernel_times"]
+__all__ = ["kernel_families", "kernel_times"]
 
 MAX_KERNELS = 10  # names; the others are one entry
+MIN_NAMED_SHARE = 0.02  # of the computing time: a kernel of no family that takes less is one of the others
+MAX_NAME_CHARS = 30
+NO_COMPUTE = frozenset({"memcpy", "memset", "collective"})  # families
 MIN_KNOWN = 0.5  # of a kernel's time: from here on what is known of its work or its types stands for all of it
 
 _DTYPES = {
@@ -63,6 +67,28 @@ def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, i
         time = float(length[rest].sum())
         found.append((KernelTime(f"{num} others", "", len(rest) / t.steps.num, time / t.steps.num, time / whole), -1))
     return found
+
+
+def kernel_families(t: Tables) -> dict[str, float]:
+    """Return the shares of the time of computing kernels, by family; a long kernel of no family by its own name."""
+    if t.device_id < 0:
+        return {}
+    length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    of = task_classes(t)
+    cost = dict(zip(CLASSES, np.bincount(of, length, len(CLASSES)).tolist(), strict=True))
+    unknown = np.flatnonzero(of == CLASSES.index(OTHER))
+    names, _, inverse = grouped(t.trace.events.name[t.tasks.row[unknown]])
+    whole = sum(ns for name, ns in cost.items() if name not in NO_COMPUTE)
+    if not whole:
+        return {}
+    for name, ns in zip(names.tolist(), np.bincount(inverse, length[unknown], len(names)).tolist(), strict=True):
+        if ns >= MIN_NAMED_SHARE * whole:
+            short = shorten(t.trace.names[name], MAX_NAME_CHARS)
+            cost[short] = cost.get(short, 0.0) + ns
+            cost[OTHER] -= ns
+    cost["other kernels"] = cost.pop(OTHER)
+    found = {name: ns / whole for name, ns in cost.items() if ns > 0 and name not in NO_COMPUTE}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _row(t: Tables, tasks: Rows, whole: float) -> tuple[KernelTime, int]:

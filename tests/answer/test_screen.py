@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from diagnose.answer.screen import answer, shown_rank
-from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Trial
 from diagnose.model.job import Job
 from diagnose.model.words import english
@@ -76,16 +75,15 @@ def test_what_is_long_now_and_then_is_its_share_of_the_run_and_the_usual_step_th
 
 def test_a_full_device_and_one_with_little_to_gain_show_their_work_by_families_of_kernels(forms):
     """0.968 of the step computes: 3 of 4 parts of it are products."""
-    rows = (("gemm", 0.6), ("elementwise", 0.1), ("", 0.1), ("collective", 0.2))
-    kernels = tuple(KernelTime(f"k{i}", family, 1.0, MS, share) for i, (family, share) in enumerate(rows))
-    d = replace(forms["healthy"], kernels=kernels)
+    families = {"gemm": 0.75, "elementwise": 0.125, "other kernels": 0.125}
+    d = replace(forms["healthy"], kernel_families=families)
     work = (
-        ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("k2", pytest.approx(0.121)),
+        ("gemm", pytest.approx(0.726)), ("elementwise", pytest.approx(0.121)), ("other kernels", pytest.approx(0.121)),
         ("communication not overlapped", 0.02),
     )  # fmt: skip
     assert answer(d).parts == work
     assert answer(replace(d, verdict="gaps")).parts == work
-    stalls = replace(forms["gaps"], kernels=kernels)
+    stalls = replace(forms["gaps"], kernel_families=families)
     assert answer(stalls).parts[0] == ("computing", 0.38)
     assert answer(replace(stalls, verdict="kernel-bound")).parts[0] == ("gemm", pytest.approx(0.38 * 0.75))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.tables.kernel_list import kernel_times
+from diagnose.tables.kernel_list import kernel_families, kernel_times
 
 
 @pytest.fixture
@@ -35,6 +35,23 @@ def test_what_is_not_listed_is_one_entry_and_the_shares_sum_to_one(r):
     assert len(found) == 11
     assert (found[-1].name, found[-1].calls_per_step, found[-1].time_ns) == ("10 others", 10, 100_000)
     assert sum(k.share for k in found) == pytest.approx(1)
+
+
+def test_families_count_all_kernels_that_compute_however_many_names_they_have(r):
+    for i in range(20):
+        r.kernel(f"sgemm_{i}", 20 * i, 20 * i + 20)
+    r.kernel("void mine<float>(int)", 400, 500)
+    for i in range(5):
+        r.kernel(f"tiny{i}", 500 + 5 * i, 505 + 5 * i)
+    r.kernel("ncclDevKernel_AllReduce", 600, 900)
+    families = kernel_families(r.tables())
+    assert list(families) == ["gemm", "mine", "other kernels"]
+    assert list(families.values()) == pytest.approx([400 / 525, 100 / 525, 25 / 525])
+
+
+def test_a_recording_without_kernels_that_compute_has_no_families(r):
+    r.kernel("ncclDevKernel_AllReduce", 600, 900)
+    assert kernel_families(r.tables()) == {}
 
 
 @pytest.mark.parametrize(
