@@ -26,8 +26,8 @@ from diagnose.tables.flow import Flow
 META = RuleMeta(
     id="computed-again",
     kind="idle",
-    order=137,
-    host_order=62,
+    order=138,
+    host_order=63,
     legend=Legend("operators computed the same again", "#8a52c4"),
     changes=("reuse-result",),
     needs=("data flow",),

@@ -27,8 +27,8 @@ from diagnose.tables.flow import Flow
 META = RuleMeta(
     id="constant-work",
     kind="idle",
-    order=138,
-    host_order=63,
+    order=137,
+    host_order=62,
     legend=Legend("operators computed what is the same in each step", "#4f8f5a"),
     changes=("compute-less-often",),
     needs=("data flow",),
