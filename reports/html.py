@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from markupsafe import Markup
+
 from diagnose.answer.rows import finding_rows
 from diagnose.answer.screen import answer, shown_rank
 from diagnose.answer.tried import trial_of, verdict
@@ -19,6 +21,7 @@ from diagnose.reports.charts import achieved, memory_chart, roofline_chart, step
 from diagnose.reports.colours import legible
 from diagnose.reports.factors import factor_range
 from diagnose.reports.flame_data import flame_data
+from diagnose.reports.flow_chart import flow_chart, flow_rows, flow_title
 from diagnose.reports.format import confidence, line_of, said
 from diagnose.reports.glossary import glossary
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
@@ -71,6 +74,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         run_parts=_run_parts(d, first.run_share),
         causes=_causes(d),
         rows=finding_rows(d, first.each),
+        flows=_flows(d),
         fixes=_by_rule(d.prescriptions) if first.record_again is None else {},
         also=_by_rule(d.also_possible) if first.record_again is None else {},
         how_tried=HOW_TRIED,
@@ -194,6 +198,24 @@ def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
     """Return what the critical path consists of, the largest first."""
     shares = d.critical_path.shares if d.critical_path is not None else {}
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
+
+
+class FlowView(NamedTuple):
+    """The data flow of one finding, drawn and in words."""
+
+    title: str
+    chart: Markup
+    rows: list[str]
+
+
+def _flows(d: Diagnosis) -> dict[str, FlowView]:
+    shown = d.picture.flows if d.picture is not None else ()
+    return {
+        one.rule: FlowView(
+            flow_title(one), flow_chart(one, d.legends.get(one.rule, Legend()).colour).render(), flow_rows(one)
+        )
+        for one in shown
+    }
 
 
 class GapWork(NamedTuple):

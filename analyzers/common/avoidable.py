@@ -83,7 +83,8 @@ class AvoidableRule(NamedTuple):
         found = idle_finding(t, rule)
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, [first, *parts[1:]], texts)
-        return [replace(each, where=_where(t, parts) or each.where) for each in found]
+        where, operators = _where(t, parts), first.work.operators
+        return [replace(each, where=where or each.where, operators=operators) for each in found]
 
     def _parts(self, flow: Flow) -> list[Avoidable]:
         return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_OPERATOR_SHARE]

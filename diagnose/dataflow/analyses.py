@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
-from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.graph import Graph, graph_of
 from diagnose.dataflow.growth import GrowingWork, KeptGraph, PiledUp, growing_work, kept_graph, piled_up
 from diagnose.dataflow.invariance import ConstantWork, constant_work
 from diagnose.dataflow.kept import KeptMemory, kept_memory
@@ -26,6 +26,7 @@ __all__ = ["Analyses", "analyse"]
 class Analyses:
     """What each analysis found, the largest first. Findings of two analyses may name the same operators."""
 
+    graph: Graph  # what they looked at
     dead_work: tuple[DeadWork, ...]
     computed_again: tuple[ComputedAgain, ...]
     constant_work: tuple[ConstantWork, ...]
@@ -47,6 +48,7 @@ def analyse(flow: Dataflow) -> Analyses:
     """Return what the analyses find in a data flow."""
     graph = graph_of(flow)
     return Analyses(
+        graph=graph,
         dead_work=dead_work(graph),
         computed_again=computed_again(graph),
         constant_work=constant_work(graph),

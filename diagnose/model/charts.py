@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
+from diagnose.model.flow_picture import FlowPicture
 from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = [
@@ -204,6 +205,7 @@ class Picture:
     kernels: tuple[KernelTime, ...] = ()  # every one, the most expensive first
     by_operator: tuple[DeviceShare, ...] = ()
     flames: tuple[Flame, ...] = ()  # of each cause, the largest first
+    flows: tuple[FlowPicture, ...] = ()  # of each finding that rests on the data flow
     readings: tuple[Readings, ...] = ()  # empty without NVML, or where no reading falls into the recorded steps
 
 

@@ -76,6 +76,7 @@ class Finding:
     confidence: Confidence = "high"
     facts: Facts = field(default_factory=dict)  # what prescriptions are shaped by
     tasks: Rows = field(default_factory=lambda: NO_TASKS, compare=False, repr=False)  # rows of device Tasks it explains
+    operators: tuple[int, ...] = field(default=(), compare=False, repr=False)  # of the data flow, that its title names
     path_share: float | None = None  # share of the critical path that it lies on; None where nothing was replayed
     relief_ns: float | None = None  # what a step without its cause saves; None where that was not replayed
     worth_ns: float = 0.0  # what a step without it saves: findings are ordered by it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +15,7 @@ from diagnose.changes.common.prescribe import further, recording_first, without_
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Verdict
-from diagnose.model.events import Note, Trace
+from diagnose.model.events import Note
 from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import NamedTuple
 from diagnose.pipeline import overhead
@@ -108,7 +108,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         source=source_of(t),
         operators=operators,
         code=part("code-times", code_times),
-        picture=part("picture", lambda t: _picture(t, rank.named, rank.capture.trace, shares)) if draw else None,
+        picture=part("picture", lambda t: _picture(t, rank, valued.findings, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
@@ -261,10 +261,12 @@ def _shown(t: Tables, finding: Finding) -> Finding:
     return finding if t.steps.marked else replace(finding, evidence=of_recording(finding.evidence))
 
 
-def _picture(t: Tables, named: Tables | None, recorded: Trace, shares: Mapping[str, float]) -> Picture:
-    from diagnose.pipeline.timeline import picture  # only where it is shown: the types of charts cost 5 ms to import
+def _picture(t: Tables, rank: RankFindings, findings: Sequence[Finding], shares: Mapping[str, float]) -> Picture:
+    from diagnose.pipeline.flow_pictures import flow_pictures  # only where it is shown: types of charts take 5 ms
+    from diagnose.pipeline.timeline import picture
 
-    return picture(t, shares, named=named, recorded=recorded)
+    drawn = picture(t, shares, named=rank.named, recorded=rank.capture.trace)
+    return replace(drawn, flows=flow_pictures(t, findings))
 
 
 def _shares(t: Tables) -> Mapping[str, float]:

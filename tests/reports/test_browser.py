@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.browsing import MARKS, WebDriverWait, count, settle, webdriver
+from tests.reports.browsing import MARKS, WIDTHS, WebDriverWait, count, settle, webdriver
+from tests.reports.flow_forms import flow_of_rule
 
 MS = 1_000_000
 VIEW = "const d = document.getElementById('timeline').dataset; return [Number(d.from), Number(d.to)]"
@@ -223,3 +224,22 @@ def test_dark_and_light_follow_the_system(show, forms):
         )
     assert found["light"] == ["rgb(250, 250, 249)", [255, 255, 255, 255]]
     assert found["dark"] == ["rgb(19, 22, 26)", [27, 31, 37, 255]]
+
+
+def test_the_data_flow_of_a_finding_keeps_its_size_on_a_phone_and_scrolls(show, forms):
+    d = forms["gaps"]
+    d = replace(d, picture=replace(d.picture, flows=(flow_of_rule(d.findings[0].rule),)))
+    browser = show(d)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", WIDTHS[390])
+    try:
+        box, page = browser.execute_script(
+            "const box = document.querySelector('.flow .chart'), root = document.documentElement;"
+            "return [[box.scrollWidth, box.clientWidth, box.firstChild.getBoundingClientRect().width],"
+            "[root.scrollWidth, window.innerWidth]]"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert box[0] == box[2] == 760
+    assert box[1] < page[0] == page[1] == 390
+    assert count(browser, ".flow svg path title") == count(browser, ".flow li") == 3
+    assert browser.find_element("css selector", ".flow figcaption").text.startswith("Data flow: The finding names 2 of")

@@ -1,0 +1,146 @@
+"""Which part of a step's data flow is drawn for a finding: the operators that it names, and those next to them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from diagnose.dataflow.graph import Graph, plain_name
+from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.flow_picture import FlowNode, FlowPicture, Mark
+from diagnose.model.frozen import NamedTuple
+from diagnose.tables import Tables
+
+__all__ = ["flow_picture", "flow_pictures"]
+
+MAX_NAMED = 24  # operators: with what is next to them about two screens
+MAX_NODES = 36
+MAX_INPUTS = 2  # of one operator: named, the others are left out
+
+
+def flow_pictures(t: Tables, findings: Sequence[Finding]) -> tuple[FlowPicture, ...]:
+    """Return a picture for each finding that names operators of the data flow."""
+    if t.analyses is None:
+        return ()
+    graph, lines = t.analyses.graph, t.capture.lines
+    return tuple(flow_picture(graph, f.rule, f.operators, lines) for f in findings if f.operators)
+
+
+def flow_picture(
+    graph: Graph, rule: str, operators: Sequence[int], lines: Mapping[tuple[str, int], str]
+) -> FlowPicture:
+    """Return a picture of operators of one step; ``lines`` are the texts of source lines."""
+    step = _Step(graph, graph.operators[operators[0]].step, frozenset(operators))
+    rows = [i for i in graph.of_step(step.number) if step.has(i)]
+    result, use = step.passed_on()
+    drawn = step.chosen(result)
+    number = {row: i for i, row in enumerate(drawn)}
+    before = _num_between(rows, drawn)
+    nodes = tuple(
+        FlowNode(
+            operator=plain_name(graph.operators[row].name),
+            where=_where(graph, row, lines),
+            phase=graph.operators[row].phase,
+            shape=writes[0].shape if (writes := graph.operators[row].writes) else (),
+            dtype=writes[0].dtype if writes else "",
+            reads=tuple(sorted(number[each] for each in step.makers(row) if each in number)),
+            inputs=tuple(step.inputs(row))[:MAX_INPUTS],
+            share=graph.share((row,)),
+            is_named=row in step.named,
+            mark=step.mark(row, result, use),
+            num_before=before[number[row]],
+        )
+        for row in drawn
+    )
+    return FlowPicture(
+        rule,
+        nodes,
+        num_operators=len(rows),
+        num_named=len(step.named.intersection(rows)),
+        share=graph.share(operators),
+        num_after=before[-1],
+    )
+
+
+class _Step(NamedTuple):
+    """The operators of one step, without views: an operator that reads a view reads what made the value."""
+
+    graph: Graph
+    number: int
+    named: frozenset[int]  # by the finding
+
+    def has(self, operator: int) -> bool:
+        """Return whether an operator is one of the step that can be drawn."""
+        one = self.graph.operators[operator]
+        return one.step == self.number and not one.is_view
+
+    def makers(self, operator: int) -> list[int]:
+        """Return which operators made what one reads."""
+        made_by = (self.graph.values[value].producer for value in self.graph.needs[operator])
+        return [each for each in dict.fromkeys(made_by) if each >= 0 and self.has(each)]
+
+    def readers(self, operator: int) -> list[int]:
+        """Return which operators read what one makes."""
+        values = (use.value for use in self.graph.operators[operator].writes)
+        return [each for each in dict.fromkeys(r for v in values for r in self.graph.readers[v]) if self.has(each)]
+
+    def inputs(self, operator: int) -> Iterator[str]:
+        """Yield the names of what an operator reads and no operator of the step made."""
+        for value in self.graph.needs[operator]:
+            known = self.graph.values[value]
+            is_made_here = known.producer >= 0 and self.graph.operators[known.producer].step == self.number
+            if not is_made_here and (name := known.name or known.role):
+                yield name
+
+    def mark(self, row: int, result: int, use: int) -> Mark:
+        """Return what an operator is, beside the result and its use."""
+        if row in (result, use) and use >= 0:
+            return "use" if row == use else "result"
+        made = [one.value for one in self.graph.operators[row].writes]
+        is_read = not made or any(self.graph.readers[value] for value in made)
+        return "unused" if row in self.named and not is_read else ""
+
+    def passed_on(self) -> tuple[int, int]:
+        """Return the last named operator that one which is not named reads, and that one; -1 where none does."""
+        for row in sorted(filter(self.has, self.named), reverse=True):
+            for reader in self.readers(row):
+                if reader not in self.named:
+                    return row, reader
+        return max(filter(self.has, self.named), default=-1), -1
+
+    def chosen(self, first: int) -> list[int]:
+        """Return what is drawn, in order: named operators from ``first`` on, then those next to them."""
+        inside = list(dict.fromkeys([*self._reached(first), *sorted(filter(self.has, self.named))]))[:MAX_NAMED]
+        next_to = dict.fromkeys(
+            each for row in inside for each in (*self.readers(row), *self.makers(row)) if each not in self.named
+        )
+        return sorted([*inside, *list(next_to)[: MAX_NODES - len(inside)]])
+
+    def _reached(self, first: int) -> Iterator[int]:
+        """Yield the named operators that hand values to each other, those nearest to ``first`` first."""
+        seen, queue = {first}, deque([first] if first >= 0 else [])
+        while queue:
+            row = queue.popleft()
+            yield row
+            for each in (*self.makers(row), *self.readers(row)):
+                if each in self.named and each not in seen:
+                    seen.add(each)
+                    queue.append(each)
+
+
+def _where(graph: Graph, row: int, lines: Mapping[tuple[str, int], str]) -> Where:
+    place = graph.operators[row].place
+    if place is None:
+        return Where(op=graph.operators[row].name)
+    return Where(place.file, place.line, place.function, code=lines.get((place.file, place.line)))
+
+
+def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
+    """Return how many operators are left out before each drawn one, and after the last."""
+    counts, at = [0], set(drawn)
+    for row in rows:
+        if row in at:
+            counts.append(0)
+        else:
+            counts[-1] += 1
+    return counts
