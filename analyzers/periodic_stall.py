@@ -37,7 +37,7 @@ META = RuleMeta(
     id="periodic-stall",
     kind="run",
     order=10,
-    legend=Legend("one step in many was much longer", "#c2577a"),
+    legend=Legend("long steps now and then", "#c2577a"),
     needs=("steps of the whole run",),
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
     also=("save-less-often",),
@@ -77,7 +77,7 @@ def _finding(t: Tables, stall: Stall) -> Finding:
     what = f": {WHAT[stall.phase]}" if stall.phase else ""
     return Finding(
         rule=META.id,
-        title=f"{how_often} takes {ratio:.0f} times as long{what}",
+        title=f"{how_often} is much longer{what}",
         lost_ns=stall.lost_ns,
         share=stall.share,
         count=num,

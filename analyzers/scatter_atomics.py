@@ -59,7 +59,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     lines = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     rule = KernelRule(
         META.id,
-        "Additions at indices wait for each other",
+        "Rows with equal indices are added one after the other",
         MIN_BUSY_SHARE,
         kept_ns=kept,
         evidence=[*lines, *top_kernels(t, tasks, most=2)],

@@ -67,5 +67,6 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     changes = enumeration([*named, *others])
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
-    words = ", after {changes} (alone it saves less)" if p.is_uncovered else ", after {changes}"
-    return tr(words, changes=changes)
+    if p.is_uncovered:
+        return tr(", after {changes} (alone at most {part})", changes=changes, part=duration(p.of_ns))
+    return tr(", after {changes}", changes=changes)

@@ -219,7 +219,9 @@ def _title(title: str, aside: str = "") -> RenderableType:
 
 def _context(d: Diagnosis) -> Iterator[str]:
     mean = tr(", mean of {steps}", steps=plural(d.steps, "step")) if d.steps > 1 else ""
-    if d.profiler_overhead is not None:
+    if any(f.rule == d.dominant and f.share is not None for f in d.findings):
+        mean = tr(", mean of the run")
+    elif d.profiler_overhead is not None:
         mean = tr(", measured without the profiler")
     yield tr("step {time}", time=duration(d.step_ns)) + mean + _passes(d.passes_per_update or 1)
     if (d.replay_error or 0.0) >= MIN_REPLAY_ERROR:

@@ -13,7 +13,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.answer.cards import Card
+from diagnose.answer.cards import MAX_CARDS, Card
 from diagnose.answer.screen import Answer
 from diagnose.model.diagnosis import Where
 from diagnose.reports.factors import factor_words
@@ -92,7 +92,7 @@ def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
     if not a.is_measured:
         words = "{low} to {high}, simulated from this recording"
     note = tr(words, low=span[0], high=span[1]) if span[0] != span[1] else ""
-    if a.num_changes > len(a.cards) and not a.is_measured:
+    if a.num_changes > len(a.cards) == MAX_CARDS and not a.is_measured:
         more = tr("with the top {num} of {all} changes", num=len(a.cards), all=a.num_changes)
         note = f"{note}, {more}" if note else more
     if note:

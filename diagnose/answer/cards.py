@@ -176,6 +176,8 @@ def _on_screen(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescriptio
     found = offered(d, each)
     if found and found[0].id in each and each[found[0].id].is_promise:
         found = [p for p in found if p.id in each and each[p.id].is_promise]
+    else:  # the others by what each saves at most by itself
+        found[1:] = sorted(found[1:], key=lambda p: -each[p.id].most_ns if p.id in each else 0.0)
     return found[:MAX_CARDS]
 
 
@@ -217,8 +219,10 @@ def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | N
     is_known = all(card.prediction is None or card.prediction.is_promise for card in shown)
     last = _replayed(d).get(ids) if ids and is_known else None
     if last is not None:
+        most = sum(max(p.saves_ns, p.of_ns or 0.0) for card in shown if (p := card.prediction) is not None)
+        low_ns = min(max(last.low_ns, d.step_ns - most), last.step_ns)  # without the findings, however well it goes
         after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
-        return after if after.is_narrow else None, max(in_all, len(shown))
+        return replace(after, low_ns=low_ns) if after.is_narrow else None, max(in_all, len(shown))
     return None, max(in_all, len(shown))
 
 

@@ -10,7 +10,7 @@ from diagnose.answer.cards import MIN_FACTOR
 from diagnose.answer.ranking import worth_share
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.limits import MIN_GAIN_SHARE
-from diagnose.model.rules import LATE_RANKS, OUTSIDE, WORK
+from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
 from diagnose.model.words import Count, Words, english
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line
@@ -128,6 +128,8 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
         words, share = "{start}: operators compute {share} of the {step} step, needed or not", computed
     elif (between := d.host_by_cause.get(OUTSIDE, 0.0)) >= MOSTLY and not d.ignored:
         words, share = "{start}: {share} of the {step} step lies between operators, cause not recorded", between
+    elif (unknown := d.host_by_cause.get(UNEXPLAINED_HOST, 0.0)) >= MOSTLY and not d.ignored:
+        words, share = "{start}: the recording shows no cause for {share} of the {step} step", unknown
     if share and d.unseen:
         words = words.rpartition(", ")[0]
     elif share:

@@ -14,6 +14,7 @@ __all__ = [
     "OF_WORK",
     "OUTSIDE",
     "TAKES_LEAD",
+    "UNEXPLAINED_HOST",
     "WORK",
     "Cause",
     "Legend",
@@ -74,6 +75,7 @@ WORK: Final = "operators"
 """What is left of the training thread's time where there is no device: operators that compute."""
 
 OUTSIDE: Final = "outside-operators"
+UNEXPLAINED_HOST: Final = "unexplained-host"
 """What is left there beyond operators and calls of the runtime."""
 
 LATE_RANKS: Final = "straggler"

@@ -30,7 +30,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
     took = one_in_16()
     r = ran(took, checkpoint=[390.0 * (t > 10) for t in took], backwards=[1] * 160)
     finding = r.find("periodic-stall")
-    assert finding.title == "1 step in 16 takes 40 times as long: it saves a checkpoint"
+    assert finding.title == "1 step in 16 is much longer: it saves a checkpoint"
     assert (finding.count, finding.facts["period"], finding.facts["amortised_ms"]) == (10, 16, 24.684)
     assert finding.evidence[0] == (
         "10 of 158 watched steps took 400.0 ms each, the others 10.0 ms: 24.7 ms a step, 71 % of the run's time."
@@ -41,7 +41,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
 def test_it_is_the_answer_where_it_costs_most(ran):
     d = ran(one_in_16()).diagnosis()
     assert d.dominant == "periodic-stall"
-    assert d.headline == "1 step in 16 takes 40 times as long (71.2 % of the run)"
+    assert d.headline == "1 step in 16 is much longer (71.2 % of the run)"
     assert answer(d).run_share == pytest.approx(0.712, abs=1e-3)
 
 
@@ -64,12 +64,9 @@ def test_what_is_saved_is_a_part_of_the_step_which_is_the_run_s_mean(ran):
     assert (fix.id, fix.mean_step_ns) == ("save-in-background", d.step_ns)
     assert fix.saves_ns == pytest.approx((3.357e6, 24.098e6), rel=1e-3)
     assert fix.predicted_step_ns == pytest.approx(d.step_ns - sum(fix.saves_ns) / 2)
-    after = answer(d).after
-    assert (after.after_ns, after.low_ns, after.high_ns) == (
-        fix.predicted_step_ns, d.step_ns - fix.saves_ns[1], d.step_ns - fix.saves_ns[0],
-    )  # fmt: skip
-    assert gain(fix, predictions(d)) == "saves 3.36 ms to 24.1 ms per step"  # seven times as much as at least
-    assert d.summary[-1].endswith("(saves 3.36 ms to 24.1 ms)")
+    assert answer(d).after is None  # its most is seven times its least
+    assert gain(fix, predictions(d)) == "saves up to 24.1 ms per step"
+    assert d.summary[-1].endswith("(saves up to 24.1 ms)")
 
 
 def test_what_came_once_may_not_come_again(ran):
@@ -77,7 +74,7 @@ def test_what_came_once_may_not_come_again(ran):
     r = ran(took, evaluation=[390.0 * (t > 10) for t in took], backwards=[1] * 100)
     assert r.diagnosis().dominant is None
     finding = r.find("periodic-stall")
-    title = "1 of 98 steps takes 40 times as long: it evaluates the model"
+    title = "1 of 98 steps is much longer: it evaluates the model"
     assert (finding.title, finding.confidence) == (title, "low")
 
 
@@ -111,7 +108,7 @@ def collecting(ran, long_at, num=200, usual=10.0, pause=100.0):
 def test_collections_in_one_step_of_many_are_named_by_what_they_cost_in_the_whole_run(ran):
     r = collecting(ran, (20, 71, 115, 190))
     finding = r.find("periodic-stall")
-    assert finding.title == "1 step in about 50 takes 11 times as long: Python's garbage collector runs"
+    assert finding.title == "1 step in about 50 is much longer: Python's garbage collector runs"
     assert finding.lost_ns == pytest.approx(4 * 100e6 / 198)
     assert "100 % of what they take longer is the collector's." in finding.evidence
     (p,) = r.prescribe("periodic-stall")

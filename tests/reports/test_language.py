@@ -169,7 +169,7 @@ def test_a_translation_has_the_placeholders_of_its_text():
         ("Load batches in 1 worker process, ahead of the step", "用 1 个 worker 进程提前加载批次"),
         ("may change the numbers: fused kernels round differently; compare the outputs",
          "可能改变数值：融合的核函数舍入不同；请比较输出"),
-        ("1 step in 3 takes 44 times as long: it saves a checkpoint", "每 3 步中有 1 步耗时为 44 倍：在保存检查点"),
+        ("1 step in 3 is much longer: it saves a checkpoint", "每 3 步中有 1 步明显更长：在保存检查点"),
         ("2 launches a step; 100 % of the device tasks were launched onto an empty device.",
          "每步发起 2 次；100 % 的设备任务发起时设备为空。"),
         ("Memory is full: 2 allocations had to empty the cache first", "显存已满：2 次分配不得不先清空缓存"),
