@@ -39,9 +39,9 @@ def flow_chart(picture: FlowPicture, colour: str) -> Svg:
     """Return the chart; those that the finding names are squares in its colour, others grey circles."""
     tone, height = legible(colour), ROW
     svg = Svg(flow_title(picture), 0, WIDTH)
-    for x, column in ((NAME, "operator"), (SHAPE, "makes"), (INPUTS, "reads from before the step")):
+    for x, column in ((NAME, "Operator"), (SHAPE, "Result"), (INPUTS, "Reads from before the step")):
         svg.text(x, 14, tr(column))
-    svg.text(SHARE, 14, tr("share"), "end")
+    svg.text(SHARE, 14, tr("Share"), "end")
     at: list[float] = []
     for before, node in zip((None, *picture.nodes), picture.nodes, strict=False):
         if node.num_before:
@@ -115,10 +115,9 @@ def _group(node: FlowNode) -> tuple[Where, str]:
 
 def _heading(node: FlowNode) -> str:
     """Return "train.py:41, backward", with the text of the line if it is known."""
-    place = line_of(node.where) or tr("a line that is not known")
     phase = f", {translated(node.phase)}" if node.phase in ("backward", "optimizer") else ""
     code = f" · {middle(node.where.code.strip(), 60)}" if node.where.code else ""
-    return f"{place}{phase}{code}"
+    return f"{line_of(node.where)}{phase}{code}"
 
 
 def _left_out(num: int) -> str:
