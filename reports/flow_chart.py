@@ -87,7 +87,7 @@ def _words(node: FlowNode) -> Iterator[str]:
 
 def _node(svg: Svg, node: FlowNode, y: float, words: str, tone: str) -> None:
     svg.mark((NODE, y), "square" if node.is_named else "circle", 5.5, tone if node.is_named else GREY, words)
-    svg.text(NAME, y + 4, middle(node.operator, 22), css="strong" if node.is_named else "")
+    svg.text(NAME, y + 4, middle(node.operator, 20), css="strong" if node.is_named else "")
     svg.text(SHAPE, y + 4, middle(_shape(node), 26))
     if node.mark:
         svg.text(INPUTS, y + 4, f"← {tr(MARKS[node.mark])}", css="strong")
