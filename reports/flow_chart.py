@@ -15,7 +15,7 @@ from diagnose.text.plain_text import middle
 __all__ = ["flow_chart", "flow_rows", "flow_title"]
 
 WIDTH = 760  # drawn as wide as that, so that the text keeps its size
-ROW, HEADER, GAP = 22, 26, 18  # heights
+ROW, HEADER, GAP = 22.0, 26.0, 18.0  # heights
 NODE, NAME, SHAPE, INPUTS, SHARE = 90.0, 106.0, 280.0, 480.0, 752.0  # where columns lie
 FIRST_ARC, ARC, MAX_ARC = 14.0, 6.0, 100.0  # how far an arc bends to the left, and how much more for each row between
 GREY = "#76879c"
@@ -37,8 +37,11 @@ def flow_title(picture: FlowPicture) -> str:
 
 def flow_chart(picture: FlowPicture, colour: str) -> Svg:
     """Return the chart; those that the finding names are squares in its colour, others grey circles."""
-    tone, height = legible(colour), 0.0
+    tone, height = legible(colour), ROW
     svg = Svg(flow_title(picture), 0, WIDTH)
+    for x, column in ((NAME, "Operator"), (SHAPE, "Result"), (INPUTS, "Reads from before the step")):
+        svg.text(x, 14, tr(column))
+    svg.text(SHARE, 14, tr("Share"), "end")
     at: list[float] = []
     for before, node in zip((None, *picture.nodes), picture.nodes, strict=False):
         if node.num_before:
@@ -84,7 +87,7 @@ def _words(node: FlowNode) -> Iterator[str]:
 
 def _node(svg: Svg, node: FlowNode, y: float, words: str, tone: str) -> None:
     svg.mark((NODE, y), "square" if node.is_named else "circle", 5.5, tone if node.is_named else GREY, words)
-    svg.text(NAME, y + 4, middle(node.operator, 22), css="strong" if node.is_named else "")
+    svg.text(NAME, y + 4, middle(node.operator, 20), css="strong" if node.is_named else "")
     svg.text(SHAPE, y + 4, middle(_shape(node), 26))
     if node.mark:
         svg.text(INPUTS, y + 4, f"← {tr(MARKS[node.mark])}", css="strong")
@@ -112,10 +115,9 @@ def _group(node: FlowNode) -> tuple[Where, str]:
 
 def _heading(node: FlowNode) -> str:
     """Return "train.py:41, backward", with the text of the line if it is known."""
-    place = line_of(node.where) or tr("a line that is not known")
     phase = f", {translated(node.phase)}" if node.phase in ("backward", "optimizer") else ""
     code = f" · {middle(node.where.code.strip(), 60)}" if node.where.code else ""
-    return f"{place}{phase}{code}"
+    return f"{line_of(node.where)}{phase}{code}"
 
 
 def _left_out(num: int) -> str:

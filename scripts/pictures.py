@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/procedure.md and docs/gallery.md from recorded traces; --check compares only.
+"""Draws the pictures of docs/procedure.md, docs/dataflow.md and docs/gallery.md from recordings; --check compares only.
 
 The published traces (../shared/traces) are no part of the repository: without them only those of our own are drawn.
 """
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from documentation.flow_picture import draw_flow, small_flow
 from documentation.gallery import OWN, entries, page
 from documentation.step_picture import Detail, draw
 
@@ -44,6 +45,7 @@ def main() -> int:
 
 def _files() -> Iterator[tuple[Path, str]]:
     """Yield what is written where."""
+    yield DOCS / "pictures" / "dataflow.svg", draw_flow(small_flow())
     answers: dict[str, Diagnosis] = {}
     for name, (capture, title, part, has_arrows) in PROCEDURE.items():
         if capture not in answers:

@@ -111,6 +111,15 @@ def test_a_picture_draws_what_lies_within_half_a_unit_once():
     assert len(text) < 3_000
 
 
+def test_the_picture_of_the_data_flow_shows_the_result_and_its_use():
+    from documentation.flow_picture import draw_flow, small_flow
+
+    text = draw_flow(small_flow())
+    assert text == (SCRIPTS.parent / "docs" / "pictures" / "dataflow.svg").read_text(encoding="utf-8")
+    assert text.index("← the result") < text.index("← its use")
+    assert "small_step.py:20 · overlap = F.normalize(classes) @ F.normalize(classes).T" in text
+
+
 def test_the_pages_of_the_tutorial_and_of_the_gallery_are_those_of_their_texts():
     tutorial = load("tutorial")
     for edition in tutorial.EDITIONS.values():

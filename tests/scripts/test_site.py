@@ -21,7 +21,7 @@ pytestmark = [*browsing.MARKS, pytest.mark.full]
 PAGES = (
     "index", "tutorial", "procedure", "gallery", "faq", "comparison", "rules", "rules/data-stall", "changes",
     "changes/load-in-workers", "commands", "api", "json", "accuracy", "integrations", "architecture", "contributing",
-    "changelog",
+    "changelog", "dataflow",
 )  # fmt: skip
 
 
