@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.locate import source_line
 from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals
@@ -75,7 +76,10 @@ def _part(one: WorkOnNothing) -> Avoidable:
         "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
     }
     facts: dict[str, object] = {"kind": one.kind}
-    facts |= {"padding": {"padded": one.extent}, "ignored rows": {"ignored": one.extent}}.get(one.kind, {})
+    facts |= {
+        "padding": {"padded": one.extent, "padded_to": one.shape[-1]},
+        "ignored rows": {"ignored": one.extent},
+    }.get(one.kind, {})
     lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)
     confidence: Confidence = "high" if one.is_certain else "medium"
     return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
@@ -91,10 +95,19 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name what can be avoided; of padded batches first the function that makes them."""
-    by = t.capture.info.loader.batches_by if t.capture.info is not None else None
-    makes = (Where(by[0], by[1], by[3], last_line=by[2]),) if by is not None else ()
+    """Name what can be avoided; of padded batches first the line that pads them, or the function that makes them."""
     return [
-        replace(each, where=(*makes, *each.where)) if each.facts["kind"] == "padding" else each
+        replace(each, where=(*_pads(t, each.facts["padded_to"]), *each.where))
+        if each.facts["kind"] == "padding"
+        else each
         for each in _RULE.find(t)
     ]
+
+
+def _pads(t: Tables, length: object) -> tuple[Where, ...]:
+    info = t.capture.info
+    for one in info.loaded.expressions if info is not None else ():
+        if one.padded_to == length:
+            return (Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line)),)
+    by = info.loader.batches_by if info is not None else None
+    return (Where(by[0], by[1], by[3], last_line=by[2]),) if by is not None else ()

@@ -135,17 +135,17 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
 
     A batch comes in, or operators of the step make it; what is computed of one, as a mask, is no other.
     """
-    batches = [
-        i
+    batches = {
+        i: padded
         for i, value in enumerate(graph.values)
-        if "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= value.padded < 1
+        if "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= (padded := _padded(graph, i)) < 1
         if graph.comes_in(i) or (graph.born[i] == graph.last_step and graph.later[i] < 0)
-    ]
+    }
     rows, covered = list(rows), set[int]()
-    for batch in batches:
+    for batch, padded in batches.items():
         if batch in covered:
             continue
-        (num, length), padded = graph.values[batch].shape, graph.values[batch].padded
+        num, length = graph.values[batch].shape
         reached = {batch}
         for i in rows:
             one = graph.operators[i]
@@ -158,6 +158,20 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
                 reached.update(use.value for use in one.writes)
                 covered |= reached
                 yield _Part("padding", i, 1 - (1 - padded) ** sizes, batch, padded)
+
+
+def _padded(graph: Graph, value: int) -> float:
+    """Return the share of a batch's positions that are padding; of rows of one length where other steps have another."""
+    one = graph.values[value]
+    if one.padded or one.evenly_padded < MIN_PADDED:
+        return one.padded
+    like = {
+        max(other.padded, other.evenly_padded)
+        for i, other in enumerate(graph.values)
+        if graph.comes_in(i) == graph.comes_in(value) and graph.made_at(i) == graph.made_at(value)
+        if (other.shape, other.dtype) == (one.shape, one.dtype)
+    }
+    return one.evenly_padded if len(like) > 1 else 0.0
 
 
 def _positions(use: Use, num: int, length: int) -> int:

@@ -27,6 +27,7 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     is_repeated: bool = False  # the same result when the same samples were loaded again
     is_written: bool = False  # its result is changed after it was made
     is_wide: bool = False  # the result is an array of 64-bit floats
+    padded_to: Count = 0  # it is the first whose rows of integers have this length and one number at one end, or both
 
 
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

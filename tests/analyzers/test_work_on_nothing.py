@@ -7,6 +7,7 @@ import pytest
 from diagnose.analyzers import work_on_nothing
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.capture import CaptureInfo
+from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 from diagnose.model.records import LoaderRecord
 from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
@@ -36,3 +37,9 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
     first = finding.where[0]
     assert (first.file, first.line, first.last_line, first.function) == ("data.py", 20, 24, "collate")
     assert finding.facts["sub_kind"] == "padded-batch"  # the id that this had as a rule
+    line = ExpressionRecord(file="data.py", line=22, function="collate", padded_to=16)
+    info = CaptureInfo(loader=info.loader, loaded=LoadedRecord(expressions=(line,)))
+    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+    assert [(w.file, w.line, w.last_line) for w in work_on_nothing.find(t)[0].where[:2]] == [
+        ("data.py", 22, None), ("train.py", 5, None),
+    ]  # fmt: skip

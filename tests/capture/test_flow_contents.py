@@ -109,10 +109,13 @@ def test_padding_and_repeated_rows(in_place):
     ids = torch.randint(1, 100, (16, 40))
     ids[:, 30:] = 0
     assert one(ids, in_place=in_place).padded == 0.0  # columns that are the same in all rows are no padding
+    assert one(ids, in_place=in_place).evenly_padded == pytest.approx(10 / 40)  # unless another step shows that
     ids[5, 20:] = 0
     ids[3] = ids[2]
     found = one(ids, in_place=in_place)
-    assert found.padded == pytest.approx(10 / 40)
+    assert (found.padded, found.evenly_padded) == pytest.approx((10 / 40, 0))
+    at_start = one(ids.flip(1), in_place=in_place)
+    assert (at_start.padded, at_start.evenly_padded) == pytest.approx((10 / 40, 0))
     assert found.repeated_rows == pytest.approx(1 / 16)
     numbers = torch.arange(1000).remainder(10)
     assert one(numbers, in_place=in_place).repeated_rows == pytest.approx(1 - 10 / 1000)

@@ -56,6 +56,18 @@ def test_padding_goes_through_all_that_has_its_positions():
     assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 
+@pytest.mark.parametrize(("before", "found"), [(0.5, True), (0.25, False)])
+def test_rows_of_one_length_are_padded_where_another_step_has_another_length(before, found):
+    t = Table()
+    weight = t.value(8, 8, role="parameter")
+    for share in (before, 0.25):
+        batch = t.value(4, 16, dtype="int64", padded=0.0, evenly_padded=share)
+        t.op("embedding", weight, batch, shape=(4, 16, 8), dtype="float32", line=2, ns=10)
+        t.step += 1
+    t.step -= 1
+    assert [one.extent for one in work_on_nothing(t.graph())] == [0.25] * found
+
+
 def test_a_padded_batch_may_be_made_in_the_step_and_what_is_computed_of_it_is_no_other():
     t = Table()
     facts = {"padded": 0.5}

@@ -42,6 +42,7 @@ class Content(NamedTuple):
     is_exact: bool = False
     zeros: float = -1.0
     padded: float = -1.0
+    evenly_padded: float = -1.0
     repeated_rows: float = -1.0
     zero_rows: float = -1.0
     kind: Kind = ""
@@ -189,6 +190,7 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
             is_exact=look.checksum >= 0,
             zeros=float(zeros[i]),
             padded=found[i].padded,
+            evenly_padded=found[i].evenly_padded,
             repeated_rows=found[i].repeated_rows,
             zero_rows=found[i].zero_rows,
             kind=found[i].kind,

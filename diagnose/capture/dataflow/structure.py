@@ -17,7 +17,7 @@ from diagnose.capture.dataflow.positions import Positions, spread
 from diagnose.model.intervals import distinct
 from diagnose.model.shapes import num_elements
 
-__all__ = ["Kind", "Structure", "is_constant", "structure", "zero_rows"]
+__all__ = ["Kind", "Structure", "is_constant", "runs_at_start", "structure", "zero_rows"]
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
@@ -35,6 +35,7 @@ class Structure(NamedTuple):
 
     kind: Kind = ""
     padded: float = -1.0
+    evenly_padded: float = -1.0
     repeated_rows: float = -1.0
     zero_rows: float = -1.0
 
@@ -80,13 +81,14 @@ def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
     probe = bits.reshape(-1).take(_probe(bits.shape)).tolist()
     num_rows = min(len(bits), MAX_ROWS)
     of_rows, of_last = probe[:num_rows], probe[num_rows : num_rows + _LAST]
-    of_first, corners = probe[num_rows + _LAST : num_rows + _LAST + _FIRST], probe[num_rows + _LAST + _FIRST :]
+    of_start, others = probe[num_rows + _LAST : num_rows + 2 * _LAST], probe[num_rows + 2 * _LAST :]
+    of_first, corners = others[:_FIRST], others[_FIRST:]
     rows = bits.reshape(-1, width)
     if sum(map(bool, of_first)) < 2 and _is_one_hot(rows, one):
         return Structure("one-hot")
     return Structure(
         "triangular" if _may_be_triangular(corners) and _is_triangular(bits) else "",
-        _padded(rows) if len(rows) > 1 and len(set(of_last)) == 1 else 0.0,
+        *(_padded(rows) if len(rows) > 1 and 1 in (len(set(of_last)), len(set(of_start))) else (0.0, 0.0)),
         -1.0 if num_rows < 2 else _repeated_rows(bits) if len(set(of_rows)) < num_rows else 0.0,
         zero_rows(bits),
     )
@@ -96,18 +98,18 @@ def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
 def _probe(shape: tuple[int, ...]) -> Positions:
     """Return which elements of a dense tensor are read first.
 
-    They are one of each of the first rows (of the first dimension), some of the last column and of the first row, and
-    for square matrices those beside the ends of the diagonal, as often as these groups have places.
+    They are one of each of the first rows (of the first dimension), some of the last column, of the first column and of
+    the first row, and for square matrices those beside the ends of the diagonal, as often as these groups have places.
     """
     width, height = shape[-1], num_elements(shape[:-1])
     size = height * width // shape[0]
     rows = np.arange(min(shape[0], MAX_ROWS)) * size + size // 2
-    last = np.resize(spread(height, _LAST), _LAST) * width + width - 1
+    start = np.resize(spread(height, _LAST), _LAST) * width
     first = spread(width, _FIRST)
     padding = np.resize(first[-1:], _FIRST - len(first)) if len(first) < _FIRST else first[:0]
     is_square = width >= MIN_SIDE and shape[-2] == width
     corners = np.array([width - 1, 1, (width - 1) * width, width] if is_square else [], np.int64)
-    return np.concatenate([rows, last, first, padding, corners])
+    return np.concatenate([rows, start + width - 1, start, first, padding, corners])
 
 
 def _is_one_hot(rows: Bits, one: int) -> bool:
@@ -155,17 +157,21 @@ def _above(side: int) -> npt.NDArray[np.bool_]:
     return above
 
 
-def _padded(rows: Bits) -> float:
-    """Return the share of columns at the end that hold one number in all rows, of rows that do not all end at one."""
-    number, width = rows[0, -1], rows.shape[-1]
-    if not (rows[:, -1] == number).all():
-        return 0.0
+def _padded(rows: Bits) -> tuple[float, float]:
+    """Return which share of the columns, at either end, hold one number in all rows; of rows of one length as second."""
     if rows.size > MAX_ELEMENTS:
-        return -1.0
-    backwards = (rows != number)[:, ::-1]
-    tails = np.where(backwards.any(1), backwards.argmax(1), width)
-    least = int(tails.min())
-    return least / width if least == width or (tails != least).any() else 0.0
+        return -1.0, -1.0
+    width, shares = rows.shape[-1], [0.0, 0.0]
+    for runs in (runs_at_start(rows[:, ::-1]), runs_at_start(rows)):
+        least = int(runs.min())
+        shares[least < width and bool((runs == least).all())] += least / width
+    return min(shares[0], 1.0), shares[1]
+
+
+def runs_at_start(rows: Bits) -> Positions:
+    """Return how many numbers at the start of each row equal the first one of the first row."""
+    differs = rows != rows[0, 0]
+    return np.where(differs.any(1), differs.argmax(1), rows.shape[-1])
 
 
 def _repeated_numbers(bits: Bits) -> float:

@@ -211,7 +211,10 @@ def _rows(
     by_number: dict[int, list[Seen]] = defaultdict(list)
     for each in recorder.seen:
         by_number[each.number].append(each)
-    kept = sorted(n for n, group in by_number.items() if sum(one.ns for one in group) >= MIN_SHARE * total_ns)
+    pads = recorder.padded()
+    kept = sorted(
+        n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= MIN_SHARE * total_ns
+    )
     row_of = {number: row for row, number in enumerate(kept)}
     around = {number: {one.parent for one in group if one.parent >= 0} for number, group in by_number.items()}
     cwd = f"{Path.cwd()}{os.sep}"
@@ -221,6 +224,7 @@ def _rows(
             file=expressions[number].file.removeprefix(cwd),
             inside=tuple(sorted(row_of[n] for n in _all_around(number, around) if n in row_of)),
             is_written=number in recorder.written,
+            padded_to=pads.get(number, 0),
         )
         for number in kept
     )
