@@ -25,11 +25,12 @@ class Basis(NamedTuple):
     error: float | None  # how far the replay misses the measured step; None where nothing was replayed
     is_doubtful: bool = False  # by too much to rely on it
     assumptions: tuple[str, ...] = ()  # what ranges rest on, one English sentence each
+    memory: tuple[str, ...] = ()  # the peak, and what to compute again for a smaller one, in English
 
 
 def render(source: str, forecasts: Sequence[Forecast], path: Sequence[tuple[str, float]], basis: Basis) -> str:
     """Return the page; the first forecast is the step as measured. Where nothing was replayed there is no ``path``."""
-    error, is_doubtful, assumptions = basis
+    error, is_doubtful, assumptions, memory = basis
     now, then = forecasts[0].step_ns, forecasts[-1].step_ns
     words = "Replayed with usual delays, the unchanged step comes out {error} off the measured one."
     if is_doubtful:
@@ -48,6 +49,7 @@ def render(source: str, forecasts: Sequence[Forecast], path: Sequence[tuple[str,
         forecasts=forecasts,
         longest=max(f.high_ns for f in forecasts),
         path=path,
+        memory=list(map(translated, memory)),
         path_tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         is_doubtful=is_doubtful,
         basis=tr(BOUNDED if error is None else REPLAYED),

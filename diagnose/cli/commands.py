@@ -214,6 +214,12 @@ cli.add_command(gate)
     metavar="PATTERN=FACTOR",
     help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
 )
+@option(
+    "--memory",
+    group=CHANGES,
+    metavar="SIZE",
+    help="List what to checkpoint so that the step's peak memory is at most SIZE, such as 20GB or 20GiB.",
+)
 @shared.page_options
 @click.argument("path")
 def what_if(path: str, **asked: Any) -> None:  # lists of texts

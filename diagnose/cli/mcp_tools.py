@@ -59,6 +59,7 @@ class WhatIf(Arguments, frozen=True):
     bucket_mb: Annotated[float, Meta(gt=0, description="Reduce gradients in buckets of this size, MB.")] | None = None
     overlap: Annotated[list[str], Meta(description="Collectives of all ranks to overlap with computation.")] = []
     scale: Annotated[list[str], Meta(description="PATTERN=FACTOR: the time of kernels of that name.")] = []
+    memory: Annotated[str, Meta(description="List what to checkpoint for a peak of this size: 20GB.")] | None = None
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose what-if``."""
@@ -70,7 +71,7 @@ class WhatIf(Arguments, frozen=True):
             ("scale", self.scale),
         ):
             words += [f"--{name}={value}" for value in values]
-        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb)):
+        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb), ("memory", self.memory)):
             words += [f"--{name}={value}"] if value is not None else []
         return ["what-if", *words, *_files([locate(self.path)])]
 

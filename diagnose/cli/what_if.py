@@ -27,6 +27,7 @@ class WhatIfOptions(ResultRequest):
     bucket_mb: float | None = None
     overlap: tuple[str, ...] = ()
     scales: tuple[str, ...] = ()
+    memory: str | None = None
 
 
 def predict_and_answer(path: str, options: WhatIfOptions) -> None:
@@ -37,7 +38,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         InputError: the recording cannot be read or replayed.
         OutputError: the file cannot be written.
     """
-    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, run_what_if
+    from diagnose.pipeline.what_if import WhatIfRequest, parse_place, parse_scale, parse_size, run_what_if
 
     request = WhatIfRequest(
         apply=options.apply,
@@ -47,6 +48,7 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
         bucket_mb=options.bucket_mb,
         overlap=options.overlap,
         scale=tuple(map(parse_scale, options.scales)),
+        memory=parse_size(options.memory) if options.memory is not None else None,
     )
     files = plan_text(options, inputs=[path], has_page=True)
     result = run_what_if(path, request)
@@ -56,7 +58,8 @@ def predict_and_answer(path: str, options: WhatIfOptions) -> None:
 def _page(path: str, result: WhatIfResult) -> str:
     from diagnose.reports.forecast_page import Basis, render
 
-    basis = Basis(result.error, result.is_doubtful, result.assumptions)
+    memory = tuple(result.memory.lines()) if result.memory is not None else ()
+    basis = Basis(result.error, result.is_doubtful, result.assumptions, memory)
     return render(path, result.forecasts, result.path, basis)
 
 

@@ -9,7 +9,6 @@ from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
 from diagnose.dataflow.growth import GrowingWork, KeptGraph, PiledUp, growing_work, kept_graph, piled_up
 from diagnose.dataflow.invariance import ConstantWork, constant_work
-from diagnose.dataflow.kept import KeptMemory, kept_memory
 from diagnose.dataflow.layout import LayoutCopy, layout_copies
 from diagnose.dataflow.liveness import DeadWork, dead_work
 from diagnose.dataflow.loops import Loop, loops
@@ -41,7 +40,6 @@ class Analyses:
     growing_work: tuple[GrowingWork, ...]
     piled_up: tuple[PiledUp, ...]
     kept_graph: tuple[KeptGraph, ...]
-    kept_memory: tuple[KeptMemory, ...]
 
 
 def analyse(flow: Dataflow) -> Analyses:
@@ -63,5 +61,4 @@ def analyse(flow: Dataflow) -> Analyses:
         growing_work=growing_work(graph),
         piled_up=piled_up(graph),
         kept_graph=kept_graph(graph),
-        kept_memory=kept_memory(graph),
     )

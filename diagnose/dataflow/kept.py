@@ -1,39 +1,186 @@
-"""Memory kept for the backward pass: how much each line keeps, and what it would take to compute it again."""
+"""Memory kept for the backward pass: what computing a call again in that pass frees, and from when to when.
+
+Each storage takes its bytes from the operator that makes it to the one after which it is freed. A call that is computed
+again frees what only its own backward pass reads, from the last operator that reads it before to the first of that
+pass. Its inputs are held until that pass ends.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from diagnose.dataflow.graph import Graph
 from diagnose.model.dataflow import Frame
 
-__all__ = ["KeptMemory", "kept_memory"]
+__all__ = ["Bytes", "KeptMemory", "StepMemory", "step_memory"]
+
+Bytes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptMemory:
-    """What one line leaves for the backward pass."""
+    """All calls of one module or line, and what computing each of them again in its backward pass frees."""
 
-    line: Frame | None
-    module: str
+    line: Frame | None  # that calls it
+    caller: Frame | None  # that calls the function of a line
+    module: str  # its qualified name, "" for a line
+    operators: tuple[int, ...]  # of the forward pass, ascending
+    changes: tuple[tuple[int, int, int], ...]  # first operator of the step, the one after the last, bytes
+
+    def at(self, operator: int) -> int:
+        """Return by how many bytes the memory changes at an operator of the step."""
+        return sum(size for first, end, size in self.changes if first <= operator < end)
+
+    def over(self, num_operators: int) -> Bytes:
+        """Return the same at each operator of the step."""
+        edges = np.zeros(num_operators + 1, np.int64)
+        for first, end, size in self.changes:
+            edges[first] += size
+            edges[end] -= size
+        return edges.cumsum()[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """The memory of the last step on one device, and which calls keep it."""
+
+    device: str
+    held: Bytes  # at each operator of the step
+    kept: tuple[KeptMemory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
     num_bytes: int
-    recompute_share: float  # of the step's operator time: the line's operators that made it
+    made_by: int  # operator, -1 for what the step began with
+    end: int  # the operator after the one that it is freed after
+    reads: tuple[int, ...]  # operators of the step
 
 
-def kept_memory(graph: Graph) -> tuple[KeptMemory, ...]:
-    """Return the lines of the last step that keep memory for backward, the most bytes first."""
-    kept: dict[tuple[Frame | None, str], dict[int, int]] = defaultdict(dict)
-    makers: dict[tuple[Frame | None, str], set[int]] = defaultdict(set)
+def step_memory(graph: Graph) -> StepMemory:
+    """Return what the last step holds on the device that keeps most for the backward pass."""
+    step = range(*_limits(graph))
+    sizes: dict[str, int] = defaultdict(int)
     for value in graph.values:
-        if value.is_kept and value.producer >= 0 and graph.operators[value.producer].step == graph.last_step:
-            one = graph.operators[value.producer]
-            if one.phase != "forward":
-                continue
-            kept[one.place, one.module][value.storage] = value.num_bytes
-            makers[one.place, one.module].add(value.producer)
-    records = (
-        KeptMemory(line, module, sum(sizes.values()), graph.share(makers[line, module]))
-        for (line, module), sizes in kept.items()
+        sizes[value.device] += value.num_bytes * value.is_kept
+    device = max(sizes, key=lambda name: sizes[name], default="")
+    storages = _storages(graph, device, step)
+    edges = np.zeros(len(step) + 1, np.int64)
+    for one in storages.values():
+        edges[max(one.made_by, step.start) - step.start] += one.num_bytes
+        edges[one.end - step.start] -= one.num_bytes
+    kept = tuple(one for one in _kept(graph, storages, step) if any(size < 0 for _, _, size in one.changes))
+    return StepMemory(device, edges.cumsum()[:-1], kept)
+
+
+def _limits(graph: Graph) -> tuple[int, int]:
+    rows = tuple(graph.of_step(graph.last_step))
+    return (rows[0], rows[-1] + 1) if rows else (0, 0)
+
+
+def _storages(graph: Graph, device: str, step: range) -> dict[int, _Storage]:
+    """Return the storages that the step holds at any time."""
+    reads: dict[int, dict[int, None]] = defaultdict(dict)
+    for i in step:
+        for use in graph.operators[i].reads:
+            reads[graph.values[use.value].storage][i] = None
+    made_by: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, value in enumerate(graph.values):
+        if value.device == device:
+            made_by.setdefault(value.storage, value.producer if value.version == 0 else -1)
+            last[value.storage] = number
+    found = {}
+    for storage, number in last.items():
+        value = graph.values[number]
+        end = min(value.dies + 1, step.stop) if value.dies >= 0 else step.stop
+        if end > step.start and made_by[storage] < step.stop:
+            found[storage] = _Storage(value.num_bytes, made_by[storage], end, tuple(reads[storage]))
+    return found
+
+
+def _kept(graph: Graph, storages: dict[int, _Storage], step: range) -> Iterator[KeptMemory]:
+    backward: dict[int, list[int]] = defaultdict(list)
+    for i in step:
+        backward[graph.operators[i].forward].append(i)
+    made: dict[int, list[int]] = defaultdict(list)
+    for storage, one in storages.items():
+        made[one.made_by].append(storage)
+    seen = set[tuple[int, ...]]()
+    for (module, stack), operators in _places(graph, step).items():
+        if tuple(operators) in seen:
+            continue
+        seen.add(tuple(operators))
+        changes = [
+            (max(first, step.start) - step.start, end - step.start, size)
+            for call in _calls(graph, operators)
+            for first, end, size in _changes(graph, call, backward, storages, made)
+            if end > first
+        ]
+        line, caller = (*(stack[:2] or _common(graph, operators)[:1]), None, None)[:2]
+        yield KeptMemory(line, caller, module, tuple(operators), tuple(changes))
+
+
+def _places(graph: Graph, step: range) -> dict[tuple[str, tuple[Frame, ...]], list[int]]:
+    """Return the forward pass by what can be computed again: a module with all in it, a line with all that it calls."""
+    found: dict[tuple[str, tuple[Frame, ...]], list[int]] = defaultdict(list)
+    for i in step:
+        one = graph.operators[i]
+        if one.phase == "forward":
+            names = one.module.split(".") if one.module else []
+            for num in range(len(names)):
+                found[".".join(names[: num + 1]), ()].append(i)
+            for num in range(len(one.stack)):
+                found["", one.stack[num:]].append(i)
+    return found
+
+
+def _calls(graph: Graph, operators: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the operators of each call: it begins where the first of them recurs."""
+    first = graph.operators[operators[0]]
+    call = [operators[0]]
+    for i in operators[1:]:
+        if (graph.operators[i].name, graph.operators[i].stack) == (first.name, first.stack):
+            yield call
+            call = []
+        call.append(i)
+    yield call
+
+
+def _changes(
+    graph: Graph,
+    call: Sequence[int],
+    backward: dict[int, list[int]],
+    storages: dict[int, _Storage],
+    made: dict[int, list[int]],
+) -> Iterator[tuple[int, int, int]]:
+    """Yield what a call no longer holds, and what it holds for longer, with the operators from and to."""
+    mine = set(call)
+    own = [i for forward in call for i in backward.get(forward, ())]
+    if not own:
+        return
+    first, end = min(own), max(own) + 1
+    inside = [storage for i in call for storage in made.get(i, ())]
+    for storage in inside:
+        one = storages[storage]
+        later = [graph.operators[i].forward for i in one.reads if i >= first]
+        if later and mine.issuperset(later) and first < one.end:
+            yield max((i for i in one.reads if i < first), default=one.made_by) + 1, first, -one.num_bytes
+    taken = {graph.values[use.value].storage for i in call for use in graph.operators[i].reads}
+    for storage in taken - set(inside):
+        if storage in storages:
+            yield storages[storage].end, end, storages[storage].num_bytes
+
+
+def _common(graph: Graph, operators: Sequence[int]) -> tuple[Frame, ...]:
+    """Return the frames that all operators have in common, innermost first."""
+    stacks = {graph.operators[i].stack for i in operators}
+    shared = min(stacks, key=len)
+    return next(
+        (shared[n:] for n in range(len(shared)) if all(s[len(s) - len(shared) + n :] == shared[n:] for s in stacks)), ()
     )
-    return tuple(sorted(records, key=lambda one: -one.num_bytes))

@@ -23,20 +23,21 @@ from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
 from diagnose.pipeline.what_if_asked import Asked, are_rare, asked_prescriptions, listed, without_syncs_at
+from diagnose.pipeline.what_if_memory import WithinMemory, within_memory
 from diagnose.pipeline.what_if_ranks import of_all_ranks
-from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale
+from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale, parse_size
 from diagnose.pipeline.what_if_workers import with_workers
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
 from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
-from diagnose.text.numbers import percent, plural
+from diagnose.text.numbers import growth, percent, plural
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import lower_first
 from diagnose.trace_reader import open_captures
 
-__all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "run_what_if"]
+__all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "parse_size", "run_what_if"]
 
 
 MAX_NAMED = 5  # operators, in a refusal
@@ -50,6 +51,7 @@ class WhatIfResult:
     error: float | None  # share by which the unchanged replay misses the step; None where nothing was replayed
     path: tuple[tuple[str, float], ...]  # category and its share of the critical path then, the largest first
     assumptions: tuple[str, ...] = ()  # what ranges rest on, one sentence each
+    memory: WithinMemory | None = None  # where a peak was asked for
 
     @property
     def baseline_ns(self) -> float:
@@ -68,7 +70,8 @@ class WhatIfResult:
 
     def text(self) -> str:
         """Return the answer for a terminal."""
-        return "\n".join([*self._lines(), *self._rests_on()])
+        memory = self.memory.lines() if self.memory is not None else ()
+        return "\n".join([*self._lines(), *memory, *self._rests_on()])
 
     def _rests_on(self) -> Iterator[str]:
         yield from self.assumptions
@@ -94,6 +97,7 @@ class WhatIfResult:
                 "replay": {"error_share": self.error},
                 "assumes": list(self.assumptions),
                 "critical_path": dict(self.path),
+                "memory": self.memory.to_json() if self.memory is not None else None,
             },
             indent=2,
         )
@@ -104,7 +108,8 @@ class WhatIfResult:
             span = f"  ({_ms(f.low_ns):.2f} to {_ms(f.high_ns):.2f} ms)" if f.high_ns > f.low_ns * 1.001 else ""
             yield f"  {'and' if i else 'with'} {one_line(f.title)}: {f.step_ns / 1e6:.2f} ms{span}"
         gain = 1 - self.after_ns / self.baseline_ns if self.baseline_ns else 0.0
-        yield f"step then  {self.after_ns / 1e6:.2f} ms ({percent(gain, 0)} shorter)"
+        change = f"{percent(gain, 0)} shorter" if gain >= 0 else f"{growth(-gain, 0)} longer"
+        yield f"step then  {self.after_ns / 1e6:.2f} ms ({change})"
 
 
 class _Step(NamedTuple):
@@ -136,6 +141,11 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
+    memory = None
+    if request.memory is not None:
+        memory, state = within_memory(t, state, request.memory)
+        if memory.calls:
+            forecasts.append(Forecast((), memory.title, state.step_ns, state.low_ns, state.high_ns))
     if of_job:
         gone = (
             *request.without,
@@ -146,7 +156,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if is_rare:
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
-    return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then), tuple(assumptions))
+    return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then), tuple(assumptions), memory)
 
 
 def _tables(capture: Capture, request: WhatIfRequest) -> Tables:

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from diagnose.errors import UsageError
 from diagnose.model.frozen import dataclass
+from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 
-__all__ = ["AskedOfJob", "WhatIfRequest", "parse_place", "parse_scale"]
+__all__ = ["AskedOfJob", "WhatIfRequest", "parse_place", "parse_scale", "parse_size"]
 
 MAX_FACTOR = 1000.0  # no other device is slower by more
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class WhatIfRequest:
     bucket_mb: float | None = None  # of DistributedDataParallel
     overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
     scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
+    memory: int | None = None  # bytes that the step may hold at its peak
 
     def of_job(self, num_ranks: int) -> tuple[AskedOfJob, WhatIfRequest]:
         """Return what is asked about all ranks, which is made after what changes one of them, and the rest.
@@ -86,3 +89,17 @@ def parse_place(text: str) -> tuple[str, int]:
     if not file or not line.isdecimal() or int(line) < 1:
         raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
     return file, int(line)
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes with its unit, such as 20GB (10^9 bytes) or 20GiB (2^30).
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ") if found is not None else 0
+    size = float(found[1]) * unit if found is not None else 0.0
+    if not 1 <= size <= MAX_INT:
+        raise UsageError(f"{text} is not a number with a unit of memory, such as 500MB, 20GB or 20GiB.")
+    return int(size)

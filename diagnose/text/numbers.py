@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "enumeration", "growth", "percent", "plural"]
+__all__ = ["duration", "enumeration", "growth", "percent", "plural", "size_words"]
 
 
 def duration(ns: float | None) -> str:
@@ -58,3 +58,8 @@ def plural(count: float, noun: str) -> str:
     if noun.endswith("y"):
         return f"{shown} {noun[:-1]}ies"
     return f"{shown} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def size_words(num_bytes: float) -> str:
+    """Return "18.9 MB" or "1.20 GB"."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{max(num_bytes / 1e6, 0.1):.1f} MB"

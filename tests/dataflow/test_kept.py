@@ -1,16 +1,80 @@
-"""Memory kept for the backward pass, by line."""
+"""Memory kept for the backward pass: which call keeps what, and from when to when."""
 
-from diagnose.dataflow.kept import kept_memory
+from dataclasses import replace
+
+from diagnose.dataflow.kept import step_memory
 from tests.dataflow.table import Table
 
+KB = 1024
 
-def test_what_a_line_keeps_and_what_it_would_take_to_make_it_again():
+
+def one_and_two(**last) -> Table:
+    """Return exp and sin in module one, mul in module two, and their backward pass; each value has 1 KB."""
     t = Table()
-    kept = {"is_kept": True}
-    t.op("exp", t.value(256, is_kept=True), line=2, ns=10, facts=kept)
-    t.op("mm", t.value(512), line=3, ns=90, facts=kept)
-    t.op("add", t.value(512), line=4, ns=0)
-    assert [(each.line.line, each.num_bytes, each.recompute_share) for each in kept_memory(t.graph())] == [
-        (3, 2048, 0.9),
-        (2, 1024, 0.1),
-    ]
+    x = t.value(256)
+    h = t.op("exp", x, line=2, module="net.one", facts={"is_kept": True, "dies": 5}, at=(9,))
+    s = t.op("sin", h, line=3, module="net.one.act", facts={"is_kept": True, "dies": 3}, at=(9,))
+    y = t.op("mul", s, line=4, module="net.two", facts={"dies": 2}, at=(10,))
+    g = t.op("mul", y, s, line=4, phase="backward", forward=2, facts={"dies": 4}, **last)
+    g = t.op("cos", g, h, line=3, phase="backward", forward=1, facts={"dies": 5})
+    t.op("mul", g, h, line=2, phase="backward", forward=0)
+    return t
+
+
+def by_place(table: Table):
+    """Return the changes of each module and line."""
+    return {(one.module, one.line.line if one.line else 0): one.changes for one in step_memory(table.graph()).kept}
+
+
+def test_the_memory_of_a_step_is_what_its_storages_hold():
+    assert (step_memory(one_and_two().graph()).held / KB).tolist() == [2, 3, 4, 4, 4, 4]
+
+
+def test_a_call_frees_what_its_own_backward_pass_alone_reads_from_the_last_read_before():
+    assert by_place(one_and_two())["net.one", 9] == ((2, 4, -KB),)  # exp's result; sin's is read by the pass of mul
+
+
+def test_a_module_is_named_with_the_line_that_calls_it_and_a_line_with_its_caller():
+    t = one_and_two()
+    for i in (0, 1):
+        t.operators[i] = replace(t.operators[i], module="")
+    names = [(one.module, one.line and one.line.line, one.caller) for one in step_memory(t.graph()).kept]
+    assert names == [("", 9, None)]
+    assert [each[0] for each in by_place(one_and_two())] == ["net", "net.one"]
+
+
+def test_nothing_is_freed_that_another_call_reads_in_the_backward_pass():
+    t = one_and_two()
+    t.op("mul", t.value(256), t.operators[0].writes[0], phase="backward", forward=2)
+    assert ("net.one", 9) not in by_place(t)
+
+
+def test_an_input_is_held_until_the_calls_own_backward_pass_ends():
+    t = Table()
+    x = t.op("rand", shape=(256,), line=1, module="data", facts={"dies": 1})
+    h = t.op("exp", x, line=2, module="one", facts={"is_kept": True, "dies": 4})
+    y = t.op("mul", h, line=3, module="one", facts={"dies": 3})
+    t.op("neg", y, line=4, module="two", facts={"dies": 4})
+    t.op("mul", h, phase="backward", forward=2)
+    t.op("mul", t.value(256), phase="backward", forward=1)
+    assert by_place(t)["one", 0] == ((3, 4, -KB), (2, 6, KB))
+
+
+def test_each_call_of_a_line_is_computed_again_on_its_own():
+    t = Table()
+    h = t.value(256)
+    for _ in range(2):
+        h = t.op("exp", h, line=2, at=(7,), facts={"is_kept": True, "dies": 7})
+        h = t.op("mul", h, line=3, at=(7,), facts={"is_kept": True, "dies": 7})
+    for number in (3, 2, 1, 0):
+        read = t.operators[number - number % 2].writes[0]
+        t.op("mul", read, line=2, phase="backward", forward=number, facts={"dies": 7})
+    (changes,) = (each for (_, line), each in by_place(t).items() if line == 7)
+    assert [(first, end, size) for first, end, size in changes if size < 0] == [(2, 6, -KB)]
+
+
+def test_memory_of_another_device_is_not_counted():
+    t = one_and_two()
+    t.op("exp", t.value(1 << 20, device="cuda:0"), facts={"device": "cuda:0"})
+    memory = step_memory(t.graph())
+    assert (memory.device, memory.held.max()) == ("cpu", 4 * KB)

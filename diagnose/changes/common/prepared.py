@@ -12,7 +12,7 @@ from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.loading import OWN_COLLATE, is_iterable, number
 from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, size_words
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.model.records import CallRecord
     from diagnose.tables.program import Program
 
-__all__ = ["MAX_KEPT_BYTES", "WHOLE", "Prepared", "bytes_of_all", "prepared", "size_words"]
+__all__ = ["MAX_KEPT_BYTES", "WHOLE", "Prepared", "bytes_of_all", "prepared"]
 
 WHOLE = frozenset({"RandomSampler", "SequentialSampler"})  # samplers whose batches are all samples of a dataset
 # Samplers of torch that ask a dataset for its length and give one whole number for a sample. Others may give anything.
@@ -124,8 +124,3 @@ def _needs(facts: Facts) -> str:
     ns = number(facts, "batch_ns") * batches
     later = f"about {duration(ns)} later" if ns else "as much later as loading all of them takes"
     return f"{held}; the first step begins {later}: it pays from the second epoch on"
-
-
-def size_words(num_bytes: float) -> str:
-    """Return "18.9 MB" or "1.20 GB"."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{max(num_bytes / 1e6, 0.1):.1f} MB"
