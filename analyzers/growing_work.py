@@ -20,9 +20,14 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.held_values import held_values
 from diagnose.dataflow.growth import GrowingWork
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 
 META = RuleMeta(
@@ -56,4 +61,9 @@ def _part(one: GrowingWork) -> Avoidable:
 
 
 _RULE = AvoidableRule(META, _detect)
-claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find
+claim, claim_host = _RULE.claim, _RULE.claim_host
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name what grows, and the lines whose values are held from step to step."""
+    return [replace(each, evidence=(*each.evidence, *held_values(t))) for each in _RULE.find(t)]

@@ -20,6 +20,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.held_values import held_values
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
@@ -76,6 +77,7 @@ def find(t: Tables) -> list[Finding]:
                 f"{reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved at the peak; "
                 f"then {memory.peak_allocated / 1e9:.2f} GB are allocated: {held}.",
                 *driver_evidence(memory),
+                *held_values(t),
             ),
             where=tuple(where for where, _ in memory.by_place[:3]),
             facts={

@@ -61,5 +61,9 @@ def plural(count: float, noun: str) -> str:
 
 
 def size_words(num_bytes: float) -> str:
-    """Return "18.9 MB" or "1.20 GB"."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{max(num_bytes / 1e6, 0.1):.1f} MB"
+    """Return "16 bytes", "8.2 kB", "18.9 MB" or "1.20 GB"."""
+    if num_bytes < 1e3:
+        return plural(num_bytes, "byte")
+    if num_bytes < 1e5:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

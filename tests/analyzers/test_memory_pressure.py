@@ -1,8 +1,13 @@
 """memory-pressure: retries, or nearly all of the device reserved."""
 
+from dataclasses import replace
+
 import pytest
 
+from diagnose.analyzers import memory_pressure
 from diagnose.model.events import Device
+from diagnose.pipeline.find import build_tables
+from tests.dataflow.table import Table
 
 GB = 10**9
 
@@ -26,6 +31,18 @@ def test_retries(recording):
     )  # fmt: skip
     assert finding.evidence[0].startswith("9.00 GB of 10.00 GB are reserved at the peak; then 8.00 GB are allocated")
     assert [p.id for p in r.prescribe("memory-pressure")] == ["expandable-segments", "checkpoint-blocks"]
+
+
+def test_what_each_step_leaves_is_named_with_its_line(recording):
+    flow = Table()
+    for flow.step in range(2):
+        flow.roots.add(flow.op("gemm", flow.value(300, 1000), line=6).value)
+        flow.op("exp", flow.value(8), line=7)
+    capture = replace(holding(recording, 9 * GB, retries=1).capture(), dataflow=flow.graph().flow)
+    (finding,) = memory_pressure.find(build_tables(capture, capture.trace))
+    assert finding.evidence[1:] == (
+        "Each step leaves 1 value (1.2 MB) still held after the next one, made at line 6 of train.py (1.2 MB).",
+    )
 
 
 @pytest.mark.parametrize(("reserved", "fires"), [(9.69, False), (9.71, True)])
