@@ -22,9 +22,7 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.dataflow.rows import EqualRows
-from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
 
@@ -32,7 +30,7 @@ META = RuleMeta(
     id="equal-rows",
     kind="idle",
     order=144,
-    host_order=66,
+    host_order=67,
     legend=Legend("operators computed equal rows", "#a8763f"),
     needs=("data flow",),
 )
@@ -53,10 +51,5 @@ def _part(one: EqualRows) -> Avoidable:
     return Avoidable(title, text, one.work, (one.value_line, line), facts, one.avoidable)
 
 
-_RULE = AvoidableRule(META, _detect)
-claim_host, find = _RULE.claim_host, _RULE.find
-
-
-def claim(_t: Tables, _left: Intervals) -> Intervals:
-    """Claim no idle time: fewer rows make kernels shorter, and no gap ends earlier."""
-    return EMPTY
+_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

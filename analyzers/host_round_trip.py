@@ -20,7 +20,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, calling_share, issuer
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -55,11 +55,9 @@ def _copied(one: HostRoundTrip) -> Avoidable:
 def _read(one: ReadByElement) -> Avoidable:
     text = f"Python reads {one.num_reads:,} elements one by one at {at(one.line)}"
     text += f", of a tensor that {at(one.value_line)} makes." if one.value_line is not None else "."
-    issuer: dict[str, object] = {"num": len(one.work.operators), "reads": one.num_reads, "share": 1.0}
-    issuer |= {"file": one.line.file, "line": one.line.line}
-    avoidable = min(one.overhead_share / max(one.work.share, 1e-9), 1.0)
-    title, facts = "Python reads a tensor element by element", {"kind": "by-element", "issuer": issuer}
-    return Avoidable(title, text, one.work, (one.line,), facts, avoidable)
+    facts = {"kind": "by-element", "issuer": issuer(one.line, one.work, one.num_reads)}
+    avoidable = calling_share(one.work, one.overhead_share)
+    return Avoidable("Python reads a tensor element by element", text, one.work, (one.line,), facts, avoidable)
 
 
 _RULE = AvoidableRule(META, _detect)

@@ -20,9 +20,7 @@ from __future__ import annotations
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.dataflow.width import TooWide
 from diagnose.model.diagnosis import Confidence
-from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 
 META = RuleMeta(
@@ -53,10 +51,5 @@ def _part(one: TooWide) -> Avoidable:
     return Avoidable(title, text, one.work, lines, {"kind": one.kind}, AVOIDABLE, confidence)
 
 
-_RULE = AvoidableRule(META, _detect)
-claim_host, find = _RULE.claim_host, _RULE.find
-
-
-def claim(_t: Tables, _left: Intervals) -> Intervals:
-    """Claim no idle time: fewer bits make kernels shorter, and no gap ends earlier."""
-    return EMPTY
+_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -58,10 +58,5 @@ def _time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     return last_parts(t, flow, one) if python_calls(t, flow, one.work.operators) >= MIN_CALLS else EMPTY
 
 
-_RULE = AvoidableRule(META, _detect, time_of=_time)
-claim_host, find = _RULE.claim_host, _RULE.find
-
-
-def claim(_t: Tables, _left: Intervals) -> Intervals:
-    """Claim no idle time: a fused operator is counted with its kernels."""
-    return EMPTY
+_RULE = AvoidableRule(META, _detect, time_of=_time, shortens_gaps=False)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

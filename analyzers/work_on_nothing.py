@@ -26,7 +26,6 @@ from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import source_line
 from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
-from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
@@ -85,13 +84,8 @@ def _part(one: WorkOnNothing) -> Avoidable:
     return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 
 
-_RULE = AvoidableRule(META, _detect)
-claim_host = _RULE.claim_host
-
-
-def claim(_t: Tables, _left: Intervals) -> Intervals:
-    """Claim no idle time: less work makes kernels shorter, and no gap ends earlier."""
-    return EMPTY
+_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+claim, claim_host = _RULE.claim, _RULE.claim_host
 
 
 def find(t: Tables) -> list[Finding]:

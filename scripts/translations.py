@@ -21,10 +21,15 @@ ROOT = Path(__file__).resolve().parents[1]
 COMPOSED = frozenset(
     {
         "7 7 late7: 7; 7",
+        "7 7 takes longer the more it holds",
         "7 takes 7 times as long7",
         "Ranks 7 take turns in coming late7",
         "7; otherwise ranks 7 take turns",
         "7: rank 7 begins its step 7 late",
+        "Code is compiled or loaded 7",
+        "Find values7 in 7 7",
+        "Freed memory goes back to the system and is faulted in again 7",
+        "The allocator takes memory from the driver 7",
         "Make the sample cheaper at 7 7 of loading",
         "Make 7 a set at 7: 7",
         "Prepare all samples once, before training: 7",

@@ -19,7 +19,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of
 
-__all__ = ["Avoidable", "AvoidableRule", "at", "last_parts"]
+__all__ = ["Avoidable", "AvoidableRule", "at", "calling_share", "issuer", "last_parts"]
 
 MIN_OPERATOR_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
 MAX_NAMED = 3
@@ -38,6 +38,16 @@ class Avoidable(NamedTuple):
     confidence: Confidence = "high"
 
 
+def calling_share(work: Work, overhead_share: float) -> float:
+    """Return what share of some operators' time goes into calling them; ``overhead_share`` is that of the step."""
+    return min(overhead_share / max(work.share, 1e-9), 1.0)
+
+
+def issuer(line: Frame, work: Work, reads: int = 0) -> Facts:
+    """Return the line that issues operators as the changes of loops read it."""
+    return {"file": line.file, "line": line.line, "num": len(work.operators), "reads": reads, "share": 1.0}
+
+
 def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return of each operator the last part, which is avoidable."""
     return _tail(flow.time_of(t, one.work.operators), one.avoidable)
@@ -50,9 +60,12 @@ class AvoidableRule(NamedTuple):
     detect: Callable[[Flow], Sequence[Avoidable]]
     min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
     time_of: Callable[[Tables, Flow, Avoidable], Intervals] = last_parts  # of a part: what the host can avoid
+    shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:
-        """Claim idle time while the host issues what can be avoided."""
+        """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
+        if not self.shortens_gaps:
+            return EMPTY
         return intersect(self.claim_host(t, left), t.gaps.host_part())
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:

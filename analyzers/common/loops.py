@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from diagnose.analyzers.common.avoidable import Avoidable, at, last_parts
+from diagnose.analyzers.common.avoidable import Avoidable, at, calling_share, issuer, last_parts
 from diagnose.dataflow.loops import Loop
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, union
@@ -22,11 +22,16 @@ MIN_STEP_SHARE = 0.05  # of the step: fewer operators take a part of it themselv
 
 def loop_part(one: Loop, title: str, text: str) -> Avoidable:
     """Return a loop as a part of a finding."""
-    issuer = {"file": one.line.file, "line": one.line.line, "num": len(one.work.operators), "reads": 0, "share": 1.0}
-    avoidable = min(one.overhead_share / max(one.work.share, 1e-9), 1.0)
-    facts = {"kind": one.kind, "num_calls": one.num_calls, "issuer": issuer}
+    facts = {"kind": one.kind, "num_calls": one.num_calls, "issuer": issuer(one.line, one.work)}
     start = f"The loop at {at(one.line)} makes {one.num_calls} calls a step"
-    return Avoidable(title, f"{start}{text}", one.work, (one.line, *one.work.lines), facts, avoidable)
+    return Avoidable(
+        title,
+        f"{start}{text}",
+        one.work,
+        (one.line, *one.work.lines),
+        facts,
+        calling_share(one.work, one.overhead_share),
+    )
 
 
 def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:

@@ -71,13 +71,7 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
 
 def _parts(graph: Graph) -> Iterator[_Part]:
     rows = list(graph.of_step(graph.last_step))
-    seen_before = {
-        graph.values[use.value].fingerprint
-        for one in graph.operators
-        if one.step < graph.last_step
-        for use in one.reads
-    }
-    yield from _products(graph, rows, seen_before - {""})
+    yield from _products(graph, rows, graph.read_before())
     yield from _padding(graph, rows)
     yield from _ignored_rows(graph, rows)
     yield from _triangles(graph, rows)
@@ -106,28 +100,27 @@ def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Itera
 
 def _scattered(graph: Graph, value: int) -> list[int]:
     """Return the operators that put numbers into zeros by index and what scales these, () if a value is not so made."""
+    makers = _makers(graph, value)
+    names = [base_name(graph.operators[i]) for i in makers]
+    is_put = bool(names) and names[-1] in _ZEROS and not _PUTS.isdisjoint(names)
+    return makers if is_put and all(_hands_on(graph.operators[i]) for i in makers[:-1]) else []
+
+
+def _makers(graph: Graph, value: int) -> list[int]:
+    """Return the operators that write a value out, the last one first: a scatter into zeros, conversions, factors."""
     makers: list[int] = []
     while (i := graph.values[value].producer) >= 0 and graph.operators[i].step == graph.last_step:
-        one, shape = graph.operators[i], graph.values[value].shape
         makers.append(i)
-        if base_name(one) in _ZEROS:
-            return makers if any(base_name(graph.operators[j]) in _PUTS for j in makers) else []
-        before = [each for each in graph.needs[i] if graph.values[each].shape == shape]
-        if len(before) != 1 or not (base_name(one) in (*_PUTS, "mul", "div") or is_copy(one)):
-            return []
+        before = [each for each in graph.needs[i] if graph.values[each].shape == graph.values[value].shape]
+        if len(before) != 1 or not (graph.values[value].version or _hands_on(graph.operators[i])):
+            break
         value = before[0]
-    return []
+    return makers
 
 
-def _makers(graph: Graph, value: int) -> Iterator[int]:
-    """Yield the operators that write a value out as it is: a scatter into zeros, conversions."""
-    while (i := graph.values[value].producer) >= 0 and graph.operators[i].step == graph.last_step:
-        one = graph.operators[i]
-        targets = [each for each in graph.needs[i] if graph.values[each].shape == graph.values[value].shape]
-        yield i
-        if len(targets) != 1 or not (is_copy(one) or graph.values[value].version):
-            return
-        value = targets[0]
+def _hands_on(one: Operator) -> bool:
+    """Return whether a result has zeros where the tensor that it is made from has them, but for what is put in."""
+    return is_copy(one) or base_name(one) in (*_PUTS, "mul", "div")
 
 
 def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
@@ -184,8 +177,6 @@ def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
 
     The rows of a forward operator's result have an effect all the same if something reads it that has no gradient.
     """
-    rows = list(rows)
-    differentiated = {graph.operators[i].forward for i in rows}
     for i in rows:
         one = graph.operators[i]
         if one.phase != "backward" or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
@@ -194,15 +185,15 @@ def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             share = graph.values[use.value].zero_rows
             if share >= MIN_ZERO_ROWS:
                 yield _Part("ignored rows", i, share, use.value, share)
-                if _is_only_for_gradients(graph, one.forward, differentiated):
+                if _is_only_for_gradients(graph, one.forward):
                     yield _Part("ignored rows", one.forward, share, use.value, share)
 
 
-def _is_only_for_gradients(graph: Graph, i: int, differentiated: set[int]) -> bool:
+def _is_only_for_gradients(graph: Graph, i: int) -> bool:
     if i < 0 or graph.operators[i].step != graph.last_step:
         return False
     readers = {j for use in graph.operators[i].writes for j in graph.readers[use.value]}
-    return all(graph.operators[j].phase == "backward" or j in differentiated for j in readers)
+    return all(graph.operators[j].phase == "backward" or graph.backward[j] for j in readers)
 
 
 def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:

@@ -40,6 +40,7 @@ class Graph:
     flow: Dataflow
     needs: tuple[tuple[int, ...], ...]  # values, for each operator
     readers: tuple[tuple[int, ...], ...]  # operators, for each value; a view reads nothing
+    backward: tuple[tuple[int, ...], ...]  # operators of the backward pass, for each operator
     later: tuple[int, ...]  # for each value the next version of its storage, -1 for the last one
     lives_on: tuple[bool, ...]  # for each value: whether its storage holds what outlives the steps
     born: tuple[int, ...]  # for each value the step in which its storage came to be, -1 if it was there before
@@ -90,6 +91,11 @@ class Graph:
         made_by = self.producer(value)
         return made_by.place if made_by is not None else None
 
+    def read_before(self) -> set[str]:
+        """Return the fingerprints of what the steps before the last one read."""
+        before = (one for one in self.operators if one.step < self.last_step)
+        return {self.values[use.value].fingerprint for one in before for use in one.reads} - {""}
+
     def computes(self, operator: int) -> bool:
         """Return whether all an operator does is to make new values, so that it could be left out or kept."""
         one = self.operators[operator]
@@ -111,6 +117,10 @@ def graph_of(flow: Dataflow) -> Graph:
     for i, values in enumerate(needs):
         for value in () if flow.operators[i].is_view else values:
             readers[value].append(i)
+    backward: list[list[int]] = [[] for _ in flow.operators]
+    for i, one in enumerate(flow.operators):
+        if one.phase == "backward" and one.forward >= 0:
+            backward[one.forward].append(i)
     held = {flow.values[root].storage for root in flow.roots}
     held |= {value.storage for value in flow.values if value.role in _LIVES_ON}
     step_ns = [0] * max(flow.num_steps, 1)
@@ -125,6 +135,7 @@ def graph_of(flow: Dataflow) -> Graph:
         flow=flow,
         needs=needs,
         readers=tuple(map(tuple, readers)),
+        backward=tuple(map(tuple, backward)),
         later=later,
         lives_on=tuple(value.storage in held for value in flow.values),
         born=tuple(born.get(value.storage, -1) for value in flow.values),

@@ -58,13 +58,7 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
 
 def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
     """Return the last step's copies to a device that a batch does not need, the longest first."""
-    earlier = {
-        graph.values[use.value].fingerprint
-        for one in graph.operators
-        if one.step < graph.last_step
-        for use in one.reads
-        if graph.values[use.value].device == "cpu"
-    } - {""}
+    earlier = graph.read_before()
     groups: dict[tuple[Literal["round-trip", "constant", "made-on-host"], Frame | None, Frame | None], list[int]] = {}
     sizes: dict[int, int] = {}
     for i in graph.of_step(graph.last_step):

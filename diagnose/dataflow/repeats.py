@@ -44,7 +44,6 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
             calls[one.stack] = _left_between(graph, j, i)
         lines = (calls[one.stack],) * 2 if one.stack == other.stack else _callers(other.stack, one.stack)
         groups.setdefault((kind, *lines, _is_equal(graph, numbers, i, j)), []).append(i)
-    differentiated = {one.forward for one in graph.operators}
     records = (
         ComputedAgain(
             kind,
@@ -53,7 +52,7 @@ def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
             use,
             kind == "repeated" and not backward.keys().isdisjoint(rows),
             is_certain,
-            not differentiated.isdisjoint(rows),
+            any(graph.backward[i] for i in rows),
         )
         for (kind, value, use, is_certain), rows in groups.items()
     )
@@ -74,11 +73,8 @@ def repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
 
 def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[int]]:
     """Return the backward operators of those repeated ones whose first one has a backward pass as well."""
-    found: dict[int, list[int]] = {}
-    for k in graph.of_step(graph.last_step):
-        if graph.operators[k].phase == "backward" and k not in earlier:
-            found.setdefault(graph.operators[k].forward, []).append(k)
-    return {i: found[i] for i, j in earlier.items() if i in found and j in found}
+    pairs = {i: [[k for k in graph.backward[n] if k not in earlier] for n in (i, j)] for i, j in earlier.items()}
+    return {i: mine for i, (mine, others) in pairs.items() if mine and others}
 
 
 def _callers(one: Stack, other: Stack) -> tuple[Frame | None, Frame | None]:

@@ -7,12 +7,13 @@ product with rows that are joined of two such parts is the sum of the products w
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, num_bytes, plain_name
+from diagnose.dataflow.graph import Graph, Work, plain_name
 from diagnose.dataflow.names import base_name, is_pointwise
 from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["EqualRows", "equal_rows"]
 
@@ -51,11 +52,8 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
     """Return the last step's work on rows that were repeated, the longest first."""
     groups: dict[tuple[Frame | None, _Origin], list[int]] = defaultdict(list)
     origins: dict[int, _Origin] = {}  # by value
-    backward: dict[int, list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
-        if one.phase == "backward":
-            backward[one.forward].append(i)
         if one.phase in ("backward", "optimizer") or len(one.writes) != 1 or len(one.writes[0].shape) < 2:
             continue
         made = one.writes[0].value
@@ -68,18 +66,18 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
                 origins[made] = origin
         elif (origin := _gathered(one, i) or _joined(one, i, origins)) is not None:
             origins[made] = origin
-    records = (_record(graph, rows, origin, backward) for (_, origin), rows in groups.items())
+    records = (_record(graph, rows, origin) for (_, origin), rows in groups.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
 def _num_rows(use: Use) -> int:
-    return num_bytes(use) // max(num_bytes(replace(use, shape=use.shape[-1:])), 1)
+    return num_elements(use.shape[:-1])
 
 
 def _different_rows(use: Use) -> int:
     """Return how many rows a tensor has, those that a view repeats counted once."""
     leading = zip(use.shape[:-1], use.stride[:-1], strict=True)
-    return _num_rows(replace(use, shape=(*(size for size, step in leading if step or size == 1), *use.shape[-1:])))
+    return num_elements(size for size, step in leading if step)
 
 
 def _repeated(i: int, num: int, rows: int) -> _Origin | None:
@@ -128,8 +126,8 @@ def _by_row(graph: Graph, i: int, origins: dict[int, _Origin]) -> _Origin | None
     return origin if origin is not None and is_alone and not origin.is_joined else None
 
 
-def _record(graph: Graph, rows: list[int], origin: _Origin, backward: dict[int, list[int]]) -> EqualRows:
-    every = [*rows, *(j for i in rows for j in backward[i])]
+def _record(graph: Graph, rows: list[int], origin: _Origin) -> EqualRows:
+    every = [*rows, *(j for i in rows for j in graph.backward[i])]
     if origin.is_joined:
         every.append(origin.operator)
     place = graph.operators[origin.operator].place
