@@ -22,7 +22,7 @@ COMPOSED = frozenset(
     {
         "7 7 late7: 7; 7",
         "7 7 takes longer the more it holds",
-        "7 takes 7 times as long7",
+        "7 is much longer7",
         "Ranks 7 take turns in coming late7",
         "7; otherwise ranks 7 take turns",
         "7: rank 7 begins its step 7 late",
