@@ -50,7 +50,7 @@ def test_nodes_of_a_graph_run_side_by_side(recording):
 
 
 def thirty_fold(recording, factor):
-    spans = [(100 + 20 * i, 100 + 20 * i + 18 * factor) for i in range(40)]
+    spans = [(2 + 25 * i, 2 + 25 * i + 22.5 * factor) for i in range(40)]
     return launched(recording, *spans).diagnosis()
 
 

@@ -36,7 +36,7 @@ class ScriptConfig:
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
-        self._opened: dict[int, weakref.ref[Any]] = {}  # the loader itself, by dataset
+        self._opened: dict[int, weakref.ref[Any] | None] = {}  # the loader itself, by dataset
         self._batches: Counter[int] = Counter()
         self._updates: Counter[int] = Counter()  # of the weights, before which it delivered batches
         self._since_update: set[int] = set()
@@ -86,7 +86,7 @@ class ScriptConfig:
 
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
-        self._opened[id(dataset)] = weakref.ref(loader)
+        self._opened[id(dataset)] = _reference(loader)
         if id(dataset) not in self._loaders:
             self._loaders[id(dataset)] = {
                 **_describe_loader(loader, dataset),
