@@ -26,6 +26,7 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import sampled_lines
+from diagnose.analyzers.common.titles import FROZEN_GRADIENTS, UNUSED_GRADIENTS
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -43,8 +44,6 @@ META = RuleMeta(
     without_dataflow=True,
 )
 MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step
-TITLE = "A backward pass goes on through a model whose gradients are cleared unused"
-FROZEN = "A backward pass goes on through layers that no optimizer updates"
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -63,7 +62,7 @@ def find(t: Tables) -> list[Finding]:
     found = discarded_gradients(t)
     if found is None:
         return []
-    title = FROZEN if found.is_frozen else TITLE
+    title = FROZEN_GRADIENTS if found.is_frozen else UNUSED_GRADIENTS
     text = (
         f"{found.num:.0f} gradients a step are cleared before an optimizer uses them, behind {found.used:.0f} that one "
         "does."

@@ -6,8 +6,8 @@ What it looks for
     5 % of the step.
 
 Why it costs
-    On CPUs that are not Intel's torch draws a number of 53 bits for each element, one after the other, on one core. A
-    mask of 4 million takes 23 ms, dropping the elements by it 3 ms.
+    Where MKL does not draw, torch draws a number of 53 bits for each element, one after the other, on one core. A mask
+    of 4 million takes 23 ms, dropping the elements by it 3 ms.
 
 What to do
     Draw four numbers of 16 bits at a time: one line at the top of the script. Of a large sparse input drop only what

@@ -27,6 +27,7 @@ import numpy as np
 from diagnose.analyzers.common.callers import operator_lines
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.titles import ONE_HOT_PRODUCT
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
@@ -45,7 +46,6 @@ META = RuleMeta(
 )
 MIN_STEP_SHARE = 0.03  # of the step, or of the busy time
 MAX_NAMED = 3
-TITLE = "Rows of a weight are looked up by a product with one-hot rows"
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:
@@ -72,9 +72,9 @@ def find(t: Tables) -> list[Finding]:
     facts = {"columns": found.columns[-1]}
     where = operator_lines(t, found.forward, found.times)
     if t.device_id < 0:
-        rule = IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text], facts=facts)
+        rule = IdleRule(META.id, ONE_HOT_PRODUCT, probe="middle", evidence=lambda _t, _o: [text], facts=facts)
         return [replace(each, where=where or each.where) for each in idle_finding(t, rule)]
     tasks = np.flatnonzero(t.launched_in(found.host))
     kept = (1 - found.share) * float((t.tasks.end - t.tasks.start)[tasks].sum())
-    waste = KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, [text], facts=facts)
+    waste = KernelRule(META.id, ONE_HOT_PRODUCT, MIN_STEP_SHARE, kept, [text], facts=facts)
     return [replace(each, where=where or each.where) for each in kernel_finding(t, waste, tasks)]

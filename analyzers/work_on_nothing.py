@@ -3,8 +3,8 @@
 What it looks for
     What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
     least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch of
-    integers; rows without a gradient, as of ignored targets; scores that a triangular mask hides; subnormal numbers on
-    a CPU. At least 3 % of the step.
+    integers, at either end; rows without a gradient, as of ignored targets; scores that a triangular mask hides;
+    subnormal numbers on a CPU. At least 3 % of the step.
 
 Why it costs
     A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.titles import ONE_HOT_PRODUCT
 from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
@@ -47,7 +48,7 @@ META = RuleMeta(
     ),
 )
 _TITLES: dict[Kind, str] = {
-    "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
+    "one-hot": ONE_HOT_PRODUCT,
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
     "padding": "Operators compute positions that are padding in each row",

@@ -1,7 +1,7 @@
 """Dropout on a CPU with masks from 16-bit numbers, four of which one draw of 64 bits gives.
 
 What it cures
-    `dropout-draws`: on CPUs that are not Intel's torch draws the mask of a dropout number by number on one core, for
+    `dropout-draws`: on CPUs where MKL does not draw, torch draws a dropout's mask number by number on one core, for
     `F.dropout` and for what `scaled_dot_product_attention` drops of its weights.
 
 When it does not help

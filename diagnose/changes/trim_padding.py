@@ -39,7 +39,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
         before=_BEFORE,
         after=_AFTER,
         least=MIN_SAVED_SHARE,
-        needs="padding on the right, and a model that a mask or a loss keeps from using it",
+        needs="a model that a mask or a loss keeps from using it; of padding in front, cut the first positions",
     )
 
 

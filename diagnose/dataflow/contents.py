@@ -154,7 +154,7 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
 
 
 def _padded(graph: Graph, value: int) -> float:
-    """Return the share of a batch's positions that are padding; of rows of one length where other steps have another."""
+    """Return the share of a batch's positions that are padding; of rows of one length if other steps differ."""
     one = graph.values[value]
     if one.padded or one.evenly_padded < MIN_PADDED:
         return one.padded

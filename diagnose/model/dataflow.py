@@ -53,7 +53,8 @@ class Value:
     fingerprint: str = ""  # equal for equal contents, shape and dtype; "" where the content was not looked at
     is_exact: bool = False  # whether the fingerprint is of all elements, not of a sample
     zeros: float = -1.0  # share of elements that are 0, of those looked at; -1 where none were
-    # Share of the last dimension, at either end, that is one constant in all rows; of rows of one length apart. -1: unknown
+    # Share of the last dimension, at either end, that is one constant in all rows, -1 where unknown; of rows that all
+    # have one length it is in the second.
     padded: float = -1.0
     evenly_padded: float = -1.0
     repeated_rows: float = -1.0  # share of rows (first dimension) that equal an earlier row, -1 where unknown

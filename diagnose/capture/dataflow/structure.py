@@ -158,7 +158,7 @@ def _above(side: int) -> npt.NDArray[np.bool_]:
 
 
 def _padded(rows: Bits) -> tuple[float, float]:
-    """Return which share of the columns, at either end, hold one number in all rows; of rows of one length as second."""
+    """Return which share of the columns, at either end, hold one number in all rows; second: of rows of one length."""
     if rows.size > MAX_ELEMENTS:
         return -1.0, -1.0
     width, shares = rows.shape[-1], [0.0, 0.0]
