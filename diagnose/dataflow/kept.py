@@ -140,16 +140,12 @@ def _places(graph: Graph, step: range) -> dict[tuple[str, tuple[Frame, ...]], li
     return found
 
 
-def _calls(graph: Graph, operators: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the operators of each call: it begins where the first of them recurs."""
-    first = graph.operators[operators[0]]
-    call = [operators[0]]
-    for i in operators[1:]:
-        if (graph.operators[i].name, graph.operators[i].stack) == (first.name, first.stack):
-            yield call
-            call = []
-        call.append(i)
-    yield call
+def _calls(graph: Graph, operators: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the operators of each call: all calls run the same ones."""
+    names = [(one.name, one.module, one.stack) for one in (graph.operators[i] for i in operators)]
+    num = len(names)
+    length = next(n for n in range(1, num + 1) if num % n == 0 and names[n:] == names[:-n])
+    yield from (operators[first : first + length] for first in range(0, num, length))
 
 
 def _changes(

@@ -24,7 +24,7 @@ from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of, shows_values
 from diagnose.text.numbers import duration, plural, size_words
 
-__all__ = ["ComputedAgain", "WithinMemory", "within_memory"]
+__all__ = ["ComputedAgain", "WithinMemory", "twice", "within_memory"]
 
 
 class ComputedAgain(NamedTuple):
@@ -122,7 +122,7 @@ def within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[Within
     calls, state = [], before
     for each in found:
         one, earlier = memory.kept[each.number], state
-        again = partial(_twice, t=t, pieces=flow.span_of(t, one.operators))
+        again = partial(twice, t=t, pieces=flow.span_of(t, one.operators))
         state = predict(t, state, Effect(again, again))
         added_ns = state.step_ns - earlier.step_ns
         calls.append(
@@ -164,7 +164,7 @@ def _of_operators(t: Tables, flow: Flow) -> tuple[Floats, Floats]:
     return host.astype(np.float64), device.astype(np.float64)
 
 
-def _twice(graph: Graph, t: Tables, pieces: Intervals) -> Graph:
+def twice(graph: Graph, t: Tables, pieces: Intervals) -> Graph:
     """Make the host's work in the pieces, and the tasks that it launches, take twice as long."""
     tasks = np.flatnonzero(t.launched_in(pieces))
     tasks = tasks[np.argsort(t.tasks.row[tasks], kind="stable")]

@@ -73,6 +73,16 @@ def test_each_call_of_a_line_is_computed_again_on_its_own():
     assert [(first, end, size) for first, end, size in changes if size < 0] == [(2, 6, -KB)]
 
 
+def test_operators_that_recur_within_a_call_are_of_one_call():
+    t = Table()
+    h = t.value(256)
+    for name in ("one.0", "one.1", "one.2"):
+        h = t.op("exp", h, line=2, module=name, facts={"is_kept": True, "dies": 6})
+    for number in (2, 1, 0):
+        t.op("mul", t.operators[number].writes[0], phase="backward", forward=number, facts={"dies": 5})
+    assert by_place(t)["one", 2] == ((2, 3, -KB),)
+
+
 def test_memory_of_another_device_is_not_counted():
     t = one_and_two()
     t.op("exp", t.value(1 << 20, device="cuda:0"), facts={"device": "cuda:0"})

@@ -9,8 +9,10 @@ from diagnose.errors import UsageError
 from diagnose.model.dataflow import Frame
 from diagnose.pipeline import what_if
 from diagnose.pipeline.what_if import WhatIfRequest, parse_size, run_what_if
-from diagnose.pipeline.what_if_memory import ComputedAgain
+from diagnose.pipeline.what_if_memory import ComputedAgain, twice
+from diagnose.replay.base import replay_base
 from diagnose.reports.forecast_page import Basis, render
+from diagnose.tables.flow import flow_of
 from tests.analyzers.flow_tables import CPU, GPU, tables
 from tests.dataflow.table import Table
 
@@ -80,6 +82,13 @@ def test_of_a_device_the_kernels_take_as_long_once_more(asked):
     assert answer.memory.basis == "data flow"
 
 
+def test_the_tasks_that_are_launched_again_take_twice_as_long(recording):
+    t = tables(recording, two_modules("cuda:0"), devices=GPU)
+    before = replay_base(t).graph
+    after = twice(before, t=t, pieces=flow_of(t).time_of(t, [6]))
+    assert sorted(set((after.duration - before.duration)[before.is_task].tolist())) == [0, 75_000]
+
+
 def test_memory_records_count_what_the_data_flow_does_not_hold(asked, recording):
     def with_records(capture):
         r = recording()
@@ -103,6 +112,17 @@ def test_a_peak_that_cannot_be_reached_is_refused_with_what_is_missing(asked):
 def test_without_a_data_flow_the_answer_is_how_to_record_it(asked):
     with pytest.raises(UsageError, match="without --no-dataflow"):
         asked(8, change=lambda capture: replace(capture, dataflow=None))
+
+
+def test_a_data_flow_of_other_operators_is_refused(asked):
+    def of_others(capture):
+        flow = capture.dataflow
+        return replace(
+            capture, dataflow=replace(flow, operators=tuple(replace(one, name="aten::tan") for one in flow.operators))
+        )
+
+    with pytest.raises(UsageError, match="differs from its timed steps"):
+        asked(8, change=of_others)
 
 
 @pytest.mark.parametrize(
