@@ -30,7 +30,7 @@ KINDS = {  # the rules that name each kind, besides one of the kind's own name
     "unfused": ("unfused-attention", "unfused-elementwise"),
     "growing-work": ("growing-steps", "kept-graph", "repeated-concatenation"),
     "equal-rows": (),
-    "wasted-sample": ("data-stall",),
+    "wasted-sample": ("data-stall", "work-on-nothing"),
 }
 
 

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.construction_hooks import watch_constructions
@@ -166,3 +167,16 @@ def test_the_call_that_turns_anomaly_detection_on_is_found(made, source, line):
     finally:
         torch.autograd.set_detect_anomaly(False)
     assert (call and call["begin"][0]) == line
+
+
+def test_a_loader_that_only_its_iterator_knows_lives_as_long():
+    config, rows = ScriptConfig(), [1, 2]
+    loader = DataLoader(rows)
+    config.loader_opened(loader, rows)
+    iterator = iter(loader)
+    del loader
+    for _ in range(2):
+        config.batch_delivered(rows, iterator)
+    assert config.training_loader().dataset is rows
+    del iterator
+    assert config.training_loader() is None
