@@ -171,13 +171,8 @@ def _padded(rows: Bits) -> tuple[float, float]:
 def runs_at_start(rows: Bits) -> Positions:
     """Return how many numbers at the start of each row equal the first one of the first row."""
     differs = rows != rows[0, 0]
-<<<<<<< HEAD
-    found: Positions = np.where(differs.any(1), differs.argmax(1), rows.shape[-1])
-    return found
-=======
     runs: Positions = np.where(differs.any(1), differs.argmax(1), rows.shape[-1])
     return runs
->>>>>>> w3-fixtures2
 
 
 def _repeated_numbers(bits: Bits) -> float:

@@ -36,13 +36,9 @@ class ScriptConfig:
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
-<<<<<<< HEAD
         self._opened: dict[int, weakref.ref[Any] | None] = {}  # the loader itself, by dataset
-=======
-        self._opened: dict[int, weakref.ref[Any]] = {}  # the loader itself, by dataset
         self._opening: dict[int, object] = {}  # the same, until its iterator is known
         self._kept_with: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # loaders, by iterator
->>>>>>> w3-fixtures2
         self._batches: Counter[int] = Counter()
         self._updates: Counter[int] = Counter()  # of the weights, before which it delivered batches
         self._since_update: set[int] = set()
@@ -92,13 +88,9 @@ class ScriptConfig:
 
     def loader_opened(self, loader: object, dataset: object) -> None:
         """Take down a DataLoader that starts an epoch."""
-<<<<<<< HEAD
         self._opened[id(dataset)] = _reference(loader)
-=======
-        self._opened[id(dataset)] = weakref.ref(loader)
         if not getattr(loader, "persistent_workers", False):  # such a one holds its iterator
             self._opening[id(dataset)] = loader
->>>>>>> w3-fixtures2
         if id(dataset) not in self._loaders:
             self._loaders[id(dataset)] = {
                 **_describe_loader(loader, dataset),
