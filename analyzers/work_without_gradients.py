@@ -46,6 +46,7 @@ META = RuleMeta(
     changes=("compute-less-often",),
     cause="host-work",
     host_needs=("stacks",),
+    without_dataflow=True,
 )
 MIN_FUNCTION_SHARE = 0.15  # of the step, in one function: noise, targets and metrics of a batch take a few percent
 MIN_NS = 100_000  # of an operator that computes; a call of a small one takes a tenth of it

@@ -95,7 +95,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
     assert d.unseen == {"shapes": 8}
-    assert "lacked data, most of all shapes (8)" in english(screen.checked)
+    assert "could not run (missing: shapes)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
 
