@@ -76,10 +76,10 @@ def _part(one: WorkOnNothing) -> Avoidable:
         "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
     }
     facts: dict[str, object] = {"kind": one.kind}
-    facts |= {
-        "padding": {"padded": one.extent, "padded_to": one.shape[-1]},
-        "ignored rows": {"ignored": one.extent},
-    }.get(one.kind, {})
+    if one.kind == "padding":
+        facts |= {"padded": one.extent, "padded_to": one.shape[-1]}
+    elif one.kind == "ignored rows":
+        facts["ignored"] = one.extent
     lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)
     confidence: Confidence = "high" if one.is_certain else "medium"
     return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)

@@ -237,7 +237,8 @@ def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     for i, one in enumerate(graph.operators):
         if not one.writes or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
             continue
-        values = (use.value for use in (*one.reads, *one.writes) if graph.values[use.value].device == "cpu")
+        uses = (*one.reads, *one.writes)  # a single number slows no operator
+        values = (u.value for u in uses if graph.values[u.value].device == "cpu" and graph.values[u.value].shape)
         subnormal = next((v for v in values if graph.values[v].subnormal > MIN_SUBNORMAL), -1)
         if subnormal < 0:
             size = _size(one)

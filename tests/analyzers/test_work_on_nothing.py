@@ -25,6 +25,15 @@ def test_a_product_with_one_hot_rows_costs_all_but_a_lookup(recording):
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["index-lookup"]
 
 
+@pytest.mark.parametrize(("shape", "is_found"), [((64,), True), ((), False)])
+def test_subnormal_numbers_slow_an_operator_but_a_single_one_does_not(recording, shape, is_found):
+    def scaled(t):
+        t.op("mul", t.value(64), shape=(64,), line=3, ns=10)
+        return t.op("mul", t.value(64), t.value(*shape, subnormal=1.0), shape=(64,), line=5, ns=200)
+
+    assert bool(work_on_nothing.find(tables(recording, steps(scaled)))) == is_found
+
+
 def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
     def embedded(t):
         batch = t.value(4, 16, dtype="int64", padded=0.75)
