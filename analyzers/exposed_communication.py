@@ -49,7 +49,12 @@ META = RuleMeta(
     kind="idle",
     order=150,
     host_order=60,
-    legend=Legend("waiting for a collective", "#12b5a6"),
+    legend=Legend(
+        "waiting for a collective",
+        "#12b5a6",
+        heading="Communication-bound",
+        meaning="collectives take longer than the computation that could hide them",
+    ),
     changes=("overlap-exchange", "overlap-gradients", "compress-gradients", "bucket-gradients", "check-links"),
     computes=False,
     cause="collective",

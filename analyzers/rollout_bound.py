@@ -49,8 +49,8 @@ RECURS_IN = 0.5  # of the steps
 MIN_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
 MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
 TITLES = {
-    "rollout": "Each update waits for data that is collected with the model",
-    "inference": "Each update waits for the model to run without gradients",
+    "rollout": "Training waits while the model collects data",
+    "inference": "Training waits while the model runs without gradients",
 }
 
 

@@ -154,6 +154,7 @@ def _source(s: Source) -> dict[str, Json]:
         "samples": _plain(s.samples),
         "setup": _plain(s.setup),
         "loading": _plain(s.loading),
+        "accelerator": text(s.accelerator),
     }
 
 

@@ -130,6 +130,7 @@ def _source(s: SourceRecord) -> Source:
         samples=s.samples,
         setup=s.setup,
         loading=s.loading,
+        accelerator=s.accelerator,
     )
 
 

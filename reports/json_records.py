@@ -149,6 +149,7 @@ class SourceRecord(msgspec.Struct):
     samples: dict[str, object]
     setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
     loading: dict[str, float] = {}
+    accelerator: str = ""
 
 
 class ReplayRecord(msgspec.Struct):

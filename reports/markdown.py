@@ -30,7 +30,9 @@ def as_markdown(d: Diagnosis, a: Answer) -> str:
         ]
     lines += [said(a.view), ""] if a.view is not None else []
     if a.no_change is not None:
-        lines += [said(a.no_change) + (f" {tr('For other findings:')}" if a.cards else ""), ""]
+        lines += [said(a.no_change), ""]
+        lines += [f"    {whole_line(a.next_command)}", ""] if a.next_command else []
+        lines += [tr("Changes for smaller findings:"), ""] if a.cards else []
     for number, card in enumerate(a.cards, 1):
         lines += [f"{number}. {_line(card, a.cards)}"]
         code = card.prescription.diff or card.prescription.after

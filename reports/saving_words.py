@@ -36,8 +36,8 @@ def saving(p: Prediction, *, is_alone: bool = True) -> str:
         return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"
     if p.saves_elsewhere:
-        words = "saves {time}: {part} of this, {rest} elsewhere"
-        words = "saves {time} per step: {part} of this, {rest} elsewhere" if p.has_steps else words
+        words = "saves {time} ({part} of this finding, {rest} elsewhere)"
+        words = "saves {time} per step ({part} of this finding, {rest} elsewhere)" if p.has_steps else words
     elif p.part_ns is not None and is_alone:
         words = "saves {time} of the {part}"
     part = p.part_ns or p.saves_ns
@@ -68,5 +68,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
     if p.is_uncovered:
-        return tr(", after {changes} (alone at most {part})", changes=changes, part=duration(p.of_ns))
+        return tr(", on top of {changes} (without at most {part})", changes=changes, part=duration(p.of_ns))
     return tr(", after {changes}", changes=changes)

@@ -34,7 +34,8 @@ _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
 NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 _UNBROKEN = lazy_pattern(
-    r"(?<=\bafter) (?=change)|(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
+    r"(?<=\bafter) (?=change)|(?<=\btop of) (?=change)|"
+    r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 
 
@@ -55,8 +56,11 @@ def first_screen(a: Answer, width: int, code: CodeOf | None = None) -> Iterator[
         if a.view is not None:
             yield Text(f"  {said(a.view)}", "dim")
         if a.no_change is not None:
-            other = f" {tr('For other findings:')}" if a.cards else ""
-            yield Padding(Text(f"{said(a.no_change)}{other}", "yellow"), (1, 0, 0, 2))
+            other = f" {tr('Changes for smaller findings:')}" if a.cards else ""
+            yield Padding(Text(said(a.no_change) + ("" if a.next_command else other), "yellow"), (1, 0, 0, 2))
+            if a.next_command:
+                yield _command("  $ ", a.next_command)
+                yield from [Text(f"  {other.strip()}", "yellow")] if other else []
         for number, card in enumerate(a.cards, 1):
             yield _card(number, card, a, tuple(code(card)) if code is not None and number == 1 else ())
     if a.checked is not None:

@@ -260,7 +260,7 @@ class Recording:
 
 
 VERB = re.compile(
-    "(Accumulate|Align|Allow|Autotune|Balance|Call|Capture|Check|Clip|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Evaluate|Exchange|Find|Flush"
+    "(Accumulate|Align|Allow|Autotune|Avoid|Balance|Call|Capture|Check|Clip|Co(llect|mpile|mpute|py)|Cut|Detach|Do|Evaluate|Exchange|Find|Flush"
     "|Freeze|Fuse|Give|Keep|Leave|List|Lo(ad|g|ok)|M(ake|ark|easure|ove)|Pad|Pin|Re(ad|cord|duce|move|place|play|store)|Round"
     "|Run|S(ave|elect|end|et|hard|hare|plit)|Prepare|St(art|ep|op)|Switch|Take|Try|Use|Vectorise|Wait|Write) "
 )

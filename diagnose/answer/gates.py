@@ -12,7 +12,16 @@ from diagnose.model.words import Count, Words
 from diagnose.text.numbers import duration, percent
 from diagnose.text.plain_text import one_line
 
-__all__ = ["MAX_OVERHEAD", "MIN_OVERHEAD", "cautions", "command", "limit", "record_again", "states_savings"]
+__all__ = [
+    "MAX_ESTIMATE",
+    "MAX_OVERHEAD",
+    "MIN_OVERHEAD",
+    "cautions",
+    "command",
+    "limit",
+    "record_again",
+    "states_savings",
+]
 
 MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
 MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
@@ -40,6 +49,8 @@ def limit(d: Diagnosis) -> Words | None:
     """
     if d.source.world_size > 1 and len(d.ranks) < 2:
         return Words("One of {num} ranks", {"num": d.source.world_size})
+    if d.source.accelerator:
+        return Words("Without the tasks of {device}", {"device": d.source.accelerator})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
         return Words("Uncertain")
     if d.recording_estimate >= MAX_ESTIMATE and d.verdict != "kernel-bound":
@@ -78,6 +89,8 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
             "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
             "Pass the traces of all ranks."
         )
+        if again:
+            words = "Only 1 of {num} ranks: record all of them."
         found.append(Words(words, {"num": d.source.world_size}))
     return [*found, *([] if again else _of_answer(d))]
 
@@ -141,10 +154,6 @@ def _of_answer(d: Diagnosis) -> list[Words]:
         steps = Words("recorded step") if len(j.steps) == 1 else Count(len(j.steps), "recorded step")
         found.append(Words(words, {"num": late_rank(d), "steps": steps}))
     first = next((f for f in d.findings if f.rule == d.dominant), None)
-    has_change = any(p.rule == d.dominant for p in d.prescriptions)
-    if first is not None and not has_change and not any(w.file or w.library for w in first.where):
-        words = "No source line: this trace has no Python stacks. Use diagnose trace, or profile with with_stack=True."
-        found.append(Words(words))
     if first is not None and first.confidence == "low":
         found.append(Words("Low confidence: the recording shows the time, but its cause is a guess."))
     return found

@@ -41,6 +41,8 @@ def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> W
         return _fitted(Words("Record again first: {why}"), "why", why)
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
+        if d.source.accelerator:
+            return Words("Nothing found without the tasks of {device}", {"device": d.source.accelerator})
         little = _little(d)
         return little if limit is None else Words("{limit}: {what}", {"limit": limit, "what": little})
     j = d.job
@@ -73,7 +75,7 @@ def _little(d: Diagnosis) -> Words:
     start = Words("Little to gain")
     if d.ignored:
         start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
-    elif not d.findings:
+    elif not d.findings and not d.not_checked:
         start = Words("Nothing to fix")
     if not _lacking(d):
         return _of_step(d, start)
@@ -131,7 +133,7 @@ def _little_of_host(d: Diagnosis, start: Words) -> Words:
     elif (unknown := d.host_by_cause.get(UNEXPLAINED_HOST, 0.0)) >= MOSTLY and not d.ignored:
         words, share = "{start}: the recording shows no cause for {share} of the {step} step", unknown
     if share and d.unseen:
-        words = words.rpartition(", ")[0]
+        words = words.rpartition(", ")[0] or words
     elif share:
         start = Words("Little found") if d.findings else Words("Nothing found")
     return Words(words, {"start": start, "step": duration(d.step_ns), "share": percent(share, 0)})

@@ -13,14 +13,12 @@ from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.frozen import dataclass
-from diagnose.model.rules import WORK
 from diagnose.model.words import Words, english
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration
 
 __all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 
 MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
-MIN_COMMUNICATION = 0.25  # of the step, exposed, and more than is idle: the step is bound by communication
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -29,7 +27,6 @@ _PILLS: Mapping[str, tuple[str, str, Tone]] = {
     "cpu-bound": ("CPU-bound", "the CPU launches work more slowly than the GPU runs it", "bad"),
     "gaps": ("GPU stalls", "the CPU runs ahead of the GPU except for a few long gaps", "bad"),
     "kernel-bound": ("GPU-bound", "the queue is full: the GPU's own work takes the time", "warn"),
-    "communication": ("Communication-bound", "collectives not overlapped with computation dominate the step", "bad"),
     "run": ("Run stalls", "most of the run's time is not in its usual steps", "bad"),
     "unknown": ("No diagnosis", "the recording cannot carry one", "warn"),
     "no records": ("No GPU records", "the GPU worked, but the recording has none of it", "info"),
@@ -61,6 +58,7 @@ class Answer:
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
     no_change: Words | None = None  # that the finding that answers has no card, and why
+    next_command: str = ""  # that shows more of that finding, "" where no other recording does
     refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
     each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
 
@@ -94,6 +92,7 @@ def answer(d: Diagnosis) -> Answer:
         after = None
     pill, meaning, tone = _pill(d, is_known=why is None)
     tried = _to_try(d, each) if why is None else None
+    no_card = _no_card(d, shown) if why is None else (None, "")
     return Answer(
         pill=Words(pill),
         meaning=Words(meaning),
@@ -114,22 +113,33 @@ def answer(d: Diagnosis) -> Answer:
         parts=() if why is not None else _parts(d),
         view=None if why is not None else _view(d),
         run_share=None if why is not None else _run_share(d),
-        no_change=None if why is not None else _no_change(d, shown),
+        no_change=no_card[0],
+        next_command=no_card[1],
         refuted=took_longer(d),
         each=each,
     )
 
 
-def _no_change(d: Diagnosis, shown: tuple[Card, ...]) -> Words | None:
-    """Return why no card is for the finding that answers, None if one is or no finding answers."""
-    if d.dominant is None or any(card.prescription.rule == d.dominant for card in shown):
-        return None
+def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
+    """Return why no card is for the finding that answers, None if one is or no finding answers.
+
+    With it comes the command that shows more of the finding, "" where none does.
+    """
+    first = _answering(d)
+    if first is None or any(card.prescription.rule == d.dominant for card in shown):
+        return None, ""
     mine = {p.id for p in d.prescriptions if p.rule == d.dominant}
     if mine & took_longer(d):
-        return Words("A change that was tried made the step longer; no other is known for it.")
+        return Words("A change that was tried made the step longer; no other is known for it."), ""
     if mine:
-        return Words("No change for it is predicted to save 1 % of the step.")
-    return Words("No change is known for it.")
+        return Words("No change for it is predicted to save 1 % of the step."), ""
+    if d.source.world_size > 1 and len(d.ranks) < 2:
+        words = "The cause may be on another rank. Analyze the traces of all {num} ranks together:"
+        return Words(words, {"num": d.source.world_size}), "diagnose analyze FOLDER"
+    if not any(w.file or w.library for w in first.where):
+        words = "This trace has no Python stacks. To see the line and the change for it, record again with:"
+        return Words(words), "diagnose trace train.py"
+    return Words("No change is known for it."), ""
 
 
 def with_words(d: Diagnosis) -> Diagnosis:
@@ -173,10 +183,8 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
         return legend.heading, legend.meaning, "bad"
     if _run_share(d) is not None:
         return _PILLS["run"]
-    pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
-    p = d.partition
-    if p is not None and p.exposed_communication >= MIN_COMMUNICATION and p.exposed_communication > p.idle:
-        pill, meaning, tone = _PILLS["communication"]
+    lacks_device = d.source.accelerator or "device records" in d.unseen
+    pill, meaning, tone = _PILLS["no records" if lacks_device else d.verdict]
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     return pill, meaning, tone
@@ -196,6 +204,8 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
         usual = [(name, share * p.compute) for name, share in (families or {"computing": 1.0}).items()]
         usual += [("communication not overlapped", p.exposed_communication), ("copies not overlapped", p.exposed_copy)]
         usual.append(("idle", p.idle))
+        if families:  # more parts than a line names
+            usual.sort(key=lambda part: -part[1])
     found = [(_label(d, d.dominant or ""), rare)] if rare else []
     found += [(name, share * (1 - rare)) for name, share in usual]
     return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
@@ -218,14 +228,8 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] |
     ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None
-    words = "Operators compute {share} of the step. Whether {changes} would help, only a trial shows:"
-    share = d.host_by_cause.get(WORK, 0.0)
-    if d.queue is not None:
-        words, share = (
-            "The GPU is busy {share} of the step. Whether {changes} would help, only a trial shows:",
-            d.queue.busy_share,
-        )
-    said = Words(words, {"share": percent(share, 0), "changes": ", ".join(ids)})
+    words = "This answer leaves out what a recording cannot predict: {changes}. To measure it:"
+    said = Words(words, {"changes": ", ".join(ids)})
     asked = ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds
         return said, f'diagnose.prove(make_step, apply="{asked}")'

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # Without a device: of what small operators cost, what compiling takes away at most, and what a call of the compiled
 # model costs, guards and what wraps its forward and backward.
 MAX_COMPILED_ON_CPU, COMPILED_CALL_NS = 0.6, 200_000
-AFTER = """model.compile()  # once, after the model is made
-# model = torch.compile(model)   # instead, if it is a class of torch itself, such as nn.Sequential"""
+AFTER = """model.compile()                  # once, after the model is made, if its class is your own
+# model = torch.compile(model)   # the same for a class of torch, such as nn.Sequential"""
 MIN_FUSED_SHARE = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 

@@ -35,7 +35,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 CHANGE = Change(
     id="overlap-exchange",
-    title="Start the exchange early and compute something that does not need it meanwhile",
+    title="Start the collective with async_op=True and compute before waiting for it",
     numerics=identical(),
     patch=ByHand("which work does not need the exchange only the script's author knows"),
     edit=ByHand("which work does not need the exchange only the script's author knows"),

@@ -135,7 +135,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         )
     if is_in_a_library(finding):
         return Advice(
-            title=f"Call the library{at} one step ahead, on a thread of its own",
+            title=_ahead(finding, at),
             before=code,
             after=_IN_A_LIBRARY,
             least=0.0,
@@ -151,6 +151,16 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             numerics=identical(", a step later where a process does it"),
         )
     return _elsewhere(finding, program, code, at)
+
+
+def _ahead(finding: Finding, at: str) -> str:
+    """Return what to run ahead: the function of a library that takes the time, where the place names it."""
+    place = next((w for w in finding.where if w.library), None)
+    file, _, function = (place.library or "").rpartition(" in ") if place is not None else ("", "", "")
+    package = file.partition("/")[0]
+    if function.isidentifier() and package != file:
+        return f"Run {function} of {package} one step ahead, on a thread of its own"
+    return f"Call the library{at} one step ahead, on a thread of its own"
 
 
 def _elsewhere(finding: Finding, program: Program, code: str, at: str) -> Advice:

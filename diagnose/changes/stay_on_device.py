@@ -45,7 +45,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             needs="both sides of the branch cheap enough to compute",
         )
     return Advice(
-        title=f"Keep shapes independent of values on the device{at}",
+        title=f"Avoid shapes that depend on values on the device{at}",
         before=code or "mean = x[mask].mean()\nx[mask] = 0\nrows = x[keep]\nids = torch.nonzero(mask)",
         after="from diagnose.kernels.indexing import assign_where, compact, masked_mean\n\n"
         "mean = masked_mean(x, mask)                       # in place of x[mask].mean()\n"

@@ -28,7 +28,7 @@ _SHOWN = {
     "mps": lazy_pattern(r"^aten::_?mps_|MPSGraph"),
     "xpu": lazy_pattern(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
     "mlu": lazy_pattern(r"^(cnInvokeKernel|cnnl[A-Z]|cnrt[A-Z])"),
-    "mtia": lazy_pattern(r"^(mtia::|mtia_)"),
+    "mtia": lazy_pattern(r"^(mtia::|mtia_|runFunction - )"),
     "xla": lazy_pattern(r"^(xla::|XLA)"),
 }
 ON_CPU = frozenset({"cpu", "meta"})

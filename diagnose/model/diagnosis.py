@@ -204,6 +204,7 @@ class Source:
     samples: Mapping[str, object] = field(default_factory=dict)  # NVML medians and the like
     setup: Mapping[str, object] = field(default_factory=dict)  # what step times depend on; unknown entries are missing
     loading: Mapping[str, object] = field(default_factory=dict)  # what Linux counted of the processes that load
+    accelerator: str = ""  # that operators ran on, and whose tasks the file lacks
 
 
 @dataclass(frozen=True, slots=True)

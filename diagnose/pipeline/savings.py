@@ -17,6 +17,7 @@ from diagnose.replay.effects import Effect, cost_error
 from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
     Predicted,
+    least_step_ns,
     path_shares,
     plain_ns,
     predict,
@@ -157,8 +158,10 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
         if transform is not None:
             # What recording adds to time that grows with it is taken off that time itself.
             step = replayed_ns if META[finding.rule].inflated else plain_ns
-            less_ns = step(t, base.graph, ()) - step(t, transform(base.graph), (transform,))
-            saved = max(less_ns / base.period_ns, 0.0) * t.steps.step_ns
+            graph = transform(base.graph)
+            less_ns = step(t, base.graph, ()) - step(t, graph, (transform,))
+            most_ns = t.steps.step_ns - least_step_ns(t, graph)
+            saved = max(min(less_ns / base.period_ns * t.steps.step_ns, most_ns), 0.0)
             relief[finding.rule] = saved if t.device_id >= 0 else min(saved, finding.lost_ns)
     return relief
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.model.accelerators import accelerator_of
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Source
 from diagnose.model.records import as_facts
@@ -29,6 +30,7 @@ def source_of(t: Tables) -> Source:
         samples=as_facts(info.nvml) if info else {},
         setup=_setup(info) if info else {},
         loading=as_facts(info.loader.counters) if info else {},
+        accelerator=accelerator_of(trace.names) if t.device_id < 0 else "",
     )
 
 

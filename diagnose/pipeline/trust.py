@@ -8,12 +8,13 @@ from typing import Final
 import numpy as np
 
 from diagnose.analyzers import lost_records, unexplained_device, warm_up
+from diagnose.answer.gates import MAX_ESTIMATE
 from diagnose.answer.ranking import HOST_FLOOR
 from diagnose.model.accelerators import accelerator_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct, total
-from diagnose.pipeline.overhead import PROFILER, estimate_note, variation_note
+from diagnose.pipeline.overhead import PROFILER, estimate_note, estimated_share, variation_note
 from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
 from diagnose.tables.clock_skew import late_by
@@ -112,7 +113,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     """Return that more time has no cause in the file than the answer is worth, "" where the answer is worth more.
 
     Tasks that were queued and did not run while nothing else did, or that nothing queued, point at records that the
-    file lacks.
+    file lacks. Nor does a file carry an answer that is worth less than what recording may take of most of the step.
     """
     if answer is None or t.device_id < 0 or answer.share is not None:
         return ""
@@ -124,6 +125,9 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     has_cpu = queued_by.any()
     if has_cpu and queued_by.mean() < MIN_QUEUED_SHARE and t.partition.idle * step_ns > answer.worth_ns:
         return "Most launches of the device's tasks are missing"
+    recording = estimated_share(t)
+    if recording >= MAX_ESTIMATE and answer.worth_ns < min(recording, t.partition.idle) * step_ns:
+        return "Recording took more of the step than the largest finding"
     return ""
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "MAX_ERROR_TO_RELY",
     "Predicted",
     "ReplayBase",
+    "least_step_ns",
     "path_shares",
     "plain_ns",
     "predict",
@@ -85,6 +86,10 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     replayed = [replayed_ns(t, graph, made_by) for graph, made_by in zip(graphs, changes, strict=True)]
     scale = t.steps.step_ns / base.period_ns if base.period_ns > 0 else 0.0
     most, least = ((a - b) * scale for a, b in zip(before.replayed_ns, replayed, strict=True))
+    most, least = (
+        min(saved, max(step_ns - least_step_ns(t, graph), 0.0))
+        for saved, step_ns, graph in zip((most, least), (before.low_ns, before.high_ns), graphs, strict=True)
+    )
     if effect.limit_ns < float("inf"):
         most = max(most, _behind_recording(t, before.most, graphs[0]) * scale)
         least = min(least, _with_recording_left(t, before.least, graphs[1]))
@@ -102,6 +107,20 @@ def predict(t: Tables, before: Predicted, effect: Effect) -> Predicted:
     low_ns = max(before.low_ns - most, _least_left(before.low_ns, replayed[0] * scale))
     ends = sorted((low_ns, max(before.high_ns - least, 0.0)))
     return Predicted(*graphs, ends[0], ends[1], (replayed[0], replayed[1]), changes)
+
+
+def least_step_ns(t: Tables, graph: Graph) -> float:
+    """Return what the tasks of the busiest stream take in a mean step after what was done to a graph of the replay.
+
+    No step is shorter. The steps that are replayed may idle more than the mean of all does.
+    """
+    base = replay_base(t)
+    before_ns = _device_ns(base, base.graph)
+    if not before_ns:
+        return 0.0
+    stream = grouped(t.tasks.stream).of
+    longest_ns = float(np.bincount(stream, t.tasks.end - t.tasks.start).max()) / t.steps.num
+    return min(longest_ns, (1 - t.partition.idle) * t.steps.step_ns) * _device_ns(base, graph) / before_ns
 
 
 def _device_ns(base: ReplayBase, graph: Graph) -> float:

@@ -204,14 +204,3 @@ def test_the_reason_to_record_again_is_in_the_language_that_is_shown(forms, why)
         shown = "文件不完整（被截断）" if why else "本次录制中的设备任务过少"
         assert said(a.headline) == f"请先重新录制：{shown}"
         assert said(a.record_again).startswith(shown)
-
-
-def test_of_an_answer_without_a_line_and_without_a_change_it_is_stated_how_to_get_one(forms):
-    d = forms["gaps"]
-    first, *others = d.findings
-    bare = replace(d, findings=(replace(first, where=(Where(op="aten::mm"),)), *others), prescriptions=())
-    assert cautions(bare) == [
-        "No source line: this trace has no Python stacks. Use diagnose trace, or profile with with_stack=True."
-    ]
-    assert cautions(replace(bare, findings=d.findings)) == []
-    assert cautions(replace(bare, prescriptions=d.prescriptions)) == []

@@ -5,21 +5,45 @@ from dataclasses import replace
 import pytest
 
 from diagnose.answer.screen import answer, shown_rank
-from diagnose.model.diagnosis import Trial
+from diagnose.model.diagnosis import Trial, Where
 from diagnose.model.job import Job
 from diagnose.model.words import english
+from diagnose.reports.text import render
 
 MS = 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("communication", "idle", "pill"),
-    [(0.5, 0.1, "Communication-bound"), (0.24, 0.1, "GPU stalls"), (0.3, 0.3, "GPU stalls")],
-)
-def test_collectives_that_dominate_make_it_communication_bound(forms, communication, idle, pill):
+def test_the_finding_that_answers_makes_it_communication_bound(forms):
     d = forms["gaps"]
-    p = replace(d.partition, exposed_communication=communication, idle=idle)
-    assert english(answer(replace(d, partition=p)).pill) == pill
+    first, *others = d.findings
+    found = (replace(first, rule="exposed-communication"), *others)
+    p = replace(d.partition, exposed_communication=0.5, idle=0.1)
+    assert english(answer(replace(d, partition=p)).pill) == "GPU stalls"
+    assert english(answer(replace(d, findings=found, dominant="exposed-communication")).pill) == "Communication-bound"
+
+
+def test_of_an_answer_without_a_change_the_command_that_shows_more_is_named(forms):
+    d = forms["gaps"]
+    first, *others = d.findings
+    bare = replace(d, findings=(replace(first, where=(Where(op="aten::mm"),)), *others), prescriptions=())
+    a = answer(bare)
+    assert english(a.no_change) == (
+        "This trace has no Python stacks. To see the line and the change for it, record again with:"
+    )
+    assert a.next_command == "diagnose trace train.py"
+    assert "diagnose trace train.py" in render(bare)
+    one = answer(replace(bare, source=replace(bare.source, world_size=8)))
+    assert english(one.no_change) == ("The cause may be on another rank. Analyze the traces of all 8 ranks together:")
+    assert one.next_command == "diagnose analyze FOLDER"
+    known = answer(replace(d, prescriptions=()))
+    assert (english(known.no_change), known.next_command) == ("No change is known for it.", "")
+
+
+def test_an_accelerator_whose_tasks_are_not_recorded_leads_the_answer(forms):
+    d = replace(forms["no_gpu"], source=replace(forms["no_gpu"].source, accelerator="Apple MPS"))
+    assert english(answer(d).pill) == "No GPU records"
+    assert english(answer(replace(d, dominant=None)).headline) == "Nothing found without the tasks of Apple MPS"
+    assert answer(d).after is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +109,10 @@ def test_a_full_device_and_one_with_little_to_gain_show_their_work_by_families_o
     assert answer(replace(d, verdict="gaps")).parts == work
     stalls = replace(forms["gaps"], kernel_families=families)
     assert answer(stalls).parts[0] == ("computing", 0.38)
-    assert answer(replace(stalls, verdict="kernel-bound")).parts[0] == ("gemm", pytest.approx(0.38 * 0.75))
+    assert answer(replace(stalls, verdict="kernel-bound")).parts[:2] == (
+        ("idle", 0.54),
+        ("gemm", pytest.approx(0.38 * 0.75)),
+    )
 
 
 def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
@@ -124,7 +151,7 @@ def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges
     d = replace(forms["no_gpu"], to_try=("autocast", "compile-model"), host_by_cause={"operators": 0.6})
     a = answer(d)
     assert english(a.to_try) == (
-        "Operators compute 60 % of the step. Whether autocast, compile-model would help, only a trial shows:"
+        "This answer leaves out what a recording cannot predict: autocast, compile-model. To measure it:"
     )
     assert a.try_command == "diagnose prove --apply autocast,compile-model train.py --epochs 1"
     function = answer(replace(d, source=replace(d.source, command="")))
@@ -138,7 +165,7 @@ def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges
 def test_on_a_device_trials_are_only_named_where_little_is_to_be_gained(forms):
     d = replace(forms["healthy"], to_try=("compile-model",))
     assert english(answer(d).to_try) == (
-        "The GPU is busy 99 % of the step. Whether compile-model would help, only a trial shows:"
+        "This answer leaves out what a recording cannot predict: compile-model. To measure it:"
     )
     assert answer(replace(forms["gaps"], to_try=("compile-model",))).to_try is None
 

@@ -12,6 +12,7 @@ from diagnose.model.accelerators import accelerator_of, unrecorded_note
         ("npu::npu_fusion_attention", "Ascend NPU"),
         ("hpu::copy", "Gaudi HPU"),
         ("aten::_mps_convolution", "Apple MPS"),
+        ("runFunction - job_prep_and_submit_for_execution", "MTIA"),
         ("urEnqueueKernelLaunch", "Intel XPU"),
         ("cnInvokeKernel", "Cambricon MLU"),
         ("cnnlMultiTensorScale", "Cambricon MLU"),

@@ -70,7 +70,7 @@ def test_a_step_function_is_tried_from_python(recording):
 
 def test_every_report_has_them_with_the_command(recording):
     d = computing(recording, (MM, 900))
-    words = "Operators compute 90 % of the step. Whether autocast, compile-model would help, only a trial shows:"
+    words = "This answer leaves out what a recording cannot predict: autocast, compile-model. To measure it:"
     command = "diagnose prove --apply autocast,compile-model train.py --lr 1"
     assert words in " ".join(render(d).split())
     assert f"$ {command}" in render(d)

@@ -207,3 +207,17 @@ def test_a_busy_cpu_stands_beside_the_answer(late, share, warned):
     answer = late.diagnosis()
     assert json.loads(answer.to_json())["cpu_wait"] == share
     assert ("was ready but not running 50 % of the time" in " ".join(render(answer).split())) == warned
+
+
+@pytest.mark.parametrize(
+    ("taken", "worth_us", "is_outweighed"),
+    [(0.88, 80, True), (0.88, 1900, False), (0.49, 80, False)],  # of 2 ms, which idle for three quarters
+)
+def test_what_recording_may_take_of_most_of_the_step_outweighs_an_answer(
+    sparse, monkeypatch, taken, worth_us, is_outweighed
+):
+    t = sparse(40)
+    monkeypatch.setattr("diagnose.pipeline.trust.estimated_share", lambda _t: taken)
+    monkeypatch.setattr(type(t.causes), "totals", lambda _self: {})  # each gap has a cause
+    why = why_outweighed(t, Finding("launch-bound", "", 0.0, worth_ns=worth_us * 1e3), t.steps.step_ns)
+    assert why == ("Recording took more of the step than the largest finding" if is_outweighed else "")

@@ -24,7 +24,7 @@ from diagnose.replay import (
 )
 from diagnose.replay import unchanged as measured
 from diagnose.replay.effects import effect_of_tasks, limit_of
-from diagnose.replay.predict import path_shares, predict_bound
+from diagnose.replay.predict import least_step_ns, path_shares, predict_bound
 
 
 @pytest.fixture
@@ -57,6 +57,18 @@ def test_no_change_is_the_measured_step(stalled):
 def test_host_work_under_the_device_is_uncovered_when_the_rest_goes(stalled):
     # Of 390 µs between the launches 380 run on: b starts when a has ended, 310 µs earlier, though 360 were removed.
     assert after(stalled, without(30, 390)) == pytest.approx(190_000)
+
+
+def test_no_step_is_shorter_than_the_mean_work_of_the_device(recording):
+    """Four steps of 100, each with work of 60 but for the first, which has 90: the replay goes from step to step."""
+    r = recording()
+    for i in range(4):
+        r.step(i + 1, 100 * i, 100 * i + 100)
+        r.op("aten::mm", 100 * i, 100 * i + 99)
+        r.kernel("a", 100 * i + 5, 100 * i + (95 if i == 0 else 65), launched=(100 * i + 2, 100 * i + 3))
+    t = r.tables()
+    state = predict(t, measured(t), Effect(scale_all := without(0, 400), scale_all))
+    assert state.low_ns >= least_step_ns(t, replay_base(t).graph) == pytest.approx(67_500, rel=0.02)
 
 
 def test_changes_are_replayed_together_not_added(stalled):

@@ -39,8 +39,8 @@ def test_changes_that_are_not_on_the_first_screen_are_named_behind_the_numbers(f
     found = Prediction(20 * MS, 15 * MS, 14 * MS, 16 * MS, before, is_replayed=True)
     assert behind(found, listed) == ", after changes 1 and 2 and other"
     more = replace(found, of_ns=4 * MS)
-    assert behind(more, listed) == ", after changes 1 and 2 and other (alone at most 4.00 ms)"
-    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", after change 1 (alone at most 4.00 ms)"
+    assert behind(more, listed) == ", on top of changes 1 and 2 and other (without at most 4.00 ms)"
+    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", on top of change 1 (without at most 4.00 ms)"
     enabled = replace(found, behind=("data-stall-fix", "other"), is_enabled=True)
     assert behind(enabled, listed) == ", only after change 1 and other"
     assert behind(replace(enabled, is_replayed=False), listed) == ", only after change 1 and other"
@@ -65,7 +65,7 @@ def test_the_outcome_is_stated_with_its_factor_as_far_as_the_range_allows(forms,
     [
         (15, 14, 16, None, "saves 5.00 ms per step"),
         (15, 14, 16, 7, "saves 5.00 ms of the 7.00 ms"),
-        (15, 14, 16, 3, "saves 5.00 ms per step: 3.00 ms of this, 2.00 ms elsewhere"),
+        (15, 14, 16, 3, "saves 5.00 ms per step (3.00 ms of this finding, 2.00 ms elsewhere)"),
         (17, 14, 20, None, "saves up to 6.00 ms per step"),
         (17, 14, 19.5, 4, "saves up to 4.00 ms per step"),
     ],
