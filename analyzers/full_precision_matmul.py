@@ -88,7 +88,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     return [
         Finding(
             rule=META.id,
-            title="Float32 products take longer than they would on tensor cores",
+            title="Matrix products run in float32, slower than on tensor cores",
             lost_ns=time / t.steps.num * (1 - 1 / SPEED_UP),
             count=len(rows),
             total_ns=time,

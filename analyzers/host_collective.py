@@ -29,7 +29,12 @@ META = RuleMeta(
     kind="idle",
     order=80,
     host_order=50,
-    legend=Legend("the host waited for other processes", "#0f9aa8"),
+    legend=Legend(
+        "the host waited for other processes",
+        "#0f9aa8",
+        heading="Communication-bound",
+        meaning="the process waits for collectives that run on the CPU",
+    ),
     changes=("device-backend", "no-host-collective"),
     cause="host-work",
     awaits_ranks=True,

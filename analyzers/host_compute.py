@@ -1,4 +1,4 @@
-"""An operator computes on the host while the device waits.
+"""An operator computes on the CPU while the GPU waits.
 
 What it looks for
     Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
@@ -63,9 +63,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
-    title = "An operator computes on the host while the device waits"
     o = idle_gaps_of(t, META.id)
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=_facts(t, o)))
+    facts = _facts(t, o)
+    title = f"{facts['operator'] or 'An operator'} computes on the CPU while the GPU waits"
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=facts))
 
 
 def _facts(t: Tables, o: IdleGaps) -> Facts:

@@ -225,7 +225,7 @@ def _context(d: Diagnosis) -> Iterator[str]:
         mean = tr(", measured without the profiler")
     yield tr("step {time}", time=duration(d.step_ns)) + mean + _passes(d.passes_per_update or 1)
     if (d.replay_error or 0.0) >= MIN_REPLAY_ERROR:
-        yield tr("the unchanged replay is {error} off", error=percent(d.replay_error))
+        yield tr("the simulated step is {error} off the recorded one", error=percent(d.replay_error))
     names = [one_line(name) for name in d.source.devices]
     if names:
         yield f"{len(names)} × {names[0]}" if len(names) > 1 and len(set(names)) == 1 else ", ".join(names)

@@ -34,7 +34,7 @@ _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
 NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
 _UNBROKEN = lazy_pattern(
-    r"(?<=\bafter) (?=change)|(?<=\btop of) (?=change)|"
+    r"(?<=\bafter) (?=change)|"
     r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 

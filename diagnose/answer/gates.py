@@ -48,7 +48,7 @@ def limit(d: Diagnosis) -> Words | None:
     The answer is led by it, and no possible step is shown.
     """
     if d.source.world_size > 1 and len(d.ranks) < 2:
-        return Words("One of {num} ranks", {"num": d.source.world_size})
+        return Words("From 1 of {num} ranks", {"num": d.source.world_size})
     if d.source.accelerator:
         return Words("Without the tasks of {device}", {"device": d.source.accelerator})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
@@ -65,9 +65,11 @@ def states_savings(d: Diagnosis) -> bool:
 
 def command(d: Diagnosis) -> str:
     """Return the command that records again."""
+    again = f"diagnose trace --quick {d.source.command or 'train.py'}"
     if d.prescriptions and d.prescriptions[0].records_again and d.prescriptions[0].after:
-        return one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
-    return f"diagnose trace --quick {d.source.command or 'train.py'}"
+        again = one_line(d.prescriptions[0].after.splitlines()[0].partition("#")[0].strip())
+    of_all = d.source.world_size > 1 and again.startswith("diagnose ")
+    return f"torchrun --nproc-per-node gpu -m {again}" if of_all else again
 
 
 def cautions(d: Diagnosis, *, again: bool) -> list[Words]:

@@ -28,13 +28,14 @@ PEAK_RATES = "peak rates of the device"
 MAX_NAMED = 3  # late ranks that a headline lists: of more it has their number
 
 
-def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> Words:
+def headline(d: Diagnosis, again: Words | None, limit: Words | None = None, *, has_trial: bool = False) -> Words:
     """Return the answer.
 
     Args:
         d: the diagnosis.
         again: why the recording cannot be relied on, None if it can.
         limit: what keeps it from showing the possible step, which leads the answer; None if nothing does.
+        has_trial: whether a trial is offered of what no recording judges.
     """
     if again is not None:
         why = lower_first(re.split("[:：]", english(again).rstrip(".。"), maxsplit=1)[0])
@@ -43,7 +44,7 @@ def headline(d: Diagnosis, again: Words | None, limit: Words | None = None) -> W
     if finding is None:
         if d.source.accelerator:
             return Words("Nothing found without the tasks of {device}", {"device": d.source.accelerator})
-        little = _little(d)
+        little = _little(d, has_trial=has_trial)
         return little if limit is None else Words("{limit}: {what}", {"limit": limit, "what": little})
     j = d.job
     if finding.rule == LATE_RANKS and j is not None and j.begins_late is not None and not j.late_ranks:
@@ -70,12 +71,14 @@ def _late(j: Job) -> Words:
     return Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})
 
 
-def _little(d: Diagnosis) -> Words:
+def _little(d: Diagnosis, *, has_trial: bool) -> Words:
     """Return how little there is to gain, or that what was recorded does not show it, and what the step consists of."""
     start = Words("Little to gain")
+    if has_trial:
+        start = Words("Little waste found") if d.findings else Words("No waste found")
     if d.ignored:
         start = Words("Nothing else to fix") if not d.findings else Words("Little else to gain")
-    elif not d.findings and not d.not_checked:
+    elif not d.findings and not d.not_checked and not has_trial:
         start = Words("Nothing to fix")
     if not _lacking(d):
         return _of_step(d, start)

@@ -97,7 +97,7 @@ def answer(d: Diagnosis) -> Answer:
         pill=Words(pill),
         meaning=Words(meaning),
         tone=tone,
-        headline=headline(d, why, limited),
+        headline=headline(d, why, limited, has_trial=tried is not None),
         now_ns=d.step_ns,
         after=after,
         num_changes=num,
@@ -228,7 +228,7 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] |
     ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None
-    words = "This answer leaves out what a recording cannot predict: {changes}. To measure it:"
+    words = "Faster kernels may exist; no recording shows it. To measure {changes}:"
     said = Words(words, {"changes": ", ".join(ids)})
     asked = ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds

@@ -36,6 +36,7 @@ from diagnose.changes.common.loading import (
     Cores,
     draws_at,
     handover_ns,
+    hidden_behind_rest,
     hidden_by_first_workers,
     is_iterable,
     leaves_no_gain,
@@ -78,7 +79,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     cores = f"{workers} CPU core{'s' if workers > 1 else ''} beside the training's,"
     takes = "little CPU, since loading waits," if waits else cores
     if facts.get("library") == "transformers":
-        return _of_a_pipeline(is_iterable(facts), workers)
+        return _of_a_pipeline(finding, step_ns, is_iterable(facts), workers)
     shared_out = SHARED_OUT if is_iterable(facts) and not facts.get("shares_out") else ""
     busy = 0.0 if waits else number(facts, "ready_share")
     if busy > MAX_READY_SHARE:
@@ -108,7 +109,7 @@ def _numerics(draws: str) -> Numerics | None:
     return other_training(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
 
 
-def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
+def _of_a_pipeline(finding: Finding, step_ns: float, is_chunked: bool, workers: int) -> Advice:
     """Return how a pipeline of transformers is called: it makes the DataLoader itself.
 
     It gives one worker to a pipeline that cuts each input into several, whose dataset is iterable.
@@ -119,6 +120,7 @@ def _of_a_pipeline(is_chunked: bool, workers: int) -> Advice:
         before="outputs = pipe(inputs)",
         after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
         least=0.0,
+        most=hidden_behind_rest(finding.lost_ns, step_ns, num),
         needs="several inputs in one call",
         numerics=identical(_SAME_DRAWS, own_draws=True),
         arguments={"workers": num},

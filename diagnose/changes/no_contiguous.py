@@ -1,4 +1,4 @@
-"""Leave out copies before operators that take strides.
+"""Remove .contiguous() before operators that accept strided tensors.
 
 What it does
     Takes `contiguous()` out where the operator behind it reads a view as it is.
@@ -37,7 +37,7 @@ def _applies(_program: Program, finding: Finding) -> str:
 
 CHANGE = Change(
     id="no-contiguous",
-    title="Leave out copies before operators that take strides",
+    title="Remove .contiguous() before operators that accept strided tensors",
     numerics=rounding("an operator may read a view in another order and round differently; compare the first losses"),
     patch=ByHand("the copy is a call in the model's own code"),
     edit=EditLoop("without_contiguous", "lines", ()),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import at_line, is_in_a_library, is_in_a_module, is_of_a_hook, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, identical, rounding
 from diagnose.changes.common.line_calls import LOADS, SAVES, calls
-from diagnose.changes.common.loading import HIDDEN
+from diagnose.changes.common.loading import HIDDEN, hidden_behind_rest
 from diagnose.changes.common.lookups import lookup_code, lookup_of
 from diagnose.text.patterns import lazy_pattern
 
@@ -70,7 +70,7 @@ _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
 # a library computes it, and the script's own line calls it
 background = ThreadPoolExecutor(1)
 pending = background.submit(preprocess, next_inputs)   # one step ahead
-inputs = pending.result()                              # ready by now"""
+inputs = pending.result()                              # waits if it is not ready"""
 _IN_A_HOOK = """# only in the steps that need it
 if step % 100 == 0:
     handle = model.register_forward_hook(hook)
@@ -116,7 +116,7 @@ def _applies(_program: Program, finding: Finding) -> str:
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _advice(finding: Finding, step_ns: float, program: Program) -> Advice:
     place = own_place(finding)
     at = f" at {at_line(place)}" if place else ""
     code = (place.code or "") if place else ""
@@ -139,6 +139,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             before=code,
             after=_IN_A_LIBRARY,
             least=0.0,
+            most=hidden_behind_rest(finding.lost_ns, step_ns),
             needs="a call that does not depend on this step, and a library that gives the interpreter free",
         )
     if _share(finding, "after_read") >= MIN_AFTER_READ:

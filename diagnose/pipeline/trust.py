@@ -127,7 +127,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
         return "Most launches of the device's tasks are missing"
     recording = estimated_share(t)
     if recording >= MAX_ESTIMATE and answer.worth_ns < min(recording, t.partition.idle) * step_ns:
-        return "Recording took more of the step than the largest finding"
+        return "The profiler took more time than the largest cost found"
     return ""
 
 

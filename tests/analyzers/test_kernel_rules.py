@@ -28,7 +28,7 @@ def test_full_devices(recorded, name, dominant):
     assert d.dominant == dominant
     if dominant is None:  # of slow kernels only a trial shows whether others are faster: they are listed and tried
         assert [(f.rule, f.worth_ns) for f in d.findings] == [("slow-kernel", 0.0)]
-        assert d.headline.startswith("Little to gain: the GPU is busy ")
+        assert d.headline.startswith("Little waste found: the GPU is busy ")
         assert d.to_try
 
 

@@ -79,7 +79,7 @@ def test_less_than_a_tenth_faster_is_a_small_gain(forms, worth, fields, words):
     d = replace(d, findings=(replace(d.findings[0], title="It waits", worth_ns=worth * MS, **fields),))
     assert headline(d) == words
     one_rank = replace(d, source=replace(d.source, world_size=8))
-    assert headline(one_rank).startswith("One of 8 ranks: it waits")  # one lead is enough
+    assert headline(one_rank).startswith("From 1 of 8 ranks: it waits")  # one lead is enough
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,7 @@ def test_what_a_step_is_is_stated_where_several_follow_each_rollout(forms, facts
 def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges(forms):
     d = replace(forms["no_gpu"], to_try=("autocast", "compile-model"), host_by_cause={"operators": 0.6})
     a = answer(d)
-    assert english(a.to_try) == (
-        "This answer leaves out what a recording cannot predict: autocast, compile-model. To measure it:"
-    )
+    assert english(a.to_try) == ("Faster kernels may exist; no recording shows it. To measure autocast, compile-model:")
     assert a.try_command == "diagnose prove --apply autocast,compile-model train.py --epochs 1"
     function = answer(replace(d, source=replace(d.source, command="")))
     assert function.try_command == 'diagnose.prove(make_step, apply="autocast,compile-model")'
@@ -164,9 +162,7 @@ def test_without_a_device_a_command_is_named_that_tries_what_no_recording_judges
 
 def test_on_a_device_trials_are_only_named_where_little_is_to_be_gained(forms):
     d = replace(forms["healthy"], to_try=("compile-model",))
-    assert english(answer(d).to_try) == (
-        "This answer leaves out what a recording cannot predict: compile-model. To measure it:"
-    )
+    assert english(answer(d).to_try) == ("Faster kernels may exist; no recording shows it. To measure compile-model:")
     assert answer(replace(forms["gaps"], to_try=("compile-model",))).to_try is None
 
 

@@ -70,7 +70,7 @@ def test_a_step_function_is_tried_from_python(recording):
 
 def test_every_report_has_them_with_the_command(recording):
     d = computing(recording, (MM, 900))
-    words = "This answer leaves out what a recording cannot predict: autocast, compile-model. To measure it:"
+    words = "Faster kernels may exist; no recording shows it. To measure autocast, compile-model:"
     command = "diagnose prove --apply autocast,compile-model train.py --lr 1"
     assert words in " ".join(render(d).split())
     assert f"$ {command}" in render(d)

@@ -220,4 +220,4 @@ def test_what_recording_may_take_of_most_of_the_step_outweighs_an_answer(
     monkeypatch.setattr("diagnose.pipeline.trust.estimated_share", lambda _t: taken)
     monkeypatch.setattr(type(t.causes), "totals", lambda _self: {})  # each gap has a cause
     why = why_outweighed(t, Finding("launch-bound", "", 0.0, worth_ns=worth_us * 1e3), t.steps.step_ns)
-    assert why == ("Recording took more of the step than the largest finding" if is_outweighed else "")
+    assert why == ("The profiler took more time than the largest cost found" if is_outweighed else "")

@@ -39,8 +39,8 @@ def test_changes_that_are_not_on_the_first_screen_are_named_behind_the_numbers(f
     found = Prediction(20 * MS, 15 * MS, 14 * MS, 16 * MS, before, is_replayed=True)
     assert behind(found, listed) == ", after changes 1 and 2 and other"
     more = replace(found, of_ns=4 * MS)
-    assert behind(more, listed) == ", on top of changes 1 and 2 and other (without at most 4.00 ms)"
-    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", on top of change 1 (without at most 4.00 ms)"
+    assert behind(more, listed) == ", after changes 1 and 2 and other; without at most 4.00 ms"
+    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", after change 1; without at most 4.00 ms"
     enabled = replace(found, behind=("data-stall-fix", "other"), is_enabled=True)
     assert behind(enabled, listed) == ", only after change 1 and other"
     assert behind(replace(enabled, is_replayed=False), listed) == ", only after change 1 and other"

@@ -102,6 +102,14 @@ IN_PROCESS = SetArguments(
 KEEPING_WORKERS = SetArguments(("DataLoader",), {"persistent_workers": True}, unless=_has_none, parameters=_PARAMETERS)
 
 
+def hidden_behind_rest(cost_ns: float, step_ns: float, num: int = 1) -> float:
+    """Return the most of some work, as a share, that is gone if ``num`` processes or threads do it one step ahead.
+
+    No step is shorter than they take for the work of one.
+    """
+    return min(max(step_ns - cost_ns / num, 0.0) / cost_ns, 1.0) if cost_ns > 0 else 1.0
+
+
 def number(facts: Facts, key: str) -> float:
     """Return a number among the facts, 0 where it is not known."""
     value = facts.get(key)
