@@ -68,5 +68,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
     if p.is_uncovered:
-        return tr(", after {changes}; without at most {part}", changes=changes, part=duration(p.of_ns))
+        return tr(", after {changes}; on its own at most {part}", changes=changes, part=duration(p.of_ns))
     return tr(", after {changes}", changes=changes)

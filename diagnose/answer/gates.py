@@ -48,7 +48,7 @@ def limit(d: Diagnosis) -> Words | None:
     The answer is led by it, and no possible step is shown.
     """
     if d.source.world_size > 1 and len(d.ranks) < 2:
-        return Words("From 1 of {num} ranks", {"num": d.source.world_size})
+        return Words("On this rank (1 of {num})", {"num": d.source.world_size})
     if d.source.accelerator:
         return Words("Without the tasks of {device}", {"device": d.source.accelerator})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
