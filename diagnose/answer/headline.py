@@ -118,9 +118,9 @@ def _of_step(d: Diagnosis, start: Words) -> Words:
                 "{start}: the GPU is busy {share} of {whole}, MFU {mfu}", {**values, "mfu": percent(d.flops.share, 0)}
             )
         return Words("{start}: the GPU is busy {share} of {whole}", values)
-    words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
+    words = "{start}: the GPU idles {share} of {whole}, not avoidably"
     if d.ignored:
-        words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+        words = "{start}: the GPU idles {share} of {whole}, not avoidably otherwise"
     return Words(words, {"start": start, "share": percent(d.queue.idle_share), "whole": whole})
 
 

@@ -229,7 +229,7 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] |
     ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None
-    words = "Faster kernels may exist, which a recording cannot show. To time {changes} in your script:"
+    words = "Faster kernels may exist, which a recording cannot show. To try {changes} and time the step:"
     said = Words(words, {"changes": ", ".join(ids)})
     asked = ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds

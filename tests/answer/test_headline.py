@@ -124,7 +124,7 @@ def test_a_recording_that_carries_no_answer_is_to_be_made_again(forms, why, word
     [
         ("kernel-bound", 0.988, None, "the GPU is busy 98.8 % of each 20.0 ms step"),
         ("kernel-bound", 0.988, 0.44, "the GPU is busy 98.8 % of each 20.0 ms step, MFU 44 %"),
-        ("gaps", 0.6, 0.44, "the GPU idles 40.0 % of each 20.0 ms step, without avoidable waste"),
+        ("gaps", 0.6, 0.44, "the GPU idles 40.0 % of each 20.0 ms step, not avoidably"),
     ],
 )
 def test_little_to_gain_is_stated_with_what_the_device_does(forms, verdict, busy, mfu, words):

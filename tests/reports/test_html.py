@@ -83,14 +83,14 @@ def test_the_first_screen_is_headline_bars_and_actions(forms):
     assert "Step now" in first
     assert "Step possible 12.0 ms 1.7 × 12.0 ms to 13.0 ms, 1.5 to 1.7 ×" in first
     assert "saves 5.00 ms of the 6.00 ms" in first
-    assert "saves 3.00 ms per step , after change 1; on its own at most 2.40 ms" in first
+    assert "saves 3.00 ms per step , after change 1 (without: up to 2.40 ms)" in first
     assert "train. py: 31 in main" in first
 
 
 def test_one_change_has_one_prediction_everywhere(forms):
     text = Page(render(forms["gaps"])).text
     assert "saves 5.00 ms per step (4.00 ms to 6.00 ms) : 20.0 ms → 15.0 ms" in text
-    words = "saves 3.00 ms per step (2.00 ms to 3.00 ms), after data-stall-fix; on its own at most 2.40 ms"
+    words = "saves 3.00 ms per step (2.00 ms to 3.00 ms), after data-stall-fix (without: up to 2.40 ms)"
     assert f"{words} : 15.0 ms → 12.0 ms" in text
     assert "14.2 ms" not in text  # what the card had, beside the 15.0 ms of the waterfall
 

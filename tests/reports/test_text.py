@@ -173,7 +173,7 @@ def test_the_first_screen_has_headline_bars_and_actions(forms):
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms of the 6.00 ms" in lines
-    assert "     train.py:42  saves 3.00 ms per step   after change 1; on its own at most" in lines
+    assert "     train.py:42  saves 3.00 ms per step   after change 1 (without: up to 2.40" in lines
 
 
 def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):
