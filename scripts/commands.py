@@ -29,7 +29,6 @@ An option has one meaning in all commands:
   Where an option after the script has the name of one of the command's, and the script does not mention it, one line
   on standard error states that it goes to the script. After `--` there is no such line.
 
-`diagnose monitor --json FILE` still writes to FILE, with a deprecation note on standard error: use `--output FILE`.
 How long a deprecated name stays: [versions](versioning.md#deprecation).
 """
 

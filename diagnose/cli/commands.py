@@ -12,7 +12,7 @@ from diagnose.cli.analyze_options import analyze, reduce, summarize
 from diagnose.cli.gate_options import compare, gate
 from diagnose.cli.help import Group, needless_flag, option, renamed_option, show_all_help
 from diagnose.cli.mcp_options import mcp
-from diagnose.cli.other_tools import completion, doctor, export, serve
+from diagnose.cli.other_tools import completion, doctor, export
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.trace_options import trace
 from diagnose.cli.watch_options import history, watch
@@ -20,7 +20,7 @@ from diagnose.model.choices import OVERLAPPED
 
 __all__ = ["cli"]
 
-CHANGES, RUNS, READINGS = "Change", "Trial", "Reading"
+CHANGES, RUNS = "Change", "Trial"
 HELP_ALL = "Show this message and those of all commands, and exit."
 
 
@@ -254,54 +254,9 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     explain_and_answer(ExplainRequest(name=name, **asked))
 
 
-@cli.command(
-    short_help="Watch the GPUs of this machine.",
-    examples=[
-        "diagnose monitor",
-        "diagnose monitor --seconds 60 --csv readings.csv -o summary.json",
-        "diagnose monitor --gpus 0,1 --seconds 10 --json",
-    ],
-)
-@option(
-    "--interval",
-    group=READINGS,
-    type=click.FloatRange(min=0.05),
-    default=1.0,
-    show_default=True,
-    metavar="S",
-    help="Read every S seconds.",
-)
-@option(
-    "--seconds", group=READINGS, type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds; else Ctrl-C."
-)
-@option("--gpus", group=READINGS, metavar="N,…", default="", help="Watch only these GPUs, by the driver's numbers.")
-@option(
-    "--csv",
-    "csv_file",
-    group=READINGS,
-    metavar="FILE",
-    help="Write every reading to FILE as it is taken; - is standard output.",
-)
-@shared.monitor_options
-def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
-    """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
-
-    "kernel running" is the share of time in which any kernel ran, not the share of the GPU in use. At the end the 5th,
-    50th and 95th percentile of each reading are printed; JSON holds all readings as well.
-    """
-    from diagnose.monitor import MonitorRequest
-    from diagnose.monitor import watch as watch_gpus
-
-    indices = _names(gpus)
-    if not all(name.isdecimal() for name in indices):
-        raise click.BadParameter(f"{gpus!r} is not a list of GPU numbers such as 0,1.", param_hint="--gpus")
-    return watch_gpus(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
-
-
 cli.add_command(watch)
 cli.add_command(history)
 cli.add_command(export)
-cli.add_command(serve)
 cli.add_command(mcp)
 cli.add_command(doctor)
 cli.add_command(completion)

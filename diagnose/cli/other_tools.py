@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import lang_option, one_thread, result_options, rule_options
+from diagnose.cli.options import one_thread, result_options, rule_options
 
-__all__ = ["completion", "doctor", "export", "serve"]
+__all__ = ["completion", "doctor", "export"]
 
-FORMS, OUTPUT, SERVER = "Form", "Output", "Server"
+FORMS, OUTPUT = "Form", "Output"
 
 
 def _form(name: str, text: str) -> Decorator:
@@ -52,32 +52,6 @@ def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, ty
     from diagnose.cli.export import export as write
 
     write(paths, ExportRequest(**asked))
-
-
-@click.command(
-    cls=Command,
-    short_help="List captures and reports of a folder in a browser.",
-    examples=["diagnose serve captures/", "diagnose serve --port 8000 ."],
-)
-@option(
-    "--port",
-    group=SERVER,
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="N",
-    help="Listen on port N.  [default: any that is free]",
-)
-@lang_option(SERVER)
-@click.argument("folder", metavar="FOLDER")
-def serve(folder: str, port: int, lang: str) -> None:
-    """Show the captures and the JSON reports below FOLDER, how the step changed over time, and each one's report.
-
-    The page is for this machine and its address holds a secret of this start. Nothing is written. Ctrl-C ends it.
-    """
-    one_thread()
-    from diagnose.cli.serve import serve as run
-
-    run(folder, port, lang)
 
 
 @click.command(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import log
 from statistics import median, stdev
 
-from diagnose.monitor.record import percentile
 from diagnose.monitor.run_folder import MonitoredRun
+from diagnose.monitor.step_rows import percentile
 from diagnose.monitor.trends import observe
 from diagnose.text.numbers import duration, growth, percent
 

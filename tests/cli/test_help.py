@@ -9,8 +9,8 @@ import pytest
 from diagnose.cli.commands import cli
 from diagnose.cli.main import run
 
-ORDER = ["trace", "analyze", "summarize", "reduce", "prove", "compare", "gate", "what-if", "explain", "monitor"]
-ORDER += ["watch", "history", "export", "serve", "mcp", "doctor", "completion"]
+ORDER = ["trace", "analyze", "summarize", "reduce", "prove", "compare", "gate", "what-if", "explain"]
+ORDER += ["watch", "history", "export", "mcp", "doctor", "completion"]
 PAGES = [[], *([name] for name in ORDER)]
 
 
@@ -70,7 +70,7 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in ORDER if name not in {"summarize", "watch", "export", "serve", "mcp", "completion"}]
+    "name", [name for name in ORDER if name not in {"summarize", "watch", "export", "mcp", "completion"}]
 )
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}

@@ -59,7 +59,6 @@ COMMANDS = [
     ("prove", "--yes", ONE),
     ("watch", f"{ODD}/none.py"),
     ("mcp", "--root", f"{ODD}/none"),
-    ("serve", f"{ODD}/none"),
     ("explain", f"{ODD}/none"),
 ]
 
