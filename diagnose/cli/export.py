@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from diagnose.cli.answer import check_rules, chosen
-from diagnose.errors import OutputError, UsageError, missing_extra
-from diagnose.model.capture import Capture
+from diagnose.errors import UsageError, missing_extra
 from diagnose.model.charts import Picture
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import cannot_write, check_distinct, check_file, printable, write_bytes
+from diagnose.model.files import check_distinct, check_file, printable, write_bytes
 from diagnose.model.frozen import dataclass
 from diagnose.reports import exports
-from diagnose.text.plain_text import is_utf8
 from diagnose.text.progress import Progress
 
 __all__ = ["ExportRequest", "export"]
@@ -83,7 +80,9 @@ def export(paths: Sequence[str], request: ExportRequest) -> None:
         write_bytes(file, makers[option](Path(file)), force=request.force)
         progress.report(f"wrote {printable(file)}")
     if request.tensorboard:
-        _write_log(Path(request.tensorboard), captures, captures[shown_rank(captures)], force=request.force)
+        from diagnose.integrations.tensorboard import write_log
+
+        write_log(Path(request.tensorboard), captures, captures[shown_rank(captures)], force=request.force)
         progress.report(f"wrote {printable(request.tensorboard)}; open it with tensorboard --logdir")
     _note_left_out(picture, progress)
 
@@ -100,7 +99,9 @@ def _check(paths: Sequence[str], request: ExportRequest) -> None:
         check_file(Path(file), force=request.force)
     check_distinct({**files, "--tensorboard": request.tensorboard}, paths)
     if request.tensorboard:
-        _check_log(Path(request.tensorboard), force=request.force)
+        from diagnose.integrations.tensorboard import check_log
+
+        check_log(Path(request.tensorboard), force=request.force)
 
 
 def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, exports.Value]]) -> bytes:
@@ -115,44 +116,6 @@ def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, exports.
     table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
     parquet.write_table(table, packed)
     return packed.getvalue()
-
-
-def _check_log(folder: Path, *, force: bool) -> None:
-    """Make sure that TensorBoard's packages are there and that nothing in the folder is lost or mixed with another's.
-
-    Raises:
-        InputError: a package is missing.
-        OutputError: the folder holds something and ``force`` is off, or it is none.
-    """
-    if find_spec("tensorboard") is None:
-        raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
-    if not is_utf8(str(folder)):
-        raise OutputError(f"The path {printable(folder)} is not UTF-8, which TensorBoard cannot write; name another.")
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
-
-
-def _write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, force: bool) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    from diagnose.pipeline.normalised import normalised_trace, step_scalars
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for capture in captures:
-            write_bytes(folder / f"rank{capture.trace.rank}.pt.trace.json.gz", normalised_trace(capture), force=force)
-        writer = EventFileWriter(str(folder))
-        for tag, series in step_scalars(shown).items():
-            for step, value in series:
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.add_event(Event(wall_time=shown.trace.epoch_ns / 1e9, step=step, summary=summary))
-        writer.close()
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 def _markdown(diagnosis: Diagnosis) -> str:

@@ -101,7 +101,7 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
 
 def _cross_checked(diagnosis: Diagnosis, paths: Sequence[str], progress: Progress) -> Diagnosis:
     """Add HTA's figures of the rank that the answer is about."""
-    from diagnose.compare.cross_check import cross_check_hta
+    from diagnose.integrations.hta import cross_check_hta
     from diagnose.pipeline.run import shown_rank
     from diagnose.trace_reader import open_captures
 

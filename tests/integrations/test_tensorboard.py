@@ -7,10 +7,10 @@ import pytest
 
 from diagnose.cli.export import ExportRequest, export
 from diagnose.errors import OutputError
+from diagnose.integrations.tensorboard import step_scalars
 from diagnose.model.events import Kind
 from diagnose.model.intervals import total, union
 from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.normalised import step_scalars
 from diagnose.trace_reader import open_captures
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
