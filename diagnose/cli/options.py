@@ -51,7 +51,7 @@ def step_on_option(group: str) -> Decorator:
         metavar="WHAT",
         default="auto",
         show_default=True,
-        help="What ends a step: auto, optimizer, dataloader, forward, or marker (diagnose.step() in the script).",
+        help="What ends a step: auto, optimizer, dataloader, forward or marker (diagnose.step()).",
     )
 
 
@@ -74,7 +74,7 @@ def report_options(command: _Decorated) -> _Decorated:
             "--verbose",
             group=OUTPUT,
             is_flag=True,
-            help="Print the whole report: queue, every finding with evidence, kernels.",
+            help="Print the whole report: queue, all findings, kernels.",
         ),
         lang_option(),
     ]
@@ -133,7 +133,7 @@ def keep_option(command: _Decorated) -> _Decorated:
 
 
 def summary_options(command: _Decorated) -> _Decorated:
-    """Give ``summarize`` the options of where its file goes."""
+    """Give ``summarize``, a command of before, the options of where its file goes."""
     return _with(command, [_output(".ranks or .parquet", required=True), _force(), _quiet()])
 
 
@@ -146,7 +146,7 @@ def _html() -> Decorator:
 
 
 def _output(suffixes: str, *, required: bool = False) -> Decorator:
-    text = f"Write the result to FILE; its suffix is the format: {suffixes}."
+    text = f"Write the result to FILE: {suffixes}."
     return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
 
 
