@@ -86,7 +86,7 @@ def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, ty
     exports = tuple(f"{kind}={file}" for kind in EXPORTS if (file := asked.pop(kind)))
     if not exports:
         raise UsageError("Name at least one file to write, such as --perfetto trace.json or --markdown issue.md.")
-    analyze_and_answer(paths, JobRequest(exports=exports, **asked))
+    analyze_and_answer(paths, JobRequest(exports=exports, prints=False, **asked))
 
 
 FORMER = (summarize, reduce, history, export)

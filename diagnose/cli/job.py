@@ -66,6 +66,7 @@ class JobRequest(Request):
     no_cache: bool = False
     cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
+    prints: bool = True  # the command export of before prints no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
             write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
             failure = error
-    answer(diagnosis, request, files)
+    if request.prints:
+        answer(diagnosis, request, files)
     if failure is not None:
         raise failure
 

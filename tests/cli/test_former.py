@@ -53,7 +53,7 @@ def test_history_lists_watched_runs(answer):
 
 def test_export_writes_the_forms_of_other_tools(answer):
     shown = answer("export", "-q", ONE, "--markdown", "a.md", "--kernels", "a.csv", "--tensorboard", "log")
-    assert shown.err == note("export", "analyze --export KIND=FILE")
+    assert shown == ("", note("export", "analyze --export KIND=FILE"))
     answer("analyze", "-q", ONE, "--export", "markdown=b.md", "--export", "kernels=b.csv")
     assert Path("a.md").read_text() == Path("b.md").read_text()
     assert Path("a.csv").read_text() == Path("b.csv").read_text()

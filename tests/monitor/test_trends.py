@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.monitor.step_rows import Block, Readings, Row, percentile, read_rows
+from diagnose.monitor.step_rows import Block, Readings, Row, read_rows
 from diagnose.monitor.trends import SlowdownDetector, observe, trend
 
 MS = 1_000_000
@@ -71,11 +71,6 @@ def test_evaluation_and_the_begin_of_epochs_are_shares_of_the_run():
         "20.0 % of the run is evaluation.",
         "The begin of an epoch costs 30.0 ms each time, 30.0 % of the run.",
     ]
-
-
-def test_percentiles_lie_between():
-    assert [percentile([1, 2, 3, 4, 5], p) for p in (0, 5, 50, 100)] == [1, 1.2, 3, 5]
-    assert percentile([7], 95) == 7
 
 
 def test_a_row_is_read_back_and_a_line_that_was_cut_off_is_left_out():
