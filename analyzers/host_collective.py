@@ -54,9 +54,11 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    title = f"The {thread_of(t)} waits for other ranks on the host"
     rows = t.causes.of(META.id)
     waits = Intervals(t.causes.start[rows], t.causes.end[rows])
     own = intersect(waits, host_backend(t)) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
+    title = f"The {thread_of(t)} waits for other ranks on the host"
+    if facts["of_host_backend"]:
+        title = f"The {thread_of(t)} waits while collectives run on the CPU"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", facts=facts))

@@ -1,4 +1,4 @@
-"""An operator computes on the CPU while the GPU waits.
+"""An operator runs on the CPU while the GPU waits.
 
 What it looks for
     Idle during which the launching thread was inside one operator for a millisecond or more without calling anything:
@@ -65,7 +65,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     o = idle_gaps_of(t, META.id)
     facts = _facts(t, o)
-    title = f"{facts['operator'] or 'An operator'} computes on the CPU while the GPU waits"
+    title = f"{facts['operator'] or _longest(t, o) or 'An operator'} runs on the CPU while the GPU waits"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=facts))
 
 
@@ -90,10 +90,22 @@ def _facts(t: Tables, o: IdleGaps) -> Facts:
     return {"operator": name, "on_host": min(sum(cost.values()) / whole, 1.0) if whole else 0.0}
 
 
-def _operators(t: Tables, o: IdleGaps) -> list[str]:
+def _longest(t: Tables, o: IdleGaps) -> str:
+    """Return the operator that takes most of the time, "" where none does."""
+    cost = _cost(t, o)
+    name, ns = next(iter(cost.most_common(1)), ("", 0))
+    return name if 2 * ns > cost.total() else ""
+
+
+def _cost(t: Tables, o: IdleGaps) -> Counter[str]:
     cost = Counter[str]()
     for row, ns in _claimed(t, o):
         cost[t.name(row)] += ns
+    return cost
+
+
+def _operators(t: Tables, o: IdleGaps) -> list[str]:
+    cost = _cost(t, o)
     listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(MAX_NAMED))
     return [f"Inside {listed}."]
 

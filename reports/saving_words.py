@@ -25,16 +25,17 @@ def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
     return f"{words}{behind(found)}"
 
 
-def saving(p: Prediction, *, is_alone: bool = True) -> str:
+def saving(p: Prediction, *, is_alone: bool = True, answers: bool = False) -> str:
     """Return what a change saves, and of which finding's time; of a wide range its ends, or the most.
 
     Args:
         p: the prediction.
         is_alone: whether no range follows, which may reach beyond the finding's time.
+        answers: whether its finding is the one that answers, whose time the headline states.
     """
     if not p.is_promise:
         words = "saves up to {time} per step" if p.has_steps else "saves up to {time}"
-        if p.of_ns is not None and duration(p.of_ns) != duration(p.most_ns):
+        if answers and p.of_ns is not None and duration(p.of_ns) != duration(p.most_ns):
             words = "saves up to {time} of the {part}"
         return tr(words, time=duration(p.most_ns), part=duration(p.of_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"

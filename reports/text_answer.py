@@ -127,7 +127,7 @@ def _card(number: int, card: Card, a: Answer, code: tuple[RenderableType, ...] =
         saves.append("  ")
     if found is not None and a.now_ns > 0:
         saves.append(tr("predicted: ") if card.trial is not None else "", "dim")
-        saves.append(f"{saving(found)} ", "green")
+        saves.append(f"{saving(found, answers=number == 1)} ", "green")
         after = behind(found, a.cards).lstrip(",， ")
         saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
     else:

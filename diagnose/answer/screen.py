@@ -15,6 +15,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words, english
 from diagnose.text.numbers import duration
+from diagnose.text.plain_text import one_line
 
 __all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 
@@ -139,7 +140,16 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
     if not any(w.file or w.library for w in first.where):
         words = "This trace has no Python stacks. To see the line and the change for it, record again with:"
         return Words(words), "diagnose trace train.py"
-    return Words("No change is known for it."), ""
+    return _unknown(first), ""
+
+
+def _unknown(first: Finding) -> Words:
+    """Return that no change is known for a finding, with its line where it has one."""
+    place = next((w for w in first.where if w.file and w.line), None)
+    if place is None:
+        return Words("No change is known for it.")
+    line = f"{one_line((place.file or '').rpartition('/')[2])}:{place.line}"
+    return Words("No change is known for what takes the time at {line}.", {"line": line})
 
 
 def with_words(d: Diagnosis) -> Diagnosis:
@@ -183,8 +193,7 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
         return legend.heading, legend.meaning, "bad"
     if _run_share(d) is not None:
         return _PILLS["run"]
-    lacks_device = d.source.accelerator or "device records" in d.unseen
-    pill, meaning, tone = _PILLS["no records" if lacks_device else d.verdict]
+    pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
     if d.dominant is None:
         return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     return pill, meaning, tone

@@ -30,15 +30,15 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     kept = ", ".join(f"torch.ops.aten.{name}.default" for what in heavy for name in _OPERATORS[what])
     what = " and ".join({"convolution": "convolutions", "product": "matrix products"}[name] for name in heavy)
     return Advice(
-        title=f"Run fewer blocks under checkpoint, or keep the results of {what}",
+        title=f"Keep the results of {what} in checkpointed blocks",
         before="x = checkpoint(block, x, use_reentrant=False)",
-        after="from functools import partial\n"
-        "from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts\n\n"
-        "def keep_heavy(ctx, op, *args, **kwargs):\n"
-        f"    kept = op in ({kept},)\n"
-        "    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE\n\n"
-        "contexts = partial(create_selective_checkpoint_contexts, keep_heavy)\n"
-        "x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
+        after="from torch.utils import checkpoint as ckpt\n\n"
+        "def keep(ctx, op, *args, **kwargs):\n"
+        f"    if op in ({kept},):\n"
+        "        return ckpt.CheckpointPolicy.MUST_SAVE\n"
+        "    return ckpt.CheckpointPolicy.PREFER_RECOMPUTE\n\n"
+        "contexts = lambda: ckpt.create_selective_checkpoint_contexts(keep)\n"
+        "x = ckpt.checkpoint(block, x, use_reentrant=False, context_fn=contexts)",
         needs="memory for the activations that are kept",
     )
 
@@ -70,7 +70,7 @@ def _effect(t: Tables, finding: Finding) -> Effect:
 
 CHANGE = Change(
     id="checkpoint-less",
-    title="Run fewer blocks under checkpoint, or keep the results of heavy operators",
+    title="Keep the results of heavy operators in checkpointed blocks",
     numerics=identical(),
     patch=ByHand("which blocks are computed again is the model's own code"),
     edit=ByHand("how much memory is left for activations only the script's author knows"),

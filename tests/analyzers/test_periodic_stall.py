@@ -69,7 +69,7 @@ def test_what_is_saved_is_a_part_of_the_step_which_is_the_run_s_mean(ran):
         fix.predicted_step_ns, d.step_ns - fix.saves_ns[1], d.step_ns - fix.saves_ns[0],
     )  # fmt: skip
     assert answer(d).after is None  # the most is seven times the least: no promise
-    assert gain(fix, each) == "saves up to 24.1 ms of the 24.7 ms"
+    assert gain(fix, each) == "saves up to 24.1 ms per step"
     assert d.summary[-1].endswith("(saves up to 24.1 ms)")
 
 

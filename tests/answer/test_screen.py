@@ -36,12 +36,15 @@ def test_of_an_answer_without_a_change_the_command_that_shows_more_is_named(form
     assert english(one.no_change) == ("The cause may be on another rank. Analyze the traces of all 8 ranks together:")
     assert one.next_command == "diagnose analyze FOLDER"
     known = answer(replace(d, prescriptions=()))
-    assert (english(known.no_change), known.next_command) == ("No change is known for it.", "")
+    assert (english(known.no_change), known.next_command) == (
+        "No change is known for what takes the time at train.py:31.",
+        "",
+    )
 
 
 def test_an_accelerator_whose_tasks_are_not_recorded_leads_the_answer(forms):
     d = replace(forms["no_gpu"], source=replace(forms["no_gpu"].source, accelerator="Apple MPS"))
-    assert english(answer(d).pill) == "No GPU records"
+    assert english(answer(d).pill) == "CPU only"
     assert (
         english(answer(replace(d, dominant=None)).headline)
         == "No Apple MPS tasks are recorded, and nothing was found on the CPU"
@@ -181,7 +184,7 @@ def test_why_no_card_is_for_the_answer_is_stated(forms):
     other = replace(d, prescriptions=d.prescriptions[1:], waterfall=None)
     assert [card.prescription.rule for card in answer(other).cards] == ["host-sync"]
     for shown in (other, replace(d, prescriptions=(), waterfall=None)):
-        assert english(answer(shown).no_change) == "No change is known for it."
+        assert english(answer(shown).no_change) == "No change is known for what takes the time at train.py:31."
     idle = replace(d.prescriptions[0], saves_ns=(0.0, 0.1 * MS), predicted_step_ns=19.95 * MS)  # of 20 ms
     idle = replace(d, prescriptions=(idle,), waterfall=None)
     assert english(answer(idle).no_change) == "No change for it is predicted to save 1 % of the step."

@@ -100,9 +100,12 @@ def test_an_answer_without_a_change_is_followed_by_that(forms):
     d = forms["gaps"]
     assert "No change is known" not in render(d)
     other = render(replace(d, prescriptions=d.prescriptions[1:], waterfall=None))
-    assert "\n  No change is known for it. Changes for smaller findings:\n\n  1  Load" in other
+    assert (
+        "\n  No change is known for what takes the time at train.py:31. Changes for smaller findings:\n\n  1  Load"
+        in other
+    )
     none = render(replace(d, prescriptions=(), waterfall=None))
-    assert "\n  No change is known for it.\n" in none
+    assert "\n  No change is known for what takes the time at train.py:31.\n" in none
 
 
 def test_a_recording_to_be_made_again_lists_its_findings_without_numbers_and_changes(forms):
