@@ -63,6 +63,7 @@ def watched(tmp_path, loop, *, num_steps=2 * ROWS + 8, grows=100.0, **options):
         for _ in range(num_steps):
             losses.append(loop.step())
             watch.step()
+    watch.folder.close()
     (found,) = load_runs(tmp_path, "run")
     return found.info.windows, losses, said
 
