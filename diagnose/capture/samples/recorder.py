@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diagnose.capture.dataflow.structure import runs_at_start
+from diagnose.capture.samples.cuts import Cuts, Made
 from diagnose.capture.samples.instrument import CALL, GET, OPERATION, SLICE
 
 __all__ = ["Recorder", "Seen", "fingerprint", "wide_types"]
@@ -52,6 +53,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
+        self.cuts = Cuts(())
         self.load = self.sample = 0
         self._cost_ns = 0
         self._open: list[list[int]] = []  # expression, ns of the expressions inside
@@ -73,21 +75,31 @@ class Recorder:
 
     def call(self, number: int, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
-        return self._run(number, lambda: function(*args, **named))
+        self.cuts.call(function, args, named)
+        result = self._run(number, lambda: function(*args, **named))
+        self.cuts.add(Made(number, result, function, args, named))
+        return result
 
     def operate(self, number: int, name: str, left: Any, right: Any) -> Any:
         """Do a binary operation."""
-        return self._run(number, lambda: _OPERATIONS[name](left, right))
+        result = self._run(number, lambda: _OPERATIONS[name](left, right))
+        self.cuts.add(Made(number, result, _OPERATIONS[name], (left, right), {}))
+        return result
 
     def get(self, number: int, held: Any, at: Any) -> Any:
         """Take an item."""
-        return self._run(number, lambda: held[at])
+        result = self._run(number, lambda: held[at])
+        began = time.perf_counter_ns()
+        self.cuts.cut(held, at, result)
+        self._cost_ns += time.perf_counter_ns() - began
+        return result
 
     def end_batch(self) -> None:
         """Look at the arrays of a batch again, for those that were written to since they were made."""
         began = time.perf_counter_ns()
         self.written |= {number for number, before, array in self._held if fingerprint(array) != before}
         self._held.clear()
+        self.cuts.end_sample()
         self._look_at_ends()
         self._cost_ns += time.perf_counter_ns() - began
 
@@ -213,13 +225,13 @@ def _add_bytes(digest: Any, held: Any, left: list[int]) -> bool:
 def _array(value: Any) -> tuple[str, int, bool]:
     """Return type and shape of an array or tensor, its bytes, and whether it has many elements of 64-bit floats."""
     try:
-        if type(value).__module__.partition(".")[0] not in ("numpy", "torch") or not value.shape:
+        if type(value).__module__.partition(".")[0] not in ("numpy", "torch"):
             return "", 0, False
         dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
         size = value.nbytes
     except Exception:
         return "", 0, False
-    return f"{dtype} {shape}", size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
+    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
 
 
 def wide_types(value: Any, depth: int = 0) -> bool:
