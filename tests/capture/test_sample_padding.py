@@ -77,3 +77,82 @@ def longest(samples):
 def test_rows_as_long_as_the_longest_of_a_batch_are_not_padded():
     record = load_again(DataLoader(Words(), 8, shuffle=False, collate_fn=longest))
     assert (record.left_out, {one.padded_to for one in record.expressions}) == ("", {0})
+
+
+class Signals(Dataset):
+    """Signals of 20 to 27 numbers, whose first and last ones are 0 in some, of 3 channels in some."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return self.as_row(np.sin(np.arange(1.0, 21 + index // 8 % 8, dtype=np.float32)))
+
+    def as_row(self, signal):
+        return signal
+
+
+class AtEnd(Signals):
+    def as_row(self, signal):
+        return np.pad(signal, (0, 40 - len(signal)))
+
+
+class AtStart(Signals):
+    def as_row(self, signal):
+        return torch.cat([torch.full((40 - len(signal),), -80.0), torch.as_tensor(signal)])
+
+
+class Frames(Signals):
+    def as_row(self, signal):
+        frames = np.zeros((40, 3), np.float32)
+        frames[: len(signal)] = signal[:, None]
+        return frames
+
+
+def in_one(samples):
+    batch = np.zeros((len(samples), 40, 3))
+    for row, sample in zip(batch, samples, strict=True):
+        row[: len(sample)] = sample[:, None]
+    return torch.as_tensor(batch)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate", "text"),
+    [
+        (AtEnd, stacked, "np.pad(signal, (0, 40 - len(signal)))"),
+        (AtStart, torch.stack, "torch.cat([torch.full((40 - len(signal),), -80.0), torch.as_tensor(signal)])"),
+        (Frames, stacked, "np.zeros((40, 3), np.float32)"),
+        (Signals, in_one, "np.zeros((len(samples), 40, 3))"),
+    ],
+)
+def test_what_fills_up_signals_is_named(dataset, collate, text):
+    record = load_again(DataLoader(dataset(), 8, collate_fn=collate))
+    assert record.left_out == ""
+    assert [(one.text, one.padded_to) for one in record.expressions if one.padded_to] == [(text, 40)]
+
+
+class Bordered(Dataset):
+    """Pictures with a border of zeros of different width: nothing is put into a longer row."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        picture = np.zeros((8, 8), np.float32)
+        picture[2 : 6 - index % 2] = 1.5
+        return self.flat(picture + 0.0)
+
+    def flat(self, picture):
+        return np.reshape(picture, -1) * 2
+
+
+def longest_signals(samples):
+    return torch.nn.utils.rnn.pad_sequence([torch.as_tensor(each) for each in samples], batch_first=True)
+
+
+def test_data_with_one_number_at_its_ends_and_signals_as_long_as_the_longest_are_not_padded():
+    record = load_again(DataLoader(Bordered(), 8, collate_fn=stacked))
+    assert {one.text for one in record.expressions if one.padded_to} <= {"np.zeros((8, 8), np.float32)"}
+    assert 64 not in {one.padded_to for one in record.expressions}
+    record = load_again(DataLoader(Signals(), 8, shuffle=True, collate_fn=longest_signals))
+    assert (record.left_out, {one.padded_to for one in record.expressions}) == ("", {0})

@@ -214,7 +214,7 @@ def _rows(
     by_number: dict[int, list[Seen]] = defaultdict(list)
     for each in recorder.seen:
         by_number[each.number].append(each)
-    pads = recorder.padded()
+    pads = recorder.paddings.found()
     kept = sorted(
         n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= MIN_SHARE * total_ns
     )
