@@ -154,6 +154,7 @@ def test_a_fault_of_the_watch_ends_the_watch_and_not_the_run(tmp_path, train_ste
         for _ in range(6):
             train_step()
             watch.step()
+    watch.folder.close()
     assert said == ["The watch ended at step 3: ZeroDivisionError: division by zero"]
 
 
