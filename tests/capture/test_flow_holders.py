@@ -63,6 +63,23 @@ def test_a_container_is_one_holder_whatever_its_members_are():
     }
 
 
+@pytest.mark.parametrize("kind", [list, deque, dict.fromkeys])
+def test_of_a_long_container_both_ends_are_looked_at(kind):
+    before, held = list(range(600_000)), kind(range(300_000))
+
+    def step():
+        out = torch.ones(4).exp()
+        if isinstance(held, dict):
+            held[-len(held)] = out
+        elif isinstance(held, deque):
+            held.appendleft(out)
+        else:
+            held.append(out)
+
+    (one,) = found_after(step)
+    assert (one.name, one.num, len(before)) == ("held", 300_002, 600_000)
+
+
 def test_what_is_replaced_or_was_there_before_is_held_by_nobody():
     recent, weight = deque(maxlen=1), torch.ones(4, requires_grad=True)
     scaled = weight.exp()  # a graph from before the steps

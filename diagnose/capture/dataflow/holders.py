@@ -11,6 +11,7 @@ import linecache
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
@@ -21,7 +22,8 @@ from diagnose.capture.record.sampler import is_users, is_users_file
 
 __all__ = ["Holder", "holders", "storing_lines"]
 
-MAX_LOOKED = 1_000_000  # members: 0.5 s
+MAX_LOOKED = 500_000  # members: 0.5 s
+MAX_ENDS = 1_000  # members at either end of a container, where steps add theirs
 MAX_DEPTH = 6  # attributes and keys in a name
 MAX_KEYS = 32  # of a mapping whose keys are names; one with more is filled by the steps
 MAX_NESTED = 3  # containers in a container that count as one
@@ -108,7 +110,7 @@ class _Search:
         yield self._holder(place, held, tensors)
 
     def _members(self, place: _Place, held: Any, tensors: list[torch.Tensor], depth: int) -> None:
-        members = list(held.values() if isinstance(held, dict) else held)
+        members = _ends(held)
         self._left -= len(members)
         for each in members:
             if isinstance(each, torch.Tensor):
@@ -162,6 +164,16 @@ class _Search:
                 continue
             left += [each for each, _ in node.next_functions]
         return False
+
+
+def _ends(held: Any) -> list[Any]:
+    """Return the members at both ends of a container; all of a set that is not long, which has none."""
+    if isinstance(held, set | frozenset):
+        return list(held) if len(held) <= MAX_LOOKED // 10 else []
+    members = held.values() if isinstance(held, dict) else held
+    if len(held) <= 2 * MAX_ENDS:
+        return list(members)
+    return [*islice(members, MAX_ENDS), *islice(reversed(members), MAX_ENDS)]
 
 
 def _stored(held: Any) -> Iterator[tuple[str, Any]]:
