@@ -3,19 +3,19 @@
 What it looks for
     Some samples of the DataLoader are loaded again after the recording, and each expression of the script is looked
     at: results that are the same in every sample, results that a sample has each time it is loaded, where the script
-    comes back to its samples, and arrays of float64 that become narrower before the step gets them. At least 3 % of
-    the step, where it waits for its batches.
+    comes back to its samples, large results of which a sample cuts out a part, and arrays of float64 that become
+    narrower before the step gets them. At least 3 % of the step, where it waits for its batches.
 
 Why it costs
     The step waits for its next batch while a result is computed that was known before, or twice the bytes are moved.
 
 What to do
     Compute it once: what is the same in every sample in the constructor, what belongs to a sample before the training.
-    Convert to float32 where the array is made.
+    Cut the part out first, and compute that. Convert to float32 where the array is made.
 
 How sure
-    High that the results are the same: their contents were compared. Medium for float64, whose digits only the script's
-    author can judge.
+    High that the results are the same: their contents were compared. The same for a part: the operation was run on
+    that part alone, and its result compared. Medium for float64, whose digits only the script's author can judge.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def find(t: Tables) -> list[Finding]:
 _TITLES = {
     "constant": "Loading computes what is the same for every sample",
     "repeated": "Loading computes what each sample has every time it is loaded",
+    "cut": "Loading computes more than the samples use",
     "wide": "Loading computes in float64 what the step gets in fewer bits",
 }
 
@@ -147,8 +148,8 @@ def _wastes(t: Tables) -> list[_Waste]:
             found.append(_known(one, kind, loaded))
             taken.add(row)
     free = [one for row, one in enumerate(loaded.expressions) if taken.isdisjoint((row, *one.inside))]
-    wide = _wide(free, loaded)
-    return sorted([*found, *([wide] if wide else [])], key=lambda waste: -waste.share)
+    parts = [waste for waste in (_cut(free, loaded), _wide([one for one in free if one.used == 1], loaded)) if waste]
+    return sorted([*found, *parts], key=lambda waste: -waste.share)
 
 
 def _kind(one: ExpressionRecord, loaded: LoadedRecord, *, comes_again: bool) -> str:
@@ -165,6 +166,20 @@ def _known(one: ExpressionRecord, kind: str, loaded: LoadedRecord) -> _Waste:
     text = f"The result of {one.text}{what} in line {one.line} of {one.file.rpartition('/')[2]} is the same {again}"
     text += f", and takes {percent(share, 0)} of loading."
     return _Waste(share, text, (one,), kind)
+
+
+def _cut(free: Sequence[ExpressionRecord], loaded: LoadedRecord) -> _Waste | None:
+    """Return the results of which samples use a part; the one that takes most stands first."""
+    cut = sorted((one for one in free if one.used < 1), key=lambda one: -one.own_ns * (1 - one.used))
+    share = sum(one.own_ns * (1 - one.used) for one in cut) / loaded.total_ns
+    if share < MIN_SHARE:
+        return None
+    most, lines = cut[0], sorted({one.line for one in cut if one.file == cut[0].file})
+    where = f"Line {lines[0]}" if len(lines) == 1 else f"Lines {', '.join(map(str, lines))}"
+    text = f"{where} of {most.file.rpartition('/')[2]} {'computes' if len(lines) == 1 else 'compute'} {most.text} "
+    text += f"({most.what}) and cut it: a sample uses {percent(most.used, 0)} of the elements, and the part that it "
+    text += f"uses can be computed alone. The rest takes {percent(share, 0)} of loading."
+    return _Waste(share, text, tuple(cut), "cut")
 
 
 def _wide(free: Sequence[ExpressionRecord], loaded: LoadedRecord) -> _Waste | None:

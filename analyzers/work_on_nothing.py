@@ -2,9 +2,9 @@
 
 What it looks for
     What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
-    least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch of
-    integers, at either end; rows without a gradient, as of ignored targets; scores that a triangular mask hides;
-    subnormal numbers on a CPU. At least 3 % of the step.
+    least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch, at
+    either end, of integers or of signals that loading was seen to fill up; rows without a gradient, as of ignored
+    targets; scores that a triangular mask hides; subnormal numbers on a CPU. At least 3 % of the step.
 
 Why it costs
     A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
@@ -59,7 +59,12 @@ _TITLES: dict[Kind, str] = {
 
 
 def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.work_on_nothing]
+    return [_part(one) for one in flow.found.work_on_nothing if _is_nothing(one, flow)]
+
+
+def _is_nothing(one: WorkOnNothing, flow: Flow) -> bool:
+    """Return whether a padding is one: measured data may be the same at an end, unless loading was seen to fill it."""
+    return one.kind != "padding" or "float" not in one.dtype or one.shape[-1] in flow.padded_to
 
 
 def _part(one: WorkOnNothing) -> Avoidable:
@@ -77,7 +82,7 @@ def _part(one: WorkOnNothing) -> Avoidable:
     }
     facts: dict[str, object] = {"kind": one.kind}
     if one.kind == "padding":
-        facts |= {"padded": one.extent, "padded_to": one.shape[-1]}
+        facts |= {"padded": one.extent, "padded_to": one.shape[-1], "of_signals": "float" in one.dtype}
     elif one.kind == "ignored rows":
         facts["ignored"] = one.extent
     lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)

@@ -236,6 +236,7 @@ def watch(
     windows: int = 5,
     max_mb: float = 500.0,
     signal: str = "SIGUSR2",
+    dataflow: bool = True,
     prometheus: str | int = "",
     otlp: str = "",
     quiet: bool = False,
@@ -257,6 +258,7 @@ def watch(
         windows: Most windows to record.
         max_mb: Bound of what the windows take on disk, MB.
         signal: Signal that asks for a window, unless the program handles it; "" for none.
+        dataflow: Record the values of two steps when memory grows, and name what holds them.
         prometheus: Port, or "ADDRESS:PORT", at which metrics are served for Prometheus; a port alone is the loopback's.
         otlp: URL of a collector of OpenTelemetry that metrics are sent to, over HTTP.
         quiet: Show no progress on standard error.
@@ -278,6 +280,7 @@ def watch(
         folder=Path(folder),
         step_on="marker",
         signal=signal,
+        dataflow=dataflow,
         limits=WindowLimits(count=windows, total_mb=max_mb),
         metrics=MetricsOptions(prometheus=str(prometheus), otlp=otlp),
     )

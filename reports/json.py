@@ -21,16 +21,16 @@ from diagnose.model.diagnosis import (
     Queue,
     RankSummary,
     Source,
-    Where,
 )
 from diagnose.model.words import english
 from diagnose.reports.json_code import code_to_dict
 from diagnose.reports.json_job import job_to_dict
+from diagnose.reports.json_memory import memory_by_line_to_dict, memory_to_dict
 from diagnose.reports.json_trial import trial_to_dict
-from diagnose.reports.json_values import Json, each, ms, share, text
+from diagnose.reports.json_values import Json, each, ms, plain, share, text, where_to_dict
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime, Memory
+    from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime
     from diagnose.model.forecast import Waterfall
     from diagnose.model.plain_steps import PlainSteps
 
@@ -89,7 +89,8 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "not_checked": dict(d.not_checked),
         "unseen": dict(d.unseen),
         "flops": None if d.flops is None else _flops(d.flops),
-        "memory": None if d.memory is None else _memory(d.memory),
+        "memory": None if d.memory is None else memory_to_dict(d.memory),
+        "memory_by_line": None if d.memory_by_line is None else memory_by_line_to_dict(d.memory_by_line),
         "profiler_overhead": share(d.profiler_overhead),
         "recording_removed": share(max(d.profiler_overhead or 0.0, 0.0)),
         "plain_steps": None if d.plain_steps is None else _plain_steps(d.plain_steps),
@@ -100,7 +101,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),
-        "cross_check": [_plain(asdict(row)) for row in d.cross_check],
+        "cross_check": [plain(asdict(row)) for row in d.cross_check],
         "trials": each(trial_to_dict, d.trials),
         "after": None if d.after is None else to_dict(d.after),
     }
@@ -151,9 +152,9 @@ def _source(s: Source) -> dict[str, Json]:
         "found_steps_by": text(s.found_steps_by),
         "unprofiled_step_ms": each(ms, s.unprofiled_step_ns),
         "settled_after": s.settled_after,
-        "samples": _plain(s.samples),
-        "setup": _plain(s.setup),
-        "loading": _plain(s.loading),
+        "samples": plain(s.samples),
+        "setup": plain(s.setup),
+        "loading": plain(s.loading),
         "accelerator": text(s.accelerator),
     }
 
@@ -181,19 +182,13 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
         "total_ms": ms(f.total_ns),
         "median_ms": ms(f.median_ns),
         "evidence": each(text, f.evidence),
-        "where": each(_where, f.where),
+        "where": each(where_to_dict, f.where),
         "examples": each(_example, f.examples),
-        "facts": _plain(f.facts),
+        "facts": plain(f.facts),
         "path_share": share(f.path_share),
         "relief_ms": None if f.relief_ns is None else ms(f.relief_ns),
         "worth_ms": ms(f.worth_ns),
     }
-
-
-def _where(w: Where) -> dict[str, Json]:
-    fields: dict[str, Json] = {"file": w.file, "line": w.line, "op": w.op, "function": w.function, "code": w.code}
-    fields |= {"library": w.library, "last_line": w.last_line}
-    return {**{k: _plain(v) for k, v in fields.items()}, "stack": each(text, w.stack)}
 
 
 def _example(e: Example) -> dict[str, Json]:
@@ -204,7 +199,7 @@ def _example(e: Example) -> dict[str, Json]:
         "before": text(e.before),
         "after": text(e.after),
         "host": text(e.host),
-        "where": _where(e.where),
+        "where": where_to_dict(e.where),
     }
 
 
@@ -219,7 +214,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "basis": p.basis,
         "assumes": text(p.assumes),
         "predicted_step_ms": None if p.predicted_step_ns is None else ms(p.predicted_step_ns),
-        "edits": each(_where, p.edits),
+        "edits": each(where_to_dict, p.edits),
         "diff": text(p.diff),
         "trial_method": p.trial_method,
         "records_again": p.records_again,
@@ -263,22 +258,7 @@ def _kernel(k: KernelTime) -> dict[str, Json]:
         "share": share(k.share),
         "dtype": k.dtype,
         "peak_share": share(k.peak_share),
-        "where": _where(k.where),
-    }
-
-
-def _memory(m: Memory) -> dict[str, Json]:
-    return {
-        "device": text(m.device),
-        "peak_allocated_bytes": m.peak_allocated,
-        "peak_reserved_bytes": m.peak_reserved,
-        "capacity_bytes": m.capacity,
-        "device_used_bytes": m.device_used,
-        "other_processes_bytes": m.other_processes,
-        "outside_allocator_bytes": m.outside_allocator,
-        "retries": m.retries,
-        "by_category_bytes": dict(m.by_category),
-        "by_place": [{**_where(where), "bytes": size} for where, size in m.by_place],
+        "where": where_to_dict(k.where),
     }
 
 
@@ -296,19 +276,3 @@ def _rank(r: RankSummary) -> dict[str, Json]:
 
 def _shares(shares: Mapping[str, float]) -> dict[str, Json]:
     return {name: share(value) for name, value in shares.items()}
-
-
-def _plain(value: object) -> Json:
-    """Return what an analyzer or a sampler put into a mapping as JSON values; what has no such form becomes text."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return share(value)
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, Mapping):
-        return {text(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    item = getattr(value, "item", None)  # a number of numpy or torch
-    return _plain(item()) if callable(item) and getattr(value, "ndim", None) == 0 else text(str(value))

@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "changes": {*GROUND, "perf_model", "tables", "analyzers", "replay", "kernels"},
     "pipeline": {*GROUND, "trace_reader", "dataflow", "tables", "ranks", "analyzers", "replay", "changes", "answer"},
     "compare": {*GROUND, "trace_reader", "tables", "pipeline", "reports"},
-    "monitor": {*GROUND, "capture", "tables", "reports"},
+    "monitor": {*GROUND, "capture", "dataflow", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},
     "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},
     "integrations": {*GROUND, "tables", "pipeline", "reports", "monitor", "api"},

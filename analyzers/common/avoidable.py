@@ -12,6 +12,7 @@ from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import source_line
 from diagnose.dataflow.graph import Work
 from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
@@ -114,11 +115,6 @@ class AvoidableRule(NamedTuple):
         kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
         rule = KernelRule(self.meta.id, first.title, self.min_share, kept, texts, first.confidence, first.facts)
         return with_idle(idle, kernel_finding(t, rule, tasks), tasks)
-
-
-def at(frame: Frame | None) -> str:
-    """Return a line as sentences name it: "line 41 of model.py"."""
-    return f"line {frame.line} of {frame.file.rpartition('/')[2]}" if frame is not None else "a line that is not known"
 
 
 def _tail(work: Intervals, share: float) -> Intervals:

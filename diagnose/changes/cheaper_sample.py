@@ -72,6 +72,9 @@ _BY_WORK = {
     "values": "# of a list of Python's it takes each value: computed by tensors or NumPy from the start, none is made",
     "": "# else less in the line: one call of NumPy, of tensors or of a library written in C",
 }
+_CUT_FIRST = (
+    "# the part that the sample uses is cut out first, and only that part is computed: the results are the same"
+)
 _ONE_CALL = "# else less in the line: fewer values, or a type of fewer bytes"  # where it is one of NumPy already
 # Where the object is a list: what goes through all of it, or moves all of it, each time.
 _OF_LISTS = {
@@ -119,7 +122,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     return Advice(
         title=title,
         before=code or "",
-        after="\n".join(filter(None, (lookup_code(facts), _of_list(facts), _after(facts, made)))),
+        after="\n".join(filter(None, (_cut_first(facts), lookup_code(facts), _of_list(facts), _after(facts, made)))),
         least=MIN_SAVED_SHARE * share,
         most=most,
         needs="" if is_random else made.needs if made is not None else "memory, where results are kept",
@@ -133,7 +136,12 @@ _SAME_SAMPLES = identical("where a sample stays the same in each epoch and draws
 def _of_all(facts: Facts, made: Prepared, lines: str, saved: tuple[float, float]) -> Advice:
     """Return the advice to make all samples once: the dataset is replaced in the call of the DataLoader."""
     cheaper = _cheaper(facts).removeprefix("# ").removeprefix("else ")
-    beside = (lookup_code(facts), _of_list(facts), f"# or, where memory does not hold them all, {cheaper}")
+    beside = (
+        _cut_first(facts),
+        lookup_code(facts),
+        _of_list(facts),
+        f"# or, where memory does not hold them all, {cheaper}",
+    )
     return Advice(
         title=f"Prepare all samples once, before training: {lines}",
         after="",
@@ -174,6 +182,10 @@ def _of_set(facts: Facts, edit: EditedCall, lines: str, saved: tuple[float, floa
 def _of_list(facts: Facts) -> str:
     """Return the line for an operation that goes through a whole list each time, by the slow line's text."""
     return _OF_LISTS.get(str(facts.get("list_work") or ""), "")
+
+
+def _cut_first(facts: Facts) -> str:
+    return _CUT_FIRST if facts.get("kind") == "cut" else ""
 
 
 def _of(facts: Facts, key: str) -> Mapping[str, object]:

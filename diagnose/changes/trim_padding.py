@@ -30,14 +30,18 @@ _AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, return_
 width = int(batch["attention_mask"].any(0).sum())
 batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}"""
 
+_SIGNALS = """batch = torch.nn.utils.rnn.pad_sequence(signals, batch_first=True)   # the longest of this batch
+# signals that are padded already, in the collate function:
+batch = batch[:, :max(lengths)]"""
+
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     padded = finding.facts.get("padded")
     share = percent(padded, 0) if isinstance(padded, float) else ""
     return Advice(
         title=f"Pad each batch to its own longest row ({share} of the positions are padding)" if share else "",
-        before=_BEFORE,
-        after=_AFTER,
+        before="" if finding.facts.get("of_signals") else _BEFORE,
+        after=_SIGNALS if finding.facts.get("of_signals") else _AFTER,
         least=MIN_SAVED_SHARE,
         needs="a model that a mask or a loss keeps from using it; of padding in front, cut the first positions",
     )

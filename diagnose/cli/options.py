@@ -12,6 +12,7 @@ from diagnose.cli.help import Decorator, Option, option
 from diagnose.model.choices import LANGUAGES, STEP_SOURCES
 
 __all__ = [
+    "dataflow_option",
     "keep_option",
     "lang_option",
     "module_option",
@@ -52,6 +53,19 @@ def step_on_option(group: str) -> Decorator:
         default="auto",
         show_default=True,
         help="What ends a step: auto, optimizer, dataloader, forward or marker (diagnose.step()).",
+    )
+
+
+def dataflow_option(group: str) -> Decorator:
+    """Return ``--no-dataflow``: no step is recorded as a program."""
+    return option(
+        "--no-dataflow",
+        "dataflow",
+        group=group,
+        is_flag=True,
+        default=True,
+        flag_value=False,
+        help="Do not record which values two steps compute and use, and leave out what they show.",
     )
 
 

@@ -56,15 +56,7 @@ RECORDING = "Recording"
     help="Record at most MB megabytes of trace, before compression.  [default: 200]",
 )
 @option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
-@option(
-    "--no-dataflow",
-    "dataflow",
-    group=RECORDING,
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="Do not record which values two steps compute and use; rules about values are not run.",
-)
+@shared.dataflow_option(RECORDING)
 @option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
 @option(
     "--copy",

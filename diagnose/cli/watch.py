@@ -31,6 +31,7 @@ class WatchRequest:
     windows: int = 5
     max_mb: float = 500.0
     signal: str = "SIGUSR2"
+    dataflow: bool = True
     prometheus: str = ""
     otlp: str = ""
     folder: str = "diagnose-runs"
@@ -64,6 +65,7 @@ def watch_and_answer(request: WatchRequest) -> int:
         folder=Path(request.folder),
         step_on=request.step_on,  # type: ignore[arg-type]  # click has checked the choice
         signal=request.signal,
+        dataflow=request.dataflow,
         limits=WindowLimits(count=request.windows, total_mb=request.max_mb),
         metrics=MetricsOptions(prometheus=request.prometheus, otlp=request.otlp),
     )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from diagnose.cli.help import option
-from diagnose.cli.options import module_option, result_options, step_on_option
+from diagnose.cli.options import dataflow_option, module_option, result_options, step_on_option
 from diagnose.cli.script_arguments import ScriptCommand
 
 __all__ = ["folder_option", "watch"]
@@ -97,6 +97,7 @@ class _WatchCommand(ScriptCommand):
     metavar="NAME",
     help="Record a window upon this signal, unless the script handles it; '' for none.",
 )
+@dataflow_option(WINDOWS)
 @option(
     "--prometheus",
     group=METRICS,
@@ -122,7 +123,8 @@ def watch(
     """Run SCRIPT to its end, timing every step; where steps become slower, record a window and diagnose it.
 
     Without a window nothing is profiled. Steps, waits for batches, memory and NVML are summed up every N steps in
-    FOLDER/NAME. A file named "record" in the run's folder, or the signal, asks for a window. Options go before SCRIPT.
+    FOLDER/NAME. A file named "record" in the run's folder, or the signal, asks for a window. If memory grows, two steps
+    show which variable holds what stays. Options go before SCRIPT.
     """
     from diagnose.cli.watch import HistoryRequest, WatchRequest, history_and_answer, watch_and_answer
 

@@ -36,7 +36,8 @@ class WorkOnNothing:
     avoidable: float  # share of the work's time
     value_line: Frame | None  # that made the content
     use_line: Frame | None  # that works on it
-    shape: tuple[int, ...]  # of the content
+    shape: tuple[int, ...]  # of the content; of a padded batch its rows and positions
+    dtype: str  # of the content
     extent: float  # share of elements, rows or positions that are nothing
     is_certain: bool
 
@@ -124,21 +125,21 @@ def _hands_on(one: Operator) -> bool:
 
 
 def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
-    """Yield what is computed of positions that are padding in all rows of a batch of integers.
+    """Yield what is computed of positions that are padding in all rows of a batch.
 
     A batch comes in, or operators of the step make it; what is computed of one, as a mask, is no other.
     """
     batches = {
         i: padded
         for i, value in enumerate(graph.values)
-        if "int" in value.dtype and len(value.shape) == 2 and MIN_PADDED <= (padded := _padded(graph, i)) < 1
+        if MIN_PADDED <= (padded := _padded(graph, i)) < 1
         if graph.comes_in(i) or (graph.born[i] == graph.last_step and graph.later[i] < 0)
     }
     rows, covered = list(rows), set[int]()
     for batch, padded in batches.items():
         if batch in covered:
             continue
-        num, length = graph.values[batch].shape
+        num, length = graph.values[batch].shape[:2]
         reached = {batch}
         for i in rows:
             one = graph.operators[i]
@@ -156,6 +157,10 @@ def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
 def _padded(graph: Graph, value: int) -> float:
     """Return the share of a batch's positions that are padding; of rows of one length if other steps differ."""
     one = graph.values[value]
+    if "float" in one.dtype:
+        return {2: one.padded, 3: one.padded_rows}.get(len(one.shape), -1.0)
+    if "int" not in one.dtype or len(one.shape) != 2:
+        return -1.0
     if one.padded or one.evenly_padded < MIN_PADDED:
         return one.padded
     like = {
@@ -276,7 +281,8 @@ def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:
         avoidable=saved / time,
         value_line=graph.made_at(main.value),
         use_line=graph.operators[main.operator].place,
-        shape=value.shape,
+        shape=value.shape[:2] if kind == "padding" else value.shape,
+        dtype=value.dtype,
         extent=main.extent,
         is_certain=value.is_exact or kind in ("one-hot", "padding", "triangle"),
     )

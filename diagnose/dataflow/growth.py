@@ -34,8 +34,13 @@ class PiledUp:
     """Values that each step makes at one line and that outlive it."""
 
     line: Frame | None
-    num_values: int  # of the first step that are there when the last one ends
+    values: tuple[int, ...]  # of the first step that are there when the last one ends
     num_bytes: int
+
+    @property
+    def num_values(self) -> int:
+        """Return how many values one step leaves."""
+        return len(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ def piled_up(graph: Graph) -> tuple[PiledUp, ...]:
         if made_by is not None and graph.born[i] >= 0 and graph.values[i].role not in _LASTING:
             held[made_by.place][made_by.step].append(i)
     records = (
-        PiledUp(line, len(by_step[0]), sum(graph.values[i].num_bytes for i in by_step[0]))
+        PiledUp(line, tuple(by_step[0]), sum(graph.values[i].num_bytes for i in by_step[0]))
         for line, by_step in held.items()
         if len(by_step) == graph.flow.num_steps > 1
     )

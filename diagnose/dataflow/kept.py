@@ -17,7 +17,7 @@ import numpy.typing as npt
 from diagnose.dataflow.graph import Graph
 from diagnose.model.dataflow import Frame
 
-__all__ = ["Bytes", "KeptMemory", "StepMemory", "step_memory"]
+__all__ = ["Bytes", "KeptByLines", "KeptLine", "KeptMemory", "StepMemory", "kept_by_line", "step_memory"]
 
 Bytes = npt.NDArray[np.int64]
 
@@ -62,20 +62,74 @@ class _Storage:
     reads: tuple[int, ...]  # operators of the step
 
 
+@dataclass(frozen=True, slots=True)
+class KeptLine:
+    """One line of the forward pass that makes what the backward pass reads."""
+
+    line: Frame | None
+    num_bytes: int
+    operators: tuple[int, ...]  # of the line, in the forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class KeptByLines:
+    """What the forward pass of the last step makes for the backward pass, by line, the most bytes first."""
+
+    device: str
+    peak_bytes: int  # that the step holds
+    num_bytes: int  # of all lines
+    lines: tuple[KeptLine, ...]
+
+
 def step_memory(graph: Graph) -> StepMemory:
     """Return what the last step holds on the device that keeps most for the backward pass."""
-    step = range(*_limits(graph))
+    step, device = range(*_limits(graph)), _device(graph)
+    storages = _storages(graph, device, step)
+    kept = tuple(one for one in _kept(graph, storages, step) if any(size < 0 for _, _, size in one.changes))
+    return StepMemory(device, _held(storages, step), kept)
+
+
+def kept_by_line(graph: Graph) -> KeptByLines:
+    """Return the same by the lines that make what is kept, of those that the backward pass goes through.
+
+    Each storage counts once. Lines that no gradient flows through make batches and masks.
+    """
+    step, device = range(*_limits(graph)), _device(graph)
+    storages = _storages(graph, device, step)
+    sizes: dict[Frame | None, dict[int, int]] = defaultdict(dict)
+    for value in graph.values:
+        made_by = graph.operators[value.producer] if value.producer in step else None
+        if value.is_kept and value.storage in storages and made_by is not None and made_by.phase == "forward":
+            sizes[made_by.place][value.storage] = value.num_bytes
+    operators: dict[Frame | None, list[int]] = defaultdict(list)
+    for i in step:
+        if graph.operators[i].phase == "forward":
+            operators[graph.operators[i].place].append(i)
+    lines = [
+        KeptLine(line, sum(each.values()), tuple(operators[line]))
+        for line, each in sizes.items()
+        if any(graph.backward[i] for i in operators[line])
+    ]
+    total = sum(one.num_bytes for one in lines)
+    peak = int(_held(storages, step).max(initial=0))
+    return KeptByLines(device, peak, total, tuple(sorted(lines, key=lambda one: -one.num_bytes)))
+
+
+def _device(graph: Graph) -> str:
+    """Return the device that keeps most for the backward pass."""
     sizes: dict[str, int] = defaultdict(int)
     for value in graph.values:
         sizes[value.device] += value.num_bytes * value.is_kept
-    device = max(sizes, key=lambda name: sizes[name], default="")
-    storages = _storages(graph, device, step)
+    return max(sizes, key=lambda name: sizes[name], default="")
+
+
+def _held(storages: dict[int, _Storage], step: range) -> Bytes:
+    """Return the bytes that are held at each operator of the step."""
     edges = np.zeros(len(step) + 1, np.int64)
     for one in storages.values():
         edges[max(one.made_by, step.start) - step.start] += one.num_bytes
         edges[one.end - step.start] -= one.num_bytes
-    kept = tuple(one for one in _kept(graph, storages, step) if any(size < 0 for _, _, size in one.changes))
-    return StepMemory(device, edges.cumsum()[:-1], kept)
+    return edges.cumsum()[:-1]
 
 
 def _limits(graph: Graph) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Dataflow", "Frame", "Operator", "Phase", "Role", "Use", "Value"]
+__all__ = ["Dataflow", "Frame", "Operator", "Phase", "Role", "Use", "Value", "line_words"]
 
 Phase: TypeAlias = Literal["forward", "backward", "optimizer", "other"]
 Role: TypeAlias = Literal["", "parameter", "buffer", "gradient", "optimizer state", "input", "constant", "state"]
@@ -24,6 +24,11 @@ class Frame:
     file: str
     line: int
     function: str
+
+
+def line_words(frame: Frame | None) -> str:
+    """Return a line as sentences name it: "line 41 of model.py"."""
+    return f"line {frame.line} of {frame.file.rpartition('/')[2]}" if frame is not None else "a line that is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Value:
     evenly_padded: float = -1.0
     repeated_rows: float = -1.0  # share of rows (first dimension) that equal an earlier row, -1 where unknown
     zero_rows: float = -1.0  # share of rows (all dimensions but the last) that are 0 throughout, -1 where unknown
+    # Of three dimensions: share of the second one, at either end, that is one constant in all of the others.
+    padded_rows: float = -1.0
     kind: Literal["", "one-hot", "triangular", "constant"] = ""  # of the content
     subnormal: float = 0.0  # share of elements
     is_finite: bool = True

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from diagnose.model.charts import CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory, Picture, Roofline
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.model.job import Job
+    from diagnose.model.step_memory import MemoryByLine
 
 __all__ = [
     "Confidence",
@@ -260,6 +261,7 @@ class Diagnosis:
     roofline: Roofline | None = None  # None for an unknown device, or without shapes
     flops: FlopUtilisation | None = None  # None for an unknown device, or without shapes
     memory: Memory | None = None  # None without memory events
+    memory_by_line: MemoryByLine | None = None  # None without a data flow, or if no line is worth a row
     code: CodeTimes | None = None  # by phase, module and function; None where it was not looked for
     kernels: tuple[KernelTime, ...] = ()  # what the device spends its time on, the most expensive first
     kernel_families: Mapping[str, float] = field(default_factory=dict)  # shares of computing time, the largest first

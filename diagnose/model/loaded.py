@@ -26,8 +26,9 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     is_constant: bool = False  # the same result in all samples
     is_repeated: bool = False  # the same result when the same samples were loaded again
     is_written: bool = False  # its result is changed after it was made
+    used: float = 1.0  # share of its results that samples use: what they cut off need not be computed
     is_wide: bool = False  # the result is an array of 64-bit floats
-    padded_to: Count = 0  # it is the first whose rows of integers have this length and one number at one end, or both
+    padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
 
 
 class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log
 from statistics import median, stdev
 
@@ -54,7 +54,7 @@ class Summary:
             "torch": info.torch,
             "gpus": list(info.gpus),
             "observations": [each.to_dict() for each in observe(self.run.rows, info.slow or 1.0)],
-            "windows": [{"step": w.step, "why": w.why, "folder": w.folder, "note": w.note} for w in info.windows],
+            "windows": [asdict(window) for window in info.windows],
         }
 
 

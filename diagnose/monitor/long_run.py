@@ -18,19 +18,19 @@ from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
+from diagnose.monitor.memory_window import MEMORY_WORDS, MemoryWindow
 from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
 from diagnose.monitor.own_cost import METERED_STEPS, OwnCost
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
 from diagnose.monitor.signal_request import SignalRequest
 from diagnose.monitor.step_rows import Block, Row
-from diagnose.monitor.trends import Observation, SlowdownDetector, observe
+from diagnose.monitor.trends import GrowthDetector, Observation, SlowdownDetector, observe
 from diagnose.monitor.watch_options import WatchOptions
-from diagnose.monitor.windows import Analysis, Window, folder_mb
+from diagnose.monitor.windows import Analysis, Window
 
-__all__ = ["REQUEST_FILE", "Watch"]
+__all__ = ["Watch"]
 
-REQUEST_FILE = "record"  # in the run's folder: a file of this name asks for a window
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
 MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
@@ -62,13 +62,13 @@ class Watch:
         self._notes: list[str] = []
         self._windows: list[Recorded] = []
         self._analyses: list[Analysis] = []
-        self._window: Window | None = None
+        self._window: Window | MemoryWindow | None = None
         self._block = Block()
         self._every = options.every
-        self._detector = SlowdownDetector(options.slow)
+        self._detector, self._growth = SlowdownDetector(options.slow), GrowthDetector()
         self._readings = ProcessReadings()
         self._began = self._looked = self._rest = self._epochs = 0
-        self._asked = ""  # why a window is wanted
+        self._asked = self._grown = ""  # why a window is wanted, and why one of memory
         self._over = self._locked = False
         self._own_cost, self._gap = OwnCost(), 0
         self._left = 0  # of the present gap's steps, which are counted only, those still to come
@@ -174,6 +174,8 @@ class Watch:
             raise error
         self._over = True
         self._listener.remove()
+        if self._window is not None:
+            self._window.abandon()
         self._note(f"The watch ended at step {self.num_steps}: {type(error).__name__}: {error}")
 
     def _end_step(self, fresh: bool) -> None:
@@ -197,7 +199,7 @@ class Watch:
         if now - self._looked > LOOK_NS:
             self._looked = now
             self._look()
-        if self._asked and self._window is None and not fresh and self.num_steps:
+        if (self._asked or self._grown) and self._window is None and not fresh and self.num_steps:
             self._begin_window()
         if self._window is None:
             self._listener.phases.begin()
@@ -256,6 +258,8 @@ class Watch:
         if slower is not None:
             self._report(str(slower))
             self._asked = str(slower)
+        if self.options.dataflow and not any(w.memory is not None and w.memory.holders for w in self._windows):
+            self._grown = self._growth.look(self.rows) or self._grown
         self._announce_diagnoses()
 
     def _settle(self) -> None:
@@ -272,44 +276,40 @@ class Watch:
 
     def _look(self) -> None:
         """Look for the file that asks for a window."""
-        if self.folder is None:
-            return
-        request = self.folder.path / REQUEST_FILE
-        if request.exists():
-            request.unlink(missing_ok=True)
+        if self.folder is not None and self.folder.take_request():
             self.record()
 
     def _begin_window(self) -> None:
-        why, self._asked = self._asked, ""
         assert self.folder is not None
-        limits = self.options.limits
-        kept = [window for window in self._windows if window.folder]
-        left_mb = limits.total_mb - folder_mb(self.folder.path) if kept else limits.total_mb
-        if len(kept) >= limits.count or left_mb <= 0:
-            bound = f"{limits.count} windows" if len(kept) >= limits.count else f"{limits.total_mb:g} MB"
-            self._keep(Recorded(self.num_steps, why, "", f"Not recorded: the limit of {bound} is reached."))
+        why, is_memory = self._asked or self._grown, not self._asked
+        self._asked, self._grown = "", "" if is_memory else self._grown
+        asked = Recorded(self.num_steps, why)
+        limits, refused = self.options.limits.left(self.folder.path, sum(bool(w.folder) for w in self._windows))
+        if refused:
+            self._keep(replace(asked, note=refused))
             return
         self._block = Block()  # a row holds steps without a profiler only
         self._listener.meter, self._listener.brief = None, False
-        self._report(f"recording a window at step {self.num_steps}: {why}")
-        target = self.folder.path / f"step-{self.num_steps}"
-        allowed = replace(limits, each_mb=min(limits.each_mb, left_mb))
-        self._window = Window(target, why, self._listener, self._command, allowed)
-        self._window.step_number = self.num_steps
+        self._report(f"recording {MEMORY_WORDS if is_memory else 'a window'} at step {self.num_steps}: {why}")
+        if is_memory:
+            self._window = MemoryWindow(asked)
+        else:
+            folder = self.folder.path / f"step-{self.num_steps}"
+            self._window = Window(asked, folder, self._listener, self._command, limits)
 
     def _end_window(self) -> None:
         window, self._window, self._rest = self._window, None, REST_STEPS
         assert window is not None
         self._listener.brief = self._locked
-        note = window.finish()
-        self._keep(Recorded(window.step_number, window.why, "" if note else window.folder.name, note))
-        if not note:
-            self._analyses.append(Analysis(window.folder))
+        recorded = window.finish()
+        self._keep(recorded)
+        if recorded.folder and self.folder is not None:
+            self._analyses.append(Analysis(self.folder.path / recorded.folder))
 
     def _keep(self, window: Recorded) -> None:
         self._windows.append(window)
-        if window.note:
-            self._report(window.note)
+        if text := window.note or (window.memory.text if window.memory is not None else ""):
+            self._report(text)
         if self.folder is not None:
             self.folder.update(windows=tuple(self._windows), steps=self.num_steps)
 

@@ -19,17 +19,31 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable, replace_private
+from diagnose.monitor.held_memory import HeldMemory
 from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["RUNS", "MonitoredRun", "Recorded", "RunFolder", "RunInfo", "check_name", "load_runs", "names_in"]
+__all__ = [
+    "REQUEST_FILE",
+    "RUNS",
+    "MonitoredRun",
+    "Recorded",
+    "RunFolder",
+    "RunInfo",
+    "check_name",
+    "load_runs",
+    "names_in",
+]
 
 RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
+REQUEST_FILE = "record"  # a file of this name asks for a window
 SCHEMA_VERSION = 1
 NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_GIT_LEVELS = 20  # folders above the working folder that are looked into
@@ -41,8 +55,9 @@ class Recorded:
 
     step: int
     why: str
-    folder: str  # within the run's folder; empty where nothing came of it
+    folder: str = ""  # within the run's folder; empty where nothing came of it
     note: str = ""  # why nothing came of it
+    memory: HeldMemory | None = None  # what holds memory that grows
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +159,18 @@ class RunFolder:
             gpus=tuple(str(gpu["name"]) for gpu in describe_gpus() if gpu["in_use"]),
         )
 
+    def take_request(self) -> bool:
+        """Return whether a file asks for a window, and remove it.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        request = self.path / REQUEST_FILE
+        if not request.exists():
+            return False
+        request.unlink(missing_ok=True)
+        return True
+
     def close(self) -> None:
         """Close the file of rows."""
         self._rows.close()
@@ -189,12 +216,12 @@ def _read_info(values: Mapping[str, object]) -> RunInfo:
     """Return the description that a file holds.
 
     Raises:
-        TypeError: it is none.
+        TypeError, ValueError: it is none.
     """
     known = {one.name for one in fields(RunInfo)}
     lists = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name in known}
     given: dict[str, Any] = lists
-    windows = tuple(Recorded(**window) for window in given.pop("windows", ()))
+    windows = tuple(msgspec.convert(window, Recorded) for window in given.pop("windows", ()))
     return RunInfo(**given, windows=windows)
 
 

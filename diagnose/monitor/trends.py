@@ -14,7 +14,7 @@ from statistics import median
 from diagnose.monitor.step_rows import Row, percentile
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["MIN_REFERENCE", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
+__all__ = ["MIN_REFERENCE", "GrowthDetector", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
 
 MIN_REFERENCE = 4  # rows: their median shrugs off one odd row
 MAX_REFERENCE = 10  # rows: long enough for their spread, and early enough to show a creep
@@ -109,6 +109,20 @@ class Observation:
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON has it."""
         return {"kind": self.kind, "text": self.text, "share": round(self.share, 4)}
+
+
+class GrowthDetector:
+    """Looks at the memory of a run after 8 rows, 16, 32 and so on: all pairs of rows are compared."""
+
+    def __init__(self) -> None:
+        self._due = MIN_TREND_ROWS + 1  # the first row is left out
+
+    def look(self, rows: Sequence[Row]) -> str:
+        """Return by how much memory has grown in all rows so far; "" if it has not, and between two looks."""
+        if len(rows) < self._due:
+            return ""
+        self._due = 2 * len(rows) - 1
+        return " ".join(found.text for found in _growth(rows[1:]))
 
 
 def observe(rows: Sequence[Row], min_share: float) -> list[Observation]:

@@ -32,6 +32,7 @@ class WatchOptions:
     folder: Path = Path(RUNS)
     step_on: StepOn = "auto"
     signal: str = "SIGUSR2"  # that asks for a window, unless the program handles it; "" for none
+    dataflow: bool = True  # record two steps as a program when memory grows
     limits: WindowLimits = field(default_factory=WindowLimits)
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
 

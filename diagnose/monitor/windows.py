@@ -7,14 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.capture import CaptureOptions, Tracer
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import DiagnoseError
+from diagnose.monitor.run_folder import Recorded
 
-__all__ = ["Analysis", "Window", "WindowLimits", "folder_mb"]
+__all__ = ["Analysis", "Window", "WindowLimits"]
 
 WINDOW_STEPS = 5  # timed without a profiler, then with one; the steps are steady already
 NICENESS = 10  # of the analysis: the training has precedence
@@ -33,15 +34,21 @@ class WindowLimits:
     each_mb: float = 100.0  # of trace, before compression
     seconds: float = 120.0  # of one window
 
+    def left(self, folder: Path, num_windows: int) -> tuple[WindowLimits, str]:
+        """Return what one more window of a run may take, and why there can be none; "" if there can."""
+        left_mb = self.total_mb - (_folder_mb(folder) if num_windows else 0)
+        bound = f"{self.count} windows" if num_windows >= self.count else f"{self.total_mb:g} MB"
+        why = f"Not recorded: the limit of {bound} is reached." if num_windows >= self.count or left_mb <= 0 else ""
+        return replace(self, each_mb=min(self.each_mb, left_mb)), why
+
 
 class Window:
     """One window: ``step`` at every boundary until it returns true, then ``finish``."""
 
     def __init__(
-        self, folder: Path, why: str, listener: Listener, command: tuple[str, ...], limits: WindowLimits
+        self, asked: Recorded, folder: Path, listener: Listener, command: tuple[str, ...], limits: WindowLimits
     ) -> None:
-        self.folder, self.why = folder, why
-        self.step_number = 0  # at which it was begun
+        self._asked, self._folder = asked, folder
         options = CaptureOptions(
             output=folder, steps=WINDOW_STEPS, skip=0, max_seconds=limits.seconds, max_mb=limits.each_mb,
             dataflow=False, quiet=True,
@@ -54,14 +61,16 @@ class Window:
         self._tracer.step()
         return self._tracer.done
 
-    def finish(self) -> str:
-        """Write the capture; return why nothing came of it, or "" where something did."""
+    def finish(self) -> Recorded:
+        """Write the capture; the note is why nothing came of it."""
         try:
             self._tracer.__exit__(None, None, None)
         except DiagnoseError as error:
-            return str(error)
-        self.folder = self._tracer.folder or self.folder
-        return ""
+            return replace(self._asked, note=str(error))
+        return replace(self._asked, folder=(self._tracer.folder or self._folder).name)
+
+    def abandon(self) -> None:
+        """Leave the recording to its own bounds."""
 
 
 class Analysis:
@@ -106,7 +115,7 @@ class Analysis:
             report(f"the diagnosis goes on: {self.text}")
 
 
-def folder_mb(folder: Path) -> float:
+def _folder_mb(folder: Path) -> float:
     """Return what the files of a folder take, MB."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
 

@@ -23,6 +23,7 @@ from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank
 from diagnose.pipeline.host_operators import host_operators
 from diagnose.pipeline.kernels import kernels
+from diagnose.pipeline.memory_by_line import memory_by_line
 from diagnose.pipeline.noting import noting
 from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
@@ -112,6 +113,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
         memory=part("memory", memory_of),
+        memory_by_line=part("memory-by-line", memory_by_line),
         kernels=part("kernels", kernels) or (),
         kernel_families=part("kernels", kernel_families) or {},
         checked=tuple(rule.id for rule in rules if rule.id not in left_out),

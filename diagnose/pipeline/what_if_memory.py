@@ -12,10 +12,10 @@ from diagnose.dataflow.checkpoints import checkpoints
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.kept import KeptMemory, StepMemory, step_memory
 from diagnose.errors import UsageError
-from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals
+from diagnose.pipeline.operator_times import operator_times
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Graph
 from diagnose.replay.predict import Predicted, predict
@@ -143,25 +143,8 @@ def _peak(t: Tables, memory: StepMemory) -> tuple[int, str]:
 
 def _times(t: Tables, flow: Flow, kept: tuple[KeptMemory, ...]) -> list[float]:
     """Return the time that each takes in the forward pass, ns: the host's or the device's, whichever is longer."""
-    host, device = _of_operators(t, flow)
+    host, device = operator_times(t, flow)
     return [max(host[list(one.operators)].sum(), device[list(one.operators)].sum()) for one in kept]
-
-
-def _of_operators(t: Tables, flow: Flow) -> tuple[Floats, Floats]:
-    """Return the time of each operator on the host, and that of the tasks that it launches."""
-    events, num = t.trace.events, len(flow.rows)
-    rows = np.concatenate(flow.rows)
-    operator = np.repeat(np.arange(num), [len(each) for each in flow.rows])
-    host = np.bincount(operator, (events.end - events.start)[rows].astype(np.float64), num)
-    order = np.argsort(events.start[rows], kind="stable")
-    rows, operator = rows[order], operator[order]
-    launched = np.flatnonzero(t.tasks.launch >= 0)
-    launch = events.start[t.tasks.launch[launched]]
-    at = np.searchsorted(events.start[rows], launch, side="right") - 1
-    inside = (at >= 0) & (launch <= events.end[rows[at]])
-    length = (t.tasks.end - t.tasks.start)[launched[inside]].astype(np.float64)
-    device = np.bincount(operator[at[inside]], length, num)
-    return host.astype(np.float64), device.astype(np.float64)
 
 
 def twice(graph: Graph, t: Tables, pieces: Intervals) -> Graph:

@@ -34,6 +34,7 @@ class Flow(NamedTuple):
 
     found: Analyses
     rows: tuple[Rows, ...]
+    padded_to: frozenset[int] = frozenset()  # lengths that loading is known to pad samples to
 
     def time_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
         """Return when the timing window runs some operators; nothing of those that it cannot be joined to."""
@@ -67,7 +68,10 @@ def shows_values(t: Tables) -> bool:
 def flow_of(t: Tables) -> Flow | None:
     """Return the data flow of the capture, None where it has none."""
     flow = t.capture.dataflow
-    return Flow(t.analyses, _joined(t, flow)) if flow is not None and t.analyses is not None else None
+    if flow is None or t.analyses is None:
+        return None
+    loaded = t.capture.info.loaded.expressions if t.capture.info is not None else ()
+    return Flow(t.analyses, _joined(t, flow), frozenset(one.padded_to for one in loaded if one.padded_to))
 
 
 def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:

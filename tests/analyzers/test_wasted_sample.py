@@ -40,6 +40,8 @@ def booked(late):
         (row(is_repeated=True, what=""), True, 0),  # how much it is to keep is not known
         (row(is_repeated=True, num_bytes=1 << 30), True, 0),  # of ten samples more than is kept
         (row(is_wide=True), False, 97_500),  # half of its time
+        (row(used=0.2), False, 156_000),  # four fifths of its time
+        (row(used=0.2, is_wide=True), False, 156_000),  # once
         (row(), True, 0),
     ],
 )
@@ -78,3 +80,24 @@ def test_float64_in_the_batch_is_wanted(booked):
 
 def test_without_samples_nothing_is_claimed(booked):
     assert booked(CaptureInfo())["data-stall"] == 390_000
+
+
+def test_what_is_cut_off_is_named_with_all_its_lines(booked, late):
+    booked(info(row(used=0.25, ns=100, own_ns=100, line=5), row(used=0.25)))
+    finding = late.find("wasted-sample")
+    assert finding.title == "Loading computes more than the samples use"
+    assert [where.line for where in finding.where] == [7, 5]
+    assert finding.evidence[-1] == (
+        "Lines 5, 7 of data.py compute table() (float32 (9,)) and cut it: a sample uses 25 % of the elements, and the "
+        "part that it uses can be computed alone. The rest takes 45 % of loading."
+    )
+
+
+def test_the_change_cuts_first_where_a_part_is_used(booked, late):
+    def shown(one):
+        booked(info(one))
+        return [change.after for change in late.diagnosis().prescriptions if change.rule == "wasted-sample"]
+
+    first = "# the part that the sample uses is cut out first"
+    assert any(after.startswith(first) for after in shown(row(used=0.1)))
+    assert not any(first in after for after in shown(row(is_constant=True)))

@@ -52,3 +52,17 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
     assert [(w.file, w.line, w.last_line) for w in work_on_nothing.find(t)[0].where[:2]] == [
         ("data.py", 22, None), ("train.py", 5, None),
     ]  # fmt: skip
+
+
+def test_signals_are_padded_only_if_loading_fills_them_up(recording):
+    def signals(t):
+        return t.op("relu", t.value(4, 16, padded=0.75), line=5, ns=200)
+
+    made = tables(recording, steps(signals))
+    assert work_on_nothing.find(made) == []
+    for length, num in ((16, 1), (20, 0)):
+        line = ExpressionRecord(file="data.py", line=22, padded_to=length)
+        info = CaptureInfo(loaded=LoadedRecord(expressions=(line,)))
+        t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+        found = work_on_nothing.find(t)
+        assert [one.facts["of_signals"] for one in found] == [True] * num

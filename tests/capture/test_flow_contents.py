@@ -104,6 +104,21 @@ def test_kinds(tensor, kind, in_place):
     assert one(tensor, in_place=in_place).kind == kind
 
 
+@pytest.mark.parametrize("number", [0.0, -80.0])
+def test_frames_that_are_one_number_in_all_rows_are_padded(number):
+    frames = torch.randn(4, 40, 3)
+    for row, length in zip(frames, (20, 25, 30, 10), strict=True):
+        row[length:] = number
+    assert one(frames).padded_rows == pytest.approx(10 / 40)
+    assert one(frames.flip(1)).padded_rows == pytest.approx(10 / 40)
+    frames[0, 39, 1] = 1.0
+    assert one(frames).padded_rows == 0.0
+    alike = torch.randn(4, 40, 3)
+    alike[:, 20:] = number
+    assert one(alike).padded_rows == 0.0
+    assert one(torch.randn(4, 40)).padded_rows == one(frames, in_place=False).padded_rows == -1.0
+
+
 @BOTH
 def test_padding_and_repeated_rows(in_place):
     ids = torch.randint(1, 100, (16, 40))

@@ -56,6 +56,24 @@ def test_padding_goes_through_all_that_has_its_positions():
     assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 
+@pytest.mark.parametrize(
+    ("shape", "facts", "found"),
+    [
+        ((4, 16), {"padded": 0.25}, True),
+        ((4, 16, 3), {"padded_rows": 0.25}, True),
+        ((4, 16, 3), {"padded": 0.25}, False),
+        ((4, 16), {"padded": 0.25, "role": "parameter"}, False),
+    ],
+)
+def test_of_signals_and_frames_the_padded_positions_are_the_second_dimension(shape, facts, found):
+    t = Table()
+    t.op("relu", t.value(*shape, **facts), line=2, ns=10)
+    records = work_on_nothing(t.graph())
+    assert [(one.kind, one.shape, one.dtype, one.extent) for one in records] == [
+        ("padding", (4, 16), "float32", 0.25)
+    ] * found
+
+
 @pytest.mark.parametrize(("before", "found"), [(0.5, True), (0.25, False)])
 def test_rows_of_one_length_are_padded_where_another_step_has_another_length(before, found):
     t = Table()

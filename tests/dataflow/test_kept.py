@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnose.dataflow.kept import step_memory
+from diagnose.dataflow.kept import kept_by_line, step_memory
 from tests.dataflow.table import Table
 
 KB = 1024
@@ -88,3 +88,24 @@ def test_memory_of_another_device_is_not_counted():
     t.op("exp", t.value(1 << 20, device="cuda:0"), facts={"device": "cuda:0"})
     memory = step_memory(t.graph())
     assert (memory.device, memory.held.max()) == ("cpu", 4 * KB)
+
+
+def test_each_line_keeps_what_it_makes_and_the_backward_pass_reads():
+    found = kept_by_line(one_and_two().graph())
+    assert (found.device, found.peak_bytes, found.num_bytes) == ("cpu", 4 * KB, 2 * KB)
+    assert [(one.line.line, one.num_bytes, one.operators) for one in found.lines] == [(2, KB, (0,)), (3, KB, (1,))]
+
+
+def test_a_storage_counts_once_and_the_line_with_most_stands_first():
+    t = one_and_two()
+    t.values.append(replace(t.values[2], version=1))  # written again in place: it is kept in both versions
+    t.op("sin", t.operators[0].reads[0], line=3, facts={"is_kept": True})
+    lines = kept_by_line(t.graph()).lines
+    assert [(one.line.line, one.num_bytes) for one in lines] == [(3, 2 * KB), (2, KB)]
+
+
+def test_what_no_gradient_flows_through_is_no_call_that_can_be_computed_again():
+    t = one_and_two()
+    batch = t.op("randn", shape=(1024,), line=1, facts={"is_kept": True})
+    t.op("mul", batch, line=4, phase="backward", forward=2)
+    assert [one.line.line for one in kept_by_line(t.graph()).lines] == [2, 3]

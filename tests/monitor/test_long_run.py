@@ -13,8 +13,8 @@ import diagnose
 from diagnose.capture import step_marker
 from diagnose.cli.main import run
 from diagnose.errors import UsageError
-from diagnose.monitor.long_run import REQUEST_FILE, Watch
-from diagnose.monitor.run_folder import load_runs
+from diagnose.monitor.long_run import Watch
+from diagnose.monitor.run_folder import REQUEST_FILE, load_runs
 from diagnose.monitor.watch_options import WatchOptions
 from diagnose.monitor.windows import WindowLimits
 
@@ -154,6 +154,7 @@ def test_a_fault_of_the_watch_ends_the_watch_and_not_the_run(tmp_path, train_ste
         for _ in range(6):
             train_step()
             watch.step()
+    watch.folder.close()
     assert said == ["The watch ended at step 3: ZeroDivisionError: division by zero"]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.monitor.step_rows import Block, Readings, Row, read_rows
-from diagnose.monitor.trends import SlowdownDetector, observe, trend
+from diagnose.monitor.trends import GrowthDetector, SlowdownDetector, observe, trend
 
 MS = 1_000_000
 
@@ -58,6 +58,15 @@ def test_memory_that_grows_is_named_with_its_rate():
     (found,) = observe(growing, 0.2)
     assert found.text == "Memory of this process grows: 1,100 MB to 2,000 MB, 1e+04 MB per 1,000 steps."
     assert observe([row(10 * (i + 1), 10, rss=1000 + i) for i in range(11)], 0.2) == []
+
+
+def test_growing_memory_is_looked_at_each_time_that_the_rows_have_doubled():
+    growing = [row(10 * (i + 1), 10, rss=1000 + 100 * i) for i in range(40)]
+    detector = GrowthDetector()
+    found = {num: text for num in range(1, 41) if (text := detector.look(growing[:num]))}
+    assert list(found) == [9, 17, 33]
+    assert found[9] == "Memory of this process grows: 1,100 MB to 1,800 MB, 1e+04 MB per 1,000 steps."
+    assert GrowthDetector().look([row(10, 10, rss=1000)] * 9) == ""
 
 
 def test_a_tail_that_grows_is_named():

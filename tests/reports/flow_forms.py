@@ -2,8 +2,16 @@
 
 from diagnose.model.diagnosis import Where
 from diagnose.model.flow_picture import FlowNode, FlowPicture
+from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 
-__all__ = ["flow_of_rule"]
+__all__ = ["flow_of_rule", "memory_of_lines"]
+
+
+def memory_of_lines(name: str = "cuda:0") -> MemoryByLine:
+    """Return a device of which lines are known: two that keep, one that leaves a value to later steps."""
+    block, head = Where("/home/me/model.py", 31, "forward", code="h = self.block(x)"), Where("/home/me/model.py", 40)
+    kept = (KeptByLine(block, 6 * 10**9, 12_000_000.0), KeptByLine(head, 2 * 10**9, None))
+    return MemoryByLine(name, 20 * 10**9, 9 * 10**9, kept, (LeftByLine(Where("/home/me/train.py", 12), 3, 10**8),))
 
 
 def flow_of_rule(rule: str) -> FlowPicture:

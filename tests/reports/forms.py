@@ -34,6 +34,7 @@ from diagnose.model.diagnosis import (
 from diagnose.model.events import Note
 from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
 from tests.reports.code_forms import code
+from tests.reports.flow_forms import memory_of_lines
 
 MS = 1_000_000
 KERNEL = (
@@ -276,6 +277,7 @@ def device(op: str = "aten::mm", name: str = "NVIDIA H100 80GB HBM3") -> Diagnos
         findings=(*gaps().findings, state),
         roofline=Roofline(name, {"16-bit": 989.0, "fp32": 67.0}, 3350.0, points),
         memory=memory,
+        memory_by_line=memory_of_lines(name),
     )
 
 

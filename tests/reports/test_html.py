@@ -242,6 +242,15 @@ def test_step_times_carry_their_own_numbers_and_no_point_lies_above_the_roof(for
     )
 
 
+def test_memory_by_line_has_bytes_their_share_and_the_time_to_compute_them_again(forms):
+    text = Page(render(forms["device"])).text
+    assert "a step holds 20 GB at its peak; 9 GB of it the forward pass makes" in text
+    assert "model.py:31 in forward 6 GB 30.0 % 12.0 ms" in text
+    assert "model.py:40 2 GB 10.0 % –" in text
+    assert "train.py:12 3 100 MB" in text
+    assert "Memory by line" not in Page(render(forms["gaps"])).text
+
+
 def test_readings_are_words_not_python(forms):
     d = forms["gaps"]
     samples = {"power": {"p50": 312.123456, "p95": 400}, "slowed_by": ["power", "heat"], "mig": False}

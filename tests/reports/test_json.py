@@ -114,6 +114,15 @@ def test_without_a_gpu_there_is_no_queue_and_no_partition(forms):
     }  # fmt: skip
 
 
+def test_memory_by_line_is_in_bytes_and_ms(forms):
+    memory = to_dict(forms["device"])["memory_by_line"]
+    assert [(one["line"], one["bytes"], one["recompute_ms"]) for one in memory["kept"]] == [
+        (31, 6 * 10**9, 12.0), (40, 2 * 10**9, None),
+    ]  # fmt: skip
+    assert [(one["line"], one["values"], one["bytes"]) for one in memory["left"]] == [(12, 3, 10**8)]
+    assert to_dict(forms["gaps"])["memory_by_line"] is None
+
+
 def test_several_ranks_are_listed(forms):
     assert [rank["step_ms"] for rank in to_dict(forms["ranks"])["ranks"]] == [18, 19, 20, 21]
 

@@ -45,6 +45,7 @@ class Content(NamedTuple):
     evenly_padded: float = -1.0
     repeated_rows: float = -1.0
     zero_rows: float = -1.0
+    padded_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
     is_finite: bool = True
@@ -193,6 +194,7 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
             evenly_padded=found[i].evenly_padded,
             repeated_rows=found[i].repeated_rows,
             zero_rows=found[i].zero_rows,
+            padded_rows=found[i].padded_rows,
             kind=found[i].kind,
             subnormal=float(subnormal[i]),
             is_finite=bool(finite[i]),

@@ -102,7 +102,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             schema = self._schemas.get(id(func)) or self._schema(func)
             if schema.is_mark:
                 return func(*args, **kwargs)
-            begun = self._begun(schema, sorted_arguments(schema, args, kwargs), sys._getframe(1))
+            begun = self._begun(schema, sorted_arguments(schema, args, kwargs), sys._getframe().f_back)
         except Exception as error:
             self.fail(error)
             return func(*args, **kwargs)

@@ -121,6 +121,11 @@ class Storages:
         live = self._live.get(self._key(tensor)[0])
         return live.value if live is not None else -1
 
+    def origin(self, tensor: torch.Tensor) -> RawValue | None:
+        """Return the first value of a tensor's storage, None if none has been seen."""
+        value = self.present(tensor)
+        return self.values[self._of_storage[self.values[value].storage][0]] if value >= 0 else None
+
     def end(self) -> None:
         """Stop following storages: what lives now lives on."""
         self._live = {}

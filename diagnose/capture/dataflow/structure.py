@@ -38,6 +38,7 @@ class Structure(NamedTuple):
     evenly_padded: float = -1.0
     repeated_rows: float = -1.0
     zero_rows: float = -1.0
+    padded_rows: float = -1.0
 
 
 def zero_rows(bits: Bits) -> float:
@@ -91,6 +92,7 @@ def structure(bits: Bits, one: int, *, is_integer: bool) -> Structure:
         *(_padded(rows) if len(rows) > 1 and 1 in (len(set(of_last)), len(set(of_start))) else (0.0, 0.0)),
         -1.0 if num_rows < 2 else _repeated_rows(bits) if len(set(of_rows)) < num_rows else 0.0,
         zero_rows(bits),
+        _padded_rows(bits) if bits.ndim == 3 else -1.0,
     )
 
 
@@ -166,6 +168,24 @@ def _padded(rows: Bits) -> tuple[float, float]:
         least = int(runs.min())
         shares[least < width and bool((runs == least).all())] += least / width
     return min(shares[0], 1.0), shares[1]
+
+
+def _padded_rows(bits: Bits) -> float:
+    """Return which share of the second dimension, at either end, holds one number in all of the first and third.
+
+    What is there in all of the first dimension alike is no padding.
+    """
+    if bits.size > MAX_ELEMENTS:
+        return -1.0
+    share = 0.0
+    for each in (bits[:, ::-1], bits):
+        if not (each[:, 0] == each[0, 0, 0]).all():
+            continue
+        differs = (each != each[0, 0, 0]).any(2)
+        runs = np.where(differs.any(1), differs.argmax(1), bits.shape[1])
+        least = int(runs.min())
+        share += least / bits.shape[1] if least < bits.shape[1] and bool((runs != least).any()) else 0.0
+    return min(share, 1.0)
 
 
 def runs_at_start(rows: Bits) -> Positions:

@@ -16,6 +16,7 @@ from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
 from diagnose.capture.dataflow.eager import EagerStance
 from diagnose.capture.dataflow.garbage import no_full_collections
+from diagnose.capture.dataflow.holders import Holder, holders
 from diagnose.capture.dataflow.host_reads import watch_host_reads
 from diagnose.capture.dataflow.launches import GRAPH, watch_launches
 from diagnose.capture.dataflow.mode import FlowMode, accept_higher_order
@@ -48,10 +49,12 @@ class DataflowWindow:
         self._undo: list[Undo] = []
         self._is_open = False
         self._has_graphs = False
+        self._first_nodes: list[int] = []  # of each step, by their numbers
 
     def start(self) -> None:
         """Begin to record, at a step boundary."""
         self._is_open = True
+        self._first_nodes.append(torch._C._autograd._get_sequence_nr())
         self._undo.append(no_full_collections())
         accept_higher_order()
         self._stance.start()
@@ -65,6 +68,11 @@ class DataflowWindow:
         with _without_modes_of_the_script(None):  # which then are above, so that each leaves the stack as it came
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
+    @property
+    def is_recording(self) -> bool:
+        """Return whether operators are still recorded."""
+        return self._is_open and self._mode.is_on
+
     def end_step(self) -> None:
         """Take notice that a step is over."""
         if not self._mode.is_on:
@@ -75,6 +83,7 @@ class DataflowWindow:
             self._mode.fail(error)
             return
         self.num_steps += 1
+        self._first_nodes.append(torch._C._autograd._get_sequence_nr())
         self._mode.step = self._mode.storages.step = self.num_steps
 
     def stop(self) -> None:
@@ -88,6 +97,13 @@ class DataflowWindow:
                 self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         while self._undo:
             self._undo.pop()()
+
+    def holders(self) -> list[Holder]:
+        """Return the variables that hold values of earlier steps, at a step boundary, where recording then ends."""
+        self.pause()
+        if not self.num_steps:
+            return []
+        return holders(self._mode.storages, self.num_steps - 1, range(self._first_nodes[0], self._first_nodes[-2]))
 
     def pause(self) -> None:
         """Record no more, wherever the script is; ``stop`` has to follow where an operator cannot be running."""

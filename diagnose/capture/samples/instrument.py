@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import NamedTuple
+
+from diagnose.capture.samples.single_use import Place, place_of, used_once
 
 __all__ = ["CALL", "GET", "OPERATION", "SLICE", "Expression", "instrument"]
 
@@ -25,6 +27,7 @@ class Expression(NamedTuple):
     line: int
     function: str
     text: str
+    has_one_use: bool = False
 
 
 def instrument(codes: Iterable[CodeType]) -> list[Expression]:
@@ -48,7 +51,7 @@ def _recorded(file: str, wanted: set[CodeType], expressions: list[Expression]) -
     try:
         tree = ast.parse(text)
         plain = compile(tree, file, "exec", dont_inherit=True)
-        changed = _Recorded(file, expressions).visit(ast.parse(text))
+        changed = _Recorded(file, expressions, used_once(tree)).visit(ast.parse(text))
         recorded = compile(ast.fix_missing_locations(changed), file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):
         return {}
@@ -69,8 +72,8 @@ def _pairs(plain: CodeType, recorded: CodeType) -> Iterator[tuple[CodeType, Code
 class _Recorded(ast.NodeTransformer):
     """Replaces expressions within functions; the order of evaluation stays the same."""
 
-    def __init__(self, file: str, expressions: list[Expression]) -> None:
-        self._file, self._expressions = file, expressions
+    def __init__(self, file: str, expressions: list[Expression], single: Collection[Place]) -> None:
+        self._file, self._expressions, self._single = file, expressions, single
         self._functions: list[str] = []
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -128,7 +131,10 @@ class _Recorded(ast.NodeTransformer):
         return node
 
     def _number(self, node: ast.expr) -> ast.Constant:
-        self._expressions.append(Expression(self._file, node.lineno, self._functions[-1], ast.unparse(node)))
+        place = Expression(
+            self._file, node.lineno, self._functions[-1], ast.unparse(node), place_of(node) in self._single
+        )
+        self._expressions.append(place)
         return ast.Constant(len(self._expressions) - 1)
 
 

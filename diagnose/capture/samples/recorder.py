@@ -7,21 +7,18 @@ import hashlib
 import operator
 import os
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from diagnose.capture.dataflow.structure import runs_at_start
+from diagnose.capture.samples.cuts import Cuts, Made
 from diagnose.capture.samples.instrument import CALL, GET, OPERATION, SLICE
+from diagnose.capture.samples.paddings import Paddings
 
 __all__ = ["Recorder", "Seen", "fingerprint", "wide_types"]
 
 MAX_LOOKS = 64  # at the results of one expression within a sample
 MAX_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
 MAX_PARTS, MAX_DEPTH = 4096, 4  # of lists, tuples and mappings
-MIN_PADDED = 0.1  # of a row's length
 MIN_WIDE_ELEMENTS = 64  # of an array: fewer are constants and parameters of a sample
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
@@ -52,14 +49,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
+        self.cuts, self.paddings = Cuts(()), Paddings()
         self.load = self.sample = 0
         self._cost_ns = 0
         self._open: list[list[int]] = []  # expression, ns of the expressions inside
         self.written: set[int] = set()  # expressions whose result was changed afterwards
         self._held: list[tuple[int, str, Any]] = []  # arrays of this batch: expression, fingerprint
         self._looks: dict[tuple[int, int, int], int] = {}
-        self._may_pad: list[tuple[int, Any]] = []  # lists and arrays of this batch, by expression, as they were made
-        self._ends: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by expression and length: runs at both ends
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
@@ -73,50 +69,39 @@ class Recorder:
 
     def call(self, number: int, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
-        return self._run(number, lambda: function(*args, **named))
+        self.cuts.call(function, args, named)
+        result = self._run(number, lambda: function(*args, **named))
+        return self._noted(Made(number, result, function, args, named))
 
     def operate(self, number: int, name: str, left: Any, right: Any) -> Any:
         """Do a binary operation."""
-        return self._run(number, lambda: _OPERATIONS[name](left, right))
+        result = self._run(number, lambda: _OPERATIONS[name](left, right))
+        return self._noted(Made(number, result, _OPERATIONS[name], (left, right), {}))
 
     def get(self, number: int, held: Any, at: Any) -> Any:
         """Take an item."""
-        return self._run(number, lambda: held[at])
+        result = self._run(number, lambda: held[at])
+        began = time.perf_counter_ns()
+        self.cuts.cut(held, at, result)
+        self._cost_ns += time.perf_counter_ns() - began
+        return result
 
     def end_batch(self) -> None:
         """Look at the arrays of a batch again, for those that were written to since they were made."""
         began = time.perf_counter_ns()
         self.written |= {number for number, before, array in self._held if fingerprint(array) != before}
         self._held.clear()
-        self._look_at_ends()
+        self.cuts.end_sample()
+        self.paddings.end_batch()
         self._cost_ns += time.perf_counter_ns() - began
 
-    def padded(self) -> dict[int, int]:
-        """Return the expressions that first made padded rows, and how long these are.
-
-        Rows of which one number fills an end of each, of different length: those of one length may be padded or not.
-        """
-        first: dict[int, int] = {}
-        for (number, length), runs in self._ends.items():
-            is_padded = any(
-                min(ends) >= MIN_PADDED * length and len(set(ends)) > 1 and min(ends) < length
-                for ends in zip(*runs, strict=True)
-            )
-            if is_padded:
-                first.setdefault(length, number)
-        return {number: length for length, number in first.items()}
-
-    def _look_at_ends(self) -> None:
-        rows: dict[tuple[int, int], list[Any]] = defaultdict(list)
-        for number, made in self._may_pad:
-            found = _rows(made)
-            if found is not None:
-                rows[number, found.shape[1]].append(found)
-        self._may_pad.clear()
-        for key, parts in rows.items():
-            both = np.concatenate(parts)
-            ends = runs_at_start(both), runs_at_start(both[:, ::-1])
-            self._ends.setdefault(key, []).extend(zip(*(each.tolist() for each in ends), strict=True))
+    def _noted(self, made: Made) -> Any:
+        """Return a result, after what it was made of is noted."""
+        began = time.perf_counter_ns()
+        self.cuts.add(made)
+        self.paddings.add_numbers(made, of_batch=self.sample < 0)
+        self._cost_ns += time.perf_counter_ns() - began
+        return made.result
 
     def _run(self, number: int, compute: Callable[[], Any]) -> Any:
         parent = self._open[-1][0] if self._open else -1
@@ -137,21 +122,10 @@ class Recorder:
         if what and content:
             self._held.append((number, content, result))
         if content:
-            self._may_pad.append((number, result))
+            self.paddings.add_integers(number, result)
         self.seen.append(Seen(number, parent, self.load, self.sample, ns, ns - inside, content, what, size, is_wide))
         self._cost_ns += time.perf_counter_ns() - began_look
         return result
-
-
-def _rows(made: Any) -> Any:
-    """Return rows of integers, a single one of a list or of what has one dimension; None for anything else."""
-    if type(made) is list:
-        made = np.array(made) if made and all(type(each) is int for each in made) else None
-    elif type(made).__module__ == "torch":
-        made = made.numpy()
-    if not isinstance(made, np.ndarray) or made.dtype.kind not in "iu" or made.ndim not in (1, 2) or not made.size:
-        return None
-    return made.reshape(-1, made.shape[-1])
 
 
 def fingerprint(value: Any) -> str:
@@ -213,13 +187,13 @@ def _add_bytes(digest: Any, held: Any, left: list[int]) -> bool:
 def _array(value: Any) -> tuple[str, int, bool]:
     """Return type and shape of an array or tensor, its bytes, and whether it has many elements of 64-bit floats."""
     try:
-        if type(value).__module__.partition(".")[0] not in ("numpy", "torch") or not value.shape:
+        if type(value).__module__.partition(".")[0] not in ("numpy", "torch"):
             return "", 0, False
         dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
         size = value.nbytes
     except Exception:
         return "", 0, False
-    return f"{dtype} {shape}", size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
+    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
 
 
 def wide_types(value: Any, depth: int = 0) -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from diagnose.capture.record.sampler import is_users
+from diagnose.capture.samples.cuts import Cuts
 from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
@@ -154,6 +155,7 @@ def _loaded(loader: Any) -> LoadedRecord:
         recorder = Recorder()
         recorder.install()
         expressions = instrument(codes)
+        recorder.cuts = Cuts({number for number, each in enumerate(expressions) if each.has_one_use})
         began = recorder.now_ns
         for recorder.load, dealt in enumerate((batches[:num], _dealt_again(batches[:num]))):
             for i, indices in enumerate(dealt):
@@ -183,6 +185,7 @@ def _collated(loader: Any, indices: Sequence[Any], recorder: Recorder | None) ->
         for index in indices:
             samples.append(dataset[index])
             if recorder is not None:
+                recorder.cuts.end_sample()
                 recorder.sample += 1
         if recorder is not None:
             recorder.sample = -1 - recorder.sample
@@ -211,7 +214,7 @@ def _rows(
     by_number: dict[int, list[Seen]] = defaultdict(list)
     for each in recorder.seen:
         by_number[each.number].append(each)
-    pads = recorder.padded()
+    pads = recorder.paddings.found()
     kept = sorted(
         n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= MIN_SHARE * total_ns
     )
@@ -225,6 +228,7 @@ def _rows(
             inside=tuple(sorted(row_of[n] for n in _all_around(number, around) if n in row_of)),
             is_written=number in recorder.written,
             padded_to=pads.get(number, 0),
+            used=round(recorder.cuts.used(number), 6),
         )
         for number in kept
     )
