@@ -21,10 +21,10 @@ MAX_SHARED_BYTES = {"sm": 48 << 10, "gfx": 64 << 10}  # of a program, where it a
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Return what scripts/benchmarks/op_resources.py lists, one dictionary for each program and target."""
+    """Return what evaluation/benchmarks/op_resources.py lists, one dictionary for each program and target."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    script = ROOT / "scripts" / "benchmarks" / "op_resources.py"
+    script = ROOT / "evaluation" / "benchmarks" / "op_resources.py"
     command = [sys.executable, str(script), "--json", "--targets", *TARGETS]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.stdout, done.stderr[-3000:]
