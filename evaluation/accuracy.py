@@ -16,15 +16,11 @@ from typing import Any
 
 from leave_one_out import Graded, LeftOut, leave_one_out
 from replay_accuracy import Row as Replay
-from replay_accuracy import bars_hold, replays, summary, table
+from replay_accuracy import bars_hold, replays, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = tuple(ROOT.parent / "shared" / name for name in ("traces", "traces_second"))
-REPLAY = """## Replayed steps
-
-The error of each replayed step against the measured one; [replay.md](replay.md) explains what the columns mean and why
-measured delays prove little.
-"""
+REPLAY = "## Replayed steps\n\nWhat the lines mean, and each trace of the first folder: [replay](replay.md).\n"
 # Rows whose label another reading of the raw events contests, with the numbers; printed where they come out wrong.
 WHY_WRONG = {
     "hta_dlrm_v100_test": "the label is contestable. It was read off sums of kernels: pointwise ones and copies 24%, "
@@ -51,9 +47,9 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="also write the table as Markdown")
     parser.add_argument("--traces", type=Path, action="append", help="a folder with traces and labels.csv")
     parser.add_argument(
-        "--simulated", type=int, metavar="N", help="score N simulated cases instead (docs/simulation.md)"
+        "--simulated", type=int, metavar="N", help="score N simulated cases instead (pages/simulation.md)"
     )
-    parser.add_argument("--ranks", type=int, metavar="N", help="score N jobs of 2 to 256 ranks (docs/distributed.md)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="score N jobs of 2 to 256 ranks (pages/ranks.md)")
     parser.add_argument("--reason", help="plant this in all of these jobs, such as nothing")
     parser.add_argument("--seed", type=int, default=1, help="of the simulated cases")
     parser.add_argument("--jobs", type=int, default=1, help="processes for the simulated cases")
@@ -88,7 +84,7 @@ def main() -> int:
     if options.write:
         replay = ["", REPLAY]
         for score in scores:
-            replay += [f"### {score.name}", "", *summary(score.replayed), "", *table(score.replayed), ""]
+            replay += [f"### {score.name}", "", *summary(score.replayed), ""]
         options.write.write_text(markdown(scores, left_out) + "\n".join(replay))
     share_right = 1 - len(left_out.wrong) / max(left_out.num, 1)
     return 0 if all(score.holds for score in scores) and share_right >= LEFT_OUT_BAR else 1
@@ -222,14 +218,14 @@ def row_text(row: dict[str, Any]) -> str:
 
 
 def markdown(scores: list[Score], left_out: LeftOut) -> str:
-    """Return docs/accuracy.md."""
+    """Return pages/accuracy.md."""
     lines = [
         "# Accuracy on real traces",
         "",
-        "Made by `evaluation/accuracy --write docs/accuracy.md` from two folders of published Kineto traces (V100 to",
-        "B200, MI210 to MI300X, 2020 to 2026) that a careful reader labelled. Only that script reads the labels; no",
-        "rule sees them. The rules were written with both folders in view, so these figures are no estimate for a",
-        "trace that nobody here has seen; docs/simulation.md measures on programs drawn anew.",
+        "Made by `evaluation/accuracy --write FILE` from two folders of published Kineto traces (V100 to B200,",
+        "MI210 to MI300X, 2020 to 2026) that a careful reader labelled. Only that script reads the labels; no rule",
+        "sees them. The rules were written with both folders in view, so these figures are no estimate for a",
+        "trace that nobody here has seen; [simulated runs](simulation.md) are programs drawn anew.",
         "An answer is right when it is among those that the label accepts. Rows without a GPU verdict (hand-trimmed",
         "files, no device events) are not graded: for them the table shows what is answered instead of a traceback.",
         "",

@@ -1,4 +1,4 @@
-"""Runs every bundled pair of training scripts through the whole tool and writes docs/evaluation.md.
+"""Runs every bundled pair of training scripts through the whole tool and writes pages/pairs.md.
 
 For each pair: is the planted rule the dominant finding; what does the diagnosis predict for the step; what does prove
 measure for the change that can be applied from outside; what does the repaired script take; is anything found in it.
@@ -280,12 +280,12 @@ def _page(rows: list[Row], device: str) -> str:
     kept, promised = _promises(rows)
     error, by_hand = (_mean(_errors(rows, proven=proven)) for proven in (True, False))
     noise = _mean([abs(row.sham[0] - 1) for row in rows if row.sham])
-    made = "--device gpu --write docs/evaluation-gpu.md" if device == "gpu" else "--write docs/evaluation.md"
+    made = "--device gpu --write FILE" if device == "gpu" else "--write FILE"
     return f"""# The whole tool on the bundled pairs
 
 Made by `evaluation/evaluate {made}` on {_machine(device)}. Each script of
-[fixtures](fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per step,
-unprofiled medians.
+[fixtures](../../docs/fixtures.md) holds one planted bottleneck and a repaired variant (`--fixed`). Times are ms per
+step, unprofiled medians.
 
 - **found**: the dominant finding of the planted script, against the rule that its header names.
 - **predicted**: the step after the first prescription for that rule, by replay: its saving is taken from the recorded

@@ -1,4 +1,4 @@
-"""Runs the command on damaged traces, captures and reports; docs/reliability.md describes the bars."""
+"""Runs the command on damaged traces, captures and reports; pages/fuzz.md describes the bars."""
 
 from __future__ import annotations
 

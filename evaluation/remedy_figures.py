@@ -10,10 +10,10 @@ from typing import NamedTuple
 __all__ = ["FIGURES", "NOT_MEASURED", "Figures"]
 
 NOT_MEASURED = "not measured"
-OPERATORS = "[operators](operators.md#figures)"
-RANKS = "[distributed](distributed.md#what-was-measured)"
-MEMORY = "[memory](remedies-memory.md)"
-ON_A_GPU = "[H100](gpu.md#operators)"
+OPERATORS = "[operators](../evaluation/pages/operators.md#figures)"
+RANKS = "[distributed](../evaluation/pages/ranks.md#the-remedies-for-several-ranks)"
+MEMORY = "[memory](../evaluation/pages/remedies-memory.md)"
+ON_A_GPU = "[H100](../evaluation/pages/gpu.md#operators)"
 
 
 class Figures(NamedTuple):

@@ -22,8 +22,8 @@ HELD_OUT_BAR = 0.05
 
 ABOUT = """# How well a replay reproduces the step
 
-Made by `evaluation/replay --write docs/replay.md` from the published traces with a device; those without step marks
-count as one step.
+Made by `evaluation/replay --write FILE` from the published traces with a device; those without step marks count as one
+step.
 
 The steady steps become a dependency graph. A replay computes when every node ends from what it waits for:
 

@@ -40,7 +40,7 @@ class Row:
 
 
 def page(rows: Iterable[Row]) -> str:
-    """Return docs/third-party.md."""
+    """Return pages/third-party.md."""
     rows = list(rows)
     head = ["# Scripts as users write them", "", INTRODUCTION, "", "Made by `evaluation/third_party --write`.", ""]
     head += [f"| script | {' | '.join(COLUMNS)} | answer | found | remark |", "|---|" + "---|" * (len(COLUMNS) + 3)]

@@ -27,7 +27,7 @@ FURTHER_TRACES = (
     TRACES / "hta_rn_ddp_v100_ns.json.gz",  # training whose steps are replayed
     TRACES.with_name("traces_second") / "tl_xdit_sd35_mi300.json.gz",  # a long inference on another vendor's device
 )
-REPORT = ROOT / "docs" / "benchmarks.md"
+REPORT = ROOT / "evaluation" / "pages" / "benchmarks.md"
 ENVIRONMENT = ROOT / ".venv-bench"
 HTA = "traceinsight==0.6.1"
 WORK = ROOT / "build" / "bench"
@@ -195,7 +195,7 @@ def compare(trace: Path, size_mb: int, rounds: int, python: Path, hta_python: Pa
 
 
 def report(results: Sequence[Result], costs: OwnCosts) -> str:
-    """Return docs/benchmarks.md."""
+    """Return pages/benchmarks.md."""
     python = f"Python {platform.python_version()}, numpy {version('numpy')}, msgspec {version('msgspec')}"
     lines = [
         "# Benchmarks",
@@ -272,7 +272,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", default="60,290", help="MB of raw JSON, separated by commas")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each tool at each size")
     parser.add_argument("--ranks", default="", help="also jobs of so many ranks, separated by commas: 64,1024")
-    parser.add_argument("--no-write", action="store_true", help="print the page instead of writing docs/benchmarks.md")
+    parser.add_argument("--no-write", action="store_true", help="print the page instead of writing pages/benchmarks.md")
     return parser.parse_args()
 
 

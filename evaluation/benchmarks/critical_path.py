@@ -1,4 +1,4 @@
-"""Compares the critical path with that of Holistic Trace Analysis on the real traces; writes docs/critical-path.md.
+"""Compares the critical path with that of Holistic Trace Analysis on the real traces; writes pages/critical-path.md.
 
 Usage: critical_path.py [--hta PYTHON] [--write FILE]
 """
@@ -26,7 +26,7 @@ MAX_DIFFERENCE = 0.1  # of the step: two shares that differ by less say the same
 
 PAGE = """# The critical path, beside that of Holistic Trace Analysis
 
-Made by `evaluation/benchmarks/critical_path.py --hta PYTHON --write docs/critical-path.md`, where PYTHON has traceinsight
+Made by `evaluation/benchmarks/critical_path.py --hta PYTHON --write FILE`, where PYTHON has traceinsight
 0.6.1, from the published traces with step marks and a device.
 
 Both follow each wait to its reason and name what the path consists of. Holistic Trace Analysis takes one step (the

@@ -1,4 +1,4 @@
-"""Measures the remedies for several ranks on this machine's CPUs, and prints the tables of docs/distributed.md.
+"""Measures the remedies for several ranks on this machine's CPUs, and prints the tables of pages/ranks.md.
 
     python evaluation/benchmarks/distributed.py [--ranks 2] [--steps 24]
 

@@ -2,7 +2,7 @@
 
 Returns 1 where a program spills: registers that are kept in memory instead. It must not run where Triton interprets.
 
-    scripts/python evaluation/benchmarks/op_resources.py --write docs/operators.md
+    scripts/python evaluation/benchmarks/op_resources.py --write evaluation/pages/operators.md
 """
 
 from __future__ import annotations

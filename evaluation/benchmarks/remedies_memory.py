@@ -1,6 +1,6 @@
 """What the remedies for memory and optimizers give on this machine, each against the code that it replaces.
 
-    python evaluation/benchmarks/remedies_memory.py [--quick] [-o docs/remedies-memory.md]
+    python evaluation/benchmarks/remedies_memory.py [--quick] [-o evaluation/pages/remedies-memory.md]
 
 Loads run in fresh processes, one after the other, with the file in the page cache; memory is the growth of the
 process's largest resident size. Times are medians of runs that take turns. Exit code 1 where a bar is missed.

@@ -2,7 +2,7 @@
 
 A stage consists of pieces, and a piece is one command whose outcome is kept as JSON in the work folder; what is there
 is not run again. ``--minutes`` bounds a call, and a piece that failed is run again by the next one. ``--pack`` puts
-the small results of all calls so far into one archive; ``--report`` writes the tables for docs/ from them.
+the small results of all calls so far into one archive; ``--report`` writes the tables for pages/ from them.
 """
 
 from __future__ import annotations

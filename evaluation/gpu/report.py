@@ -1,4 +1,4 @@
-"""Writes the tables for docs/ from what evaluation/gpu_day kept."""
+"""Writes the tables for pages/ from what evaluation/gpu_day kept."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _overhead(rows: list[Mapping[str, Any]]) -> str:
         "# What recording costs",
         "",
         "Made by `evaluation/gpu_day overhead` and `evaluation/gpu_day --report FOLDER`: a stack of linear layers",
-        "whose steps are about as long as asked; medians of one run each. The timing window is where times come from, the",
-        "attribution window where names and lines come from. Bar: the timing window at most "
+        "whose steps are about as long as asked; medians of one run each. The timing window is where times come from,",
+        "the attribution window where names and lines come from. Bar: the timing window at most "
         f"{MAX_TIMING_COST:.0%} at 5 ms.",
         "",
         "| step asked, ms | launches | unprofiled, ms | light, ms | attribution, ms | light | attribution | sampler |",

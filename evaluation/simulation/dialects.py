@@ -1,4 +1,4 @@
-"""How exporters of different years and vendors write a run; facts of published files, docs/simulation.md names them."""
+"""How exporters of different years and vendors write a run; facts of published files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Machines drawn at random: what the host and the GPU cost.
 
-The ranges of the costs are those of published Kineto traces (docs/simulation.md has the table); peaks and bandwidths
+The ranges of the costs are those of published Kineto traces (pages/simulation.md has the table); peaks and bandwidths
 are those of the vendors' data sheets.
 """
 

@@ -1,4 +1,4 @@
-"""Answers against the truth, by the rules of docs/simulation.md, which were fixed before any answer was looked at."""
+"""Answers against the truth, by the rules of pages/simulation.md, which were fixed before any answer was looked at."""
 
 from __future__ import annotations
 

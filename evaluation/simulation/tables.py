@@ -1,4 +1,4 @@
-"""Scores as tables, for the terminal and for docs/simulation.md."""
+"""Scores as tables, for the terminal and for pages/simulation.md."""
 
 from __future__ import annotations
 

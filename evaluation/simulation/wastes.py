@@ -1,7 +1,7 @@
 """What can be planted, how large, and which rules name it rightly.
 
 The ids of rules and what they mean are those of the design; which of them is a right name for a waste is decided here,
-before any answer was seen, and docs/simulation.md gives the reasons.
+before any answer was seen, and pages/simulation.md gives the reasons.
 """
 
 from __future__ import annotations

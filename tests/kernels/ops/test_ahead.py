@@ -59,7 +59,7 @@ def test_no_program_spills_registers(compiled, target):
     assert all(one["shared_bytes"] <= MAX_SHARED_BYTES[family] for one in mine)
 
 
-def test_the_documentation_has_a_row_for_each_form(compiled):
-    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+def test_the_page_has_a_row_for_each_form(compiled):
+    text = (ROOT / "evaluation" / "pages" / "operators.md").read_text(encoding="utf-8")
     rows = {f"| `{one['name']}` | {one['form']} | {one['warps']} |" for one in compiled}
     assert [row for row in sorted(rows) if row not in text] == []
