@@ -14,7 +14,8 @@ from pathlib import Path
 from diagnose.errors import DiagnoseError
 from diagnose.model.capture import Capture
 from diagnose.pipeline.find import build_tables
-from diagnose.replay import critical_path, graph_of, shares, simulate
+from diagnose.replay import critical_path, shares, simulate
+from diagnose.replay.build import graph_of
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 from diagnose.trace_reader import read_trace
