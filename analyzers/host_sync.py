@@ -81,7 +81,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time after blocking calls with the operators that made them."""
-    title, facts = "After each wait of the CPU for the GPU, the GPU idles", _facts(t)
+    title, facts = "The CPU synchronizes with the GPU, which then idles", _facts(t)
     return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
 
 

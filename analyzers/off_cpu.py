@@ -49,5 +49,5 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time in which the training thread did not run."""
-    title = f"The {thread_of(t)} waits off the CPU between operators"
+    title = f"The {thread_of(t)} is blocked between operators"
     return idle_finding(t, IdleRule(META.id, title, probe="middle"))

@@ -1,4 +1,4 @@
-"""Pointwise operators move more memory than one fused pass would where one pass would do.
+"""Pointwise operators move more memory than a fused pass where one pass would do.
 
 What it looks for
     Two or more different pointwise operators (additions, products, activations, casts, masks) in a row on a stream,
@@ -63,9 +63,9 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     if is_minor(t, tasks, MIN_BUSY_SHARE):
         return []
     in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > sum(chain.time_ns for chain in found)
-    title = "Pointwise operators move more memory than one fused pass would"
+    title = "Pointwise operators move more memory than a fused pass"
     if in_graph:
-        title = "Pointwise operators of a CUDA graph move more memory than one fused pass would"
+        title = "Pointwise operators of a CUDA graph move more memory than a fused pass"
     elif not found:
         title = "Pointwise kernels run far below the device's bandwidth"
     needed = sum(chain.longest_ns for chain in found) + sum(each.bound_ns / REACHED_SHARE["memory"] for each in slow)

@@ -250,7 +250,7 @@ def watch(
                 w.step()
 
     Args:
-        name: Of the run: what ``diagnose history`` compares.
+        name: Of the run: what ``diagnose watch --list`` compares.
         every: Steps of a row.
         slow: Share by which steps become slower than the run's own first ones before a window is recorded.
         folder: Where runs are kept.

@@ -33,7 +33,10 @@ def saving(p: Prediction, *, is_alone: bool = True) -> str:
         is_alone: whether no range follows, which may reach beyond the finding's time.
     """
     if not p.is_promise:
-        return tr("saves up to {time} per step" if p.has_steps else "saves up to {time}", time=duration(p.most_ns))
+        words = "saves up to {time} per step" if p.has_steps else "saves up to {time}"
+        if p.of_ns is not None and duration(p.of_ns) != duration(p.most_ns):
+            words = "saves up to {time} of the {part}"
+        return tr(words, time=duration(p.most_ns), part=duration(p.of_ns))
     words = "saves {time} per step" if p.has_steps else "saves {time}"
     if p.saves_elsewhere:
         words = "saves {time} ({part} of this finding, {rest} elsewhere)"
@@ -68,5 +71,5 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     if p.is_enabled:
         return tr(", only after {changes}", changes=changes)
     if p.is_uncovered:
-        return tr(", after {changes}; without at most {part}", changes=changes, part=duration(p.of_ns))
+        return tr(", after {changes} (without: up to {part})", changes=changes, part=duration(p.of_ns))
     return tr(", after {changes}", changes=changes)

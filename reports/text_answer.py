@@ -122,6 +122,7 @@ def _card(number: int, card: Card, a: Answer, code: tuple[RenderableType, ...] =
     at = line_of(card.where) if card.where is not None else ""
     saves = Text(f"{tr('rank {num}', num=card.rank)}  " if card.rank is not None else "")
     if at and card.where is not None:
+        saves.append("" if card.where.file else tr("in "))
         saves.append(one_line(at), Style.parse("cyan") + place_style(card.where))
         saves.append("  ")
     if found is not None and a.now_ns > 0:

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from diagnose.cli.commands import cli
-from diagnose.cli.help import Command
+from diagnose.cli.help import ALL, COMMANDS, Command
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 HEAD = """# Commands and options
 
-Made by `scripts/commands` from what `diagnose COMMAND --help` prints. How to use the commands one after the other:
-[using diagnose](usage.md).
+Made by `scripts/commands` from what `diagnose COMMAND --help-all` prints; `--help` leaves out what few need. How to use
+the commands one after the other: [using diagnose](usage.md).
 
 An option has one meaning in all commands:
 
@@ -29,8 +29,9 @@ An option has one meaning in all commands:
   Where an option after the script has the name of one of the command's, and the script does not mention it, one line
   on standard error states that it goes to the script. After `--` there is no such line.
 
-`diagnose monitor --json FILE` still writes to FILE, with a deprecation note on standard error: use `--output FILE`.
-How long a deprecated name stays: [versions](versioning.md#deprecation).
+`profile`, `run` and `record` are other names of `trace`. Former names still work, with a line on standard error that
+names the new one: `summarize` (`analyze --partial`), `reduce` (`analyze --merge`), `export` (`analyze --export`),
+`history` (`watch --list`). How long a deprecated name stays: [versions](versioning.md#deprecation).
 """
 
 
@@ -48,13 +49,20 @@ def main() -> int:
 
 def _page() -> Iterator[str]:
     yield HEAD
+    section = COMMANDS
     for name, command in cli.commands.items():
+        if command.hidden:
+            continue
         assert isinstance(command, Command)
+        if command.section != section:
+            section = command.section
+            yield f"## {section}\n\nFor shells and coding agents, described in [integrations](integrations.md).\n"
         yield from _section(name, command)
 
 
 def _section(name: str, command: Command) -> Iterator[str]:
     with click.Context(command, info_name=f"diagnose {name}", **command.context_settings) as context:
+        context.meta[ALL] = True
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
         groups = command.option_groups(context)
     yield f"## diagnose {name}\n"

@@ -30,7 +30,7 @@ COMPOSED = frozenset(
         "Code is compiled or loaded 7",
         "Find values7 in 7 7",
         "Freed memory goes back to the system and is faulted in again 7",
-        "The caching allocator asks the driver for memory 7",
+        "The allocator asks the driver for memory 7",
         "Make the sample cheaper at 7 7 of loading",
         "Make 7 a set at 7: 7",
         "Prepare all samples once, before training: 7",

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "monitor": {*GROUND, "capture", "tables", "reports"},
     "trials": {*GROUND, "capture", "changes", "pipeline", "reports"},
     "api": {*GROUND, "capture", "monitor", "pipeline", "reports", "trials"},
-    "integrations": {*GROUND, "api", "monitor", "reports"},
+    "integrations": {*GROUND, "tables", "pipeline", "reports", "monitor", "api"},
     "cli": {
         *GROUND,
         "ranks",
@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "changes",
         "trials",
         "api",
+        "integrations",
     },
     "__main__": {"cli"},
     "__init__": {"api", "capture", "errors", "integrations", "model", "monitor", "trials"},

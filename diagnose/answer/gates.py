@@ -48,9 +48,9 @@ def limit(d: Diagnosis) -> Words | None:
     The answer is led by it, and no possible step is shown.
     """
     if d.source.world_size > 1 and len(d.ranks) < 2:
-        return Words("From 1 of {num} ranks", {"num": d.source.world_size})
+        return Words("On this rank (1 of {num})", {"num": d.source.world_size})
     if d.source.accelerator:
-        return Words("Without the tasks of {device}", {"device": d.source.accelerator})
+        return Words("No {device} tasks recorded", {"device": d.source.accelerator})
     if (d.profiler_overhead or 0.0) >= MAX_OVERHEAD:
         return Words("Uncertain")
     if d.recording_estimate >= MAX_ESTIMATE and d.verdict != "kernel-bound":
@@ -110,8 +110,8 @@ def _of_recording(d: Diagnosis) -> list[Words]:
         words = "Up to {share} of the step is the profiler's own CPU time: savings are upper bounds."
         if d.recording_estimate >= MAX_ESTIMATE:
             words = (
-                "Up to {share} of the step is the profiler's own CPU time, so no predicted step is shown. Record "
-                "without stacks, or with diagnose trace, which also times steps without the profiler."
+                "Up to {share} of the step is the profiler's own CPU time, so no predicted step is shown. "
+                "diagnose trace also times steps without the profiler."
             )
         if d.source.found_steps_by == "none":
             words = "Up to {share} of the CPU's time is the profiler's own: savings are upper bounds."

@@ -19,7 +19,7 @@ from diagnose.text.titles import lower_first
 if TYPE_CHECKING:
     from diagnose.model.job import Job
 
-__all__ = ["MAX_WORDS", "checked", "headline"]
+__all__ = ["MAX_WORDS", "SMALL", "checked", "headline"]
 
 MAX_WORDS = 16  # what is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
@@ -43,7 +43,9 @@ def headline(d: Diagnosis, again: Words | None, limit: Words | None = None, *, h
     finding = next((f for f in d.findings if f.rule == d.dominant), None)
     if finding is None:
         if d.source.accelerator:
-            return Words("Nothing found without the tasks of {device}", {"device": d.source.accelerator})
+            return Words(
+                "No {device} tasks are recorded, and nothing was found on the CPU", {"device": d.source.accelerator}
+            )
         little = _little(d, has_trial=has_trial)
         return little if limit is None else Words("{limit}: {what}", {"limit": limit, "what": little})
     j = d.job
@@ -109,16 +111,16 @@ def _of_step(d: Diagnosis, start: Words) -> Words:
     whole = Words("each {step} step", {"step": step})
     if d.source.found_steps_by == "none":
         whole = Words("the {step} recording", {"step": step})
-    if d.verdict == "kernel-bound":
+    if d.verdict == "kernel-bound" and d.queue.idle_share < SMALL:
         values = {"start": start, "share": percent(d.queue.busy_share), "whole": whole}
         if d.flops is not None:
             return Words(
                 "{start}: the GPU is busy {share} of {whole}, MFU {mfu}", {**values, "mfu": percent(d.flops.share, 0)}
             )
         return Words("{start}: the GPU is busy {share} of {whole}", values)
-    words = "{start}: the GPU idles {share} of {whole}, without avoidable waste"
+    words = "{start}: the GPU idles {share} of {whole}, not avoidably"
     if d.ignored:
-        words = "{start}: the GPU idles {share} of {whole}, without other avoidable waste"
+        words = "{start}: the GPU idles {share} of {whole}, not avoidably otherwise"
     return Words(words, {"start": start, "share": percent(d.queue.idle_share), "whole": whole})
 
 
@@ -149,13 +151,17 @@ def _share(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
     """
     if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
         return ()
-    words = "{share} of the step"
+    words = "{share} of the step to gain"
     if finding.share is not None:
-        words = "{share} of the run"
+        words = "{share} of the run to gain"
     elif d.source.found_steps_by == "none":
-        words = "{share} of the recording"
+        words = "{share} of the recording to gain"
     value = {"share": percent(worth_share(finding, d.step_ns))}
-    return Words(" ({words})", {"words": Words(words, value)}), Words(" ({share})", value)
+    return (
+        Words(" ({words})", {"words": Words(words, value)}),
+        Words(" ({share} to gain)", value),
+        Words(" ({share})", value),
+    )
 
 
 def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -> Words:
@@ -183,13 +189,15 @@ def checked(d: Diagnosis) -> Words | None:
     values: dict[str, object] = {"num": len(d.checked), "found": "", "missing": "", "again": ""}
     if d.findings and d.step_ns > 0 and d.findings[0].worth_ns >= MIN_GAIN_SHARE * d.step_ns:
         first = d.findings[0]
-        share = percent(worth_share(first, d.step_ns))
-        values["found"] = Words(" Largest finding: {rule}, {share}.", {"rule": first.rule, "share": share})
+        share, title = percent(worth_share(first, d.step_ns)), lower_first(one_line(first.title))
+        values["found"] = Words(" Largest finding: {title} ({share} to gain).", {"title": Words(title), "share": share})
     if d.not_checked:
         lacking = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
         listed = Words(", ".join(f"{{{key}}}" for key in lacking), lacking)
         words = " {num} could not run (missing: {listed})." if lacking else " {num} could not run (missing data)."
         values["missing"] = Words(words, {"num": len(d.not_checked), "listed": listed})
     if _lacking(d):
-        values["again"] = Words(" diagnose trace records what is missing.")
-    return Words("{num} checks passed.{missing}{again}{found}", values)
+        values["again"] = Words(
+            " To record what is missing: diagnose trace {script}", {"script": d.source.command or "train.py"}
+        )
+    return Words("{num} checks passed.{missing}{found}{again}", values)

@@ -201,7 +201,8 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
         usual = sorted(((_label(d, name), share) for name, share in d.host_by_cause.items()), key=lambda x: -x[1])
     else:
         families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}
-        usual = [(name, share * p.compute) for name, share in (families or {"computing": 1.0}).items()]
+        shown = {name if name != "copy" else "copy kernels": share for name, share in families.items()}
+        usual = [(name, share * p.compute) for name, share in (shown or {"computing": 1.0}).items()]
         usual += [("communication not overlapped", p.exposed_communication), ("copies not overlapped", p.exposed_copy)]
         usual.append(("idle", p.idle))
         if families:  # more parts than a line names
@@ -228,7 +229,7 @@ def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] |
     ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
     if not ids or (d.queue is not None and d.dominant is not None):
         return None
-    words = "Faster kernels may exist; no recording shows it. To measure {changes}:"
+    words = "Faster kernels may exist, which a recording cannot show. To try {changes} and time the step:"
     said = Words(words, {"changes": ", ".join(ids)})
     asked = ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds

@@ -38,7 +38,7 @@ for step, batch in enumerate(loader):
 
 CHANGE = Change(
     id="schedule-gc",
-    title="Freeze long-lived objects and collect between steps on a schedule",
+    title="Freeze long-lived objects with gc.freeze() and collect garbage every N steps",
     numerics=identical(),
     patch=Patch(memory.schedule_gc),
     edit=ByHand("which loop trains only the script's author knows"),

@@ -1,15 +1,24 @@
-"""The command lines of ``diagnose analyze``, ``summarize`` and ``reduce``; nothing heavy is imported here."""
+"""The command line of ``diagnose analyze``; nothing heavy is imported here."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from diagnose.cli import options as shared
 from diagnose.cli.help import Command, option
+from diagnose.errors import UsageError
+from diagnose.model.choices import EXPORTS
 
-__all__ = ["analyze", "reduce", "summarize"]
+__all__ = ["analyze"]
+
+RANKS, OUTPUT = "Ranks", "Output"
+# What goes with a diagnosis, and with one of recordings: of no use where summaries are written, or read.
+ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
+RECORDINGS = ("exports", "cross_check")
 
 
 @click.command(
@@ -18,71 +27,61 @@ __all__ = ["analyze", "reduce", "summarize"]
     examples=[
         "diagnose analyze trace.json.gz",
         "diagnose analyze capture/ --html report.html",
-        "diagnose analyze s3://bucket/run/ --cluster tcp://host:8786",
+        "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
+)
+@option(
+    "--partial",
+    group=RANKS,
+    metavar="FILE",
+    help="Only write the summaries of these ranks to FILE, for --merge: .parquet or .ranks.",
+)
+@option(
+    "--merge", group=RANKS, is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job."
 )
 @shared.worker_options
 @shared.keep_option
 @option(
+    "--export",
+    "exports",
+    group=OUTPUT,
+    multiple=True,
+    metavar="KIND=FILE",
+    help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
+)
+@option(
     "--cross-check",
     type=click.Choice(["hta"]),
     metavar="TOOL",
-    group="Output",
+    group=OUTPUT,
     help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
 )
 @shared.report_options
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def analyze(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
+def analyze(paths: tuple[str, ...], partial: str | None, merge: bool, **asked: Any) -> None:  # typed by JobRequest
     """Diagnose recorded traces: capture folders, or files and folders of torch.profiler.
 
     A PATH is a trace (.json, .gz, .zst, .zip), a tar or folder of them, a quoted pattern, a URL such as
     s3://bucket/run/, or - for standard input. Several are the ranks of one run. Neither a GPU nor the script is needed.
     """
     shared.one_thread()
-    from diagnose.cli.job import JobRequest, analyze_and_answer
+    from diagnose.cli.job import JobRequest, SummaryRequest, analyze_and_answer, merge_and_answer, summarize
 
-    analyze_and_answer(paths, JobRequest(**asked))
-
-
-@click.command(
-    cls=Command,
-    short_help="Write summaries of ranks, for job arrays.",
-    examples=[
-        "diagnose summarize run/rank$I.json.gz -o sums/$I.ranks",
-        "diagnose summarize capture/ -o job.parquet",
-    ],
-)
-@shared.worker_options
-@shared.summary_options
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def summarize(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by SummaryRequest
-    """Write what the comparison of ranks needs of each, some kilobytes a rank, to one file.
-
-    PATHs are those of analyze. Run it where the traces are, one call for each or for some, and diagnose reduce on all
-    its files afterwards.
-    """
-    shared.one_thread()
-    from diagnose.cli.job import SummaryRequest, summarize
-
-    summarize(paths, SummaryRequest(**asked))
+    if partial:
+        _refuse("--partial", *ANSWER, *RECORDINGS)
+        of_summaries = {field.name for field in fields(SummaryRequest)} - {"output"}
+        summarize(paths, SummaryRequest(output=partial, **{name: asked[name] for name in of_summaries}))
+    elif merge:
+        _refuse("--merge", *RECORDINGS)
+        merge_and_answer(paths, JobRequest(**asked))
+    else:
+        analyze_and_answer(paths, JobRequest(**asked))
 
 
-@click.command(
-    cls=Command,
-    short_help="Merge summaries of ranks and diagnose the job.",
-    examples=["diagnose reduce sums/ --html report.html", "diagnose reduce sums/ --keep job.parquet"],
-)
-@shared.worker_options
-@shared.keep_option
-@shared.report_options
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-def reduce(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by JobRequest
-    """Diagnose a job by files that summarize or --keep wrote, or folders of them.
-
-    The late, the median and the fastest rank are examined in full where their traces are still under the same paths.
-    --keep merges the files into one, so files can be merged in several levels.
-    """
-    shared.one_thread()
-    from diagnose.cli.job import JobRequest, reduce_and_answer
-
-    reduce_and_answer(paths, JobRequest(**asked))
+def _refuse(option: str, *others: str) -> None:
+    """Refuse options that were typed beside one that leaves them without a meaning; settings of a project may stay."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in others and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            other = max(parameter.opts, key=len)
+            raise UsageError(f"{option} and {other} exclude each other; use one of them.")

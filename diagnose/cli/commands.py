@@ -8,24 +8,32 @@ import click
 
 from diagnose import __version__
 from diagnose.cli import options as shared
-from diagnose.cli.analyze_options import analyze, reduce, summarize
+from diagnose.cli.analyze_options import analyze
+from diagnose.cli.former import FORMER
 from diagnose.cli.gate_options import compare, gate
-from diagnose.cli.help import Group, needless_flag, option, renamed_option, show_all_help
+from diagnose.cli.help import Command, Group, needless_flag, option, renamed_option, show_all_help
 from diagnose.cli.mcp_options import mcp
-from diagnose.cli.other_tools import completion, doctor, export, serve
+from diagnose.cli.other_tools import completion, doctor
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.trace_options import trace
-from diagnose.cli.watch_options import history, watch
+from diagnose.cli.watch_options import watch
 from diagnose.model.choices import OVERLAPPED
 
 __all__ = ["cli"]
 
-CHANGES, RUNS, READINGS = "Change", "Trial", "Reading"
-HELP_ALL = "Show this message and those of all commands, and exit."
+CHANGES, RUNS = "Change", "Trial"
+HELP_ALL = "Show the help of all commands with all options, and exit."
+ALIASES = dict.fromkeys(("profile", "run", "record"), "trace")
+GONE = {
+    "monitor": "nvidia-smi dmon or nvitop",
+    "serve": "the HTML reports that --html FILE writes, from the disk or by any server of static files",
+}
 
 
 @click.group(
     cls=Group,
+    aliases=ALIASES,
+    gone=GONE,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     examples=[
         "diagnose trace train.py --epochs 3",
@@ -42,13 +50,7 @@ def cli() -> None:
     """
 
 
-cli.add_command(trace)
-cli.add_command(analyze)
-cli.add_command(summarize)
-cli.add_command(reduce)
-
-
-@cli.command(
+@click.command(
     cls=ScriptCommand,
     short_help="Measure each prescribed change by running the script.",
     context_settings={"allow_interspersed_args": False},
@@ -153,12 +155,9 @@ def prove(ids: str | None, auto: bool, **asked: Any) -> int:  # what click read,
     return prove_and_answer(ProveRequest(apply=_names(ids or ""), **asked))
 
 
-cli.add_command(compare)
-cli.add_command(gate)
-
-
-@cli.command(
+@click.command(
     "what-if",
+    cls=Command,
     short_help="Predict the step time after changes.",
     examples=[
         "diagnose what-if trace.json.gz",
@@ -233,7 +232,8 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
     predict_and_answer(path, WhatIfOptions(apply=_names(asked.pop("ids")), **asked))
 
 
-@cli.command(
+@click.command(
+    cls=Command,
     short_help="Describe a rule or a change.",
     examples=[
         "diagnose explain",
@@ -254,57 +254,8 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     explain_and_answer(ExplainRequest(name=name, **asked))
 
 
-@cli.command(
-    short_help="Watch the GPUs of this machine.",
-    examples=[
-        "diagnose monitor",
-        "diagnose monitor --seconds 60 --csv readings.csv -o summary.json",
-        "diagnose monitor --gpus 0,1 --seconds 10 --json",
-    ],
-)
-@option(
-    "--interval",
-    group=READINGS,
-    type=click.FloatRange(min=0.05),
-    default=1.0,
-    show_default=True,
-    metavar="S",
-    help="Read every S seconds.",
-)
-@option(
-    "--seconds", group=READINGS, type=click.FloatRange(min=0), metavar="S", help="Stop after S seconds; else Ctrl-C."
-)
-@option("--gpus", group=READINGS, metavar="N,…", default="", help="Watch only these GPUs, by the driver's numbers.")
-@option(
-    "--csv",
-    "csv_file",
-    group=READINGS,
-    metavar="FILE",
-    help="Write every reading to FILE as it is taken; - is standard output.",
-)
-@shared.monitor_options
-def monitor(gpus: str, **asked: Any) -> int:  # what click read, typed by MonitorRequest
-    """Watch this machine's NVIDIA GPUs: kernel activity, clocks, throttling, power, memory, traffic.
-
-    "kernel running" is the share of time in which any kernel ran, not the share of the GPU in use. At the end the 5th,
-    50th and 95th percentile of each reading are printed; JSON holds all readings as well.
-    """
-    from diagnose.monitor import MonitorRequest
-    from diagnose.monitor import watch as watch_gpus
-
-    indices = _names(gpus)
-    if not all(name.isdecimal() for name in indices):
-        raise click.BadParameter(f"{gpus!r} is not a list of GPU numbers such as 0,1.", param_hint="--gpus")
-    return watch_gpus(MonitorRequest(gpus=tuple(map(int, indices)), **asked))
-
-
-cli.add_command(watch)
-cli.add_command(history)
-cli.add_command(export)
-cli.add_command(serve)
-cli.add_command(mcp)
-cli.add_command(doctor)
-cli.add_command(completion)
+for each in (trace, analyze, explain, prove, what_if, compare, gate, watch, doctor, completion, mcp, *FORMER):
+    cli.add_command(each)
 
 
 def _names(text: str) -> tuple[str, ...]:

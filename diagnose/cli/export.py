@@ -1,158 +1,125 @@
-"""``diagnose export``: a recording's diagnosis in the forms of other tools."""
+"""``diagnose analyze --export``: a diagnosis in the forms of other tools."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from diagnose.cli.answer import check_rules, chosen
-from diagnose.errors import OutputError, UsageError, missing_extra
-from diagnose.model.capture import Capture
-from diagnose.model.charts import Picture
-from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import cannot_write, check_distinct, check_file, printable, write_bytes
-from diagnose.model.frozen import dataclass
-from diagnose.reports import exports
-from diagnose.text.plain_text import is_utf8
+from diagnose.errors import UsageError, missing_extra
+from diagnose.model.choices import EXPORTS
+from diagnose.model.files import check_distinct, check_file, printable, write_bytes
 from diagnose.text.progress import Progress
 
-__all__ = ["ExportRequest", "export"]
+if TYPE_CHECKING:
+    from diagnose.model.capture import Capture
+    from diagnose.model.diagnosis import Diagnosis
+    from diagnose.reports.exports import Value
 
+__all__ = ["planned", "write_exports"]
+
+FOLDER = "tensorboard"  # the kind that is a folder
 TABLES = (".csv", ".parquet")
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """What ``diagnose export`` was asked for: a file for each form."""
+def planned(
+    exports: Sequence[str], others: Mapping[str, str | None], paths: Sequence[str], *, force: bool
+) -> dict[str, str]:
+    """Return the file of each kind that ``--export`` names, after checking that it can be written.
 
-    perfetto: str | None = None
-    speedscope: str | None = None
-    collapsed: str | None = None
-    findings: str | None = None
-    kernels: str | None = None
-    markdown: str | None = None
-    select: tuple[str, ...] = ()  # rules
-    ignore: tuple[str, ...] = ()
-    tensorboard: str | None = None
-    force: bool = False
-    quiet: bool = False
-
-    @property
-    def files(self) -> dict[str, str]:
-        """Return the files that were asked for, by option."""
-        named = {
-            "--perfetto": self.perfetto,
-            "--speedscope": self.speedscope,
-            "--collapsed": self.collapsed,
-            "--findings": self.findings,
-            "--kernels": self.kernels,
-            "--markdown": self.markdown,
-        }
-        return {option: file for option, file in named.items() if file}
-
-
-def export(paths: Sequence[str], request: ExportRequest) -> None:
-    """Diagnose a recording and write every form that was asked for.
+    ``others`` are the files of other options, ``paths`` what is read.
 
     Raises:
-        UsageError: no form was asked for, or a table's suffix is unknown.
-        InputError: nothing can be read, or Parquet is asked for and its packages are missing.
-        OutputError: a file exists already or cannot be written.
+        UsageError: a text is no KIND=FILE, a kind is given twice, or a file has two meanings or the wrong suffix.
+        InputError: the package that writes a form is not installed.
+        OutputError: a file exists already, or cannot be written.
     """
-    _check(paths, request)
-    from diagnose.pipeline.run import analyze_captures, shown_rank
+    files: dict[str, str] = {}
+    for text in exports:
+        kind, _, file = text.partition("=")
+        if kind not in EXPORTS or not file:
+            raise UsageError(f"Invalid --export '{printable(text)}': use KIND=FILE, where KIND is {_listed()}.")
+        if kind in files:
+            raise UsageError(f"--export {kind} is given twice; leave one of them out.")
+        files[kind] = file
+    if files and "-" in paths:
+        raise UsageError("--export reads the recording twice, which standard input cannot; name a file.")
+    check_distinct({**others, **{f"--export {kind}": file for kind, file in files.items()}}, paths)
+    for kind, file in files.items():
+        _check(kind, file, force=force)
+    return files
+
+
+def _check(kind: str, file: str, *, force: bool) -> None:
+    if kind == FOLDER:
+        from diagnose.integrations.tensorboard import check_log
+
+        check_log(Path(file), force=force)
+        return
+    suffix = Path(file).suffix.lower()
+    if kind in ("findings", "kernels"):
+        if suffix not in TABLES:
+            raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv or .parquet.")
+        if suffix == ".parquet" and find_spec("pyarrow") is None:
+            raise missing_extra(f"{printable(file)} is to be a Parquet file", "parquet")
+    check_file(Path(file), force=force)
+
+
+def _listed() -> str:
+    return f"{', '.join(EXPORTS[:-1])} or {EXPORTS[-1]}"
+
+
+def write_exports(
+    diagnosis: Diagnosis, captures: Sequence[Capture], files: Mapping[str, str], *, force: bool, progress: Progress
+) -> None:
+    """Write a diagnosis of the captures in every form that was asked for.
+
+    Raises:
+        OutputError: a file has appeared since it was checked, or cannot be written.
+    """
+    from diagnose.pipeline.run import shown_rank
     from diagnose.pipeline.timeline import whole_window
-    from diagnose.trace_reader import open_captures
+    from diagnose.reports import exports
 
-    progress = Progress(quiet=request.quiet)
-    with progress.phase("analysing"):
-        captures = open_captures(paths)
-        diagnosis = chosen(analyze_captures(captures), request.select, request.ignore)
-        picture = whole_window(captures[shown_rank(captures)])
+    shown = captures[shown_rank(captures)]
+    picture = whole_window(shown)
     makers: dict[str, Callable[[Path], bytes]] = {
-        "--perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
-        "--speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
-        "--collapsed": lambda _path: exports.collapsed(picture).encode(),
-        "--findings": lambda path: _table(path, exports.FINDING_COLUMNS, exports.finding_rows(diagnosis)),
-        "--kernels": lambda path: _table(path, exports.KERNEL_COLUMNS, exports.kernel_rows(diagnosis, picture)),
-        "--markdown": lambda _path: _markdown(diagnosis).encode(),
+        "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
+        "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
+        "collapsed": lambda _path: exports.collapsed(picture).encode(),
+        "findings": lambda path: _table(path, exports.FINDING_COLUMNS, exports.finding_rows(diagnosis)),
+        "kernels": lambda path: _table(path, exports.KERNEL_COLUMNS, exports.kernel_rows(diagnosis, picture)),
+        "markdown": lambda _path: _markdown(diagnosis).encode(),
     }
-    for option, file in request.files.items():
-        write_bytes(file, makers[option](Path(file)), force=request.force)
-        progress.report(f"wrote {printable(file)}")
-    if request.tensorboard:
-        _write_log(Path(request.tensorboard), captures, captures[shown_rank(captures)], force=request.force)
-        progress.report(f"wrote {printable(request.tensorboard)}; open it with tensorboard --logdir")
-    _note_left_out(picture, progress)
+    for kind, file in files.items():
+        if kind == FOLDER:
+            from diagnose.integrations.tensorboard import write_log
+
+            write_log(Path(file), captures, shown, force=force)
+            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
+        else:
+            write_bytes(file, makers[kind](Path(file)), force=force)
+            progress.report(f"wrote {printable(file)}")
+    if picture.num_spans_left_out:
+        progress.report(
+            f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
+        )
 
 
-def _check(paths: Sequence[str], request: ExportRequest) -> None:
-    check_rules(request.select, request.ignore)
-    files = request.files
-    if not files and not request.tensorboard:
-        raise UsageError("Name at least one file to write, such as --perfetto trace.json or --markdown issue.md.")
-    for option in ("--findings", "--kernels"):
-        if option in files and Path(files[option]).suffix.lower() not in TABLES:
-            raise UsageError(f"Invalid {option} '{printable(files[option])}': the name must end in .csv or .parquet.")
-    for file in files.values():
-        check_file(Path(file), force=request.force)
-    check_distinct({**files, "--tensorboard": request.tensorboard}, paths)
-    if request.tensorboard:
-        _check_log(Path(request.tensorboard), force=request.force)
+def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Value]]) -> bytes:
+    from diagnose.reports.exports import csv_table
 
-
-def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, exports.Value]]) -> bytes:
     if path.suffix.lower() == ".csv":
-        return exports.csv_table(columns, rows).encode()
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise missing_extra(f"{printable(path)} is to be a Parquet file", "parquet") from None
+        return csv_table(columns, rows).encode()
+    import pyarrow
+    from pyarrow import parquet
+
     packed = io.BytesIO()
     table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
     parquet.write_table(table, packed)
     return packed.getvalue()
-
-
-def _check_log(folder: Path, *, force: bool) -> None:
-    """Make sure that TensorBoard's packages are there and that nothing in the folder is lost or mixed with another's.
-
-    Raises:
-        InputError: a package is missing.
-        OutputError: the folder holds something and ``force`` is off, or it is none.
-    """
-    if find_spec("tensorboard") is None:
-        raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
-    if not is_utf8(str(folder)):
-        raise OutputError(f"The path {printable(folder)} is not UTF-8, which TensorBoard cannot write; name another.")
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
-
-
-def _write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, force: bool) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    from diagnose.pipeline.normalised import normalised_trace, step_scalars
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for capture in captures:
-            write_bytes(folder / f"rank{capture.trace.rank}.pt.trace.json.gz", normalised_trace(capture), force=force)
-        writer = EventFileWriter(str(folder))
-        for tag, series in step_scalars(shown).items():
-            for step, value in series:
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.add_event(Event(wall_time=shown.trace.epoch_ns / 1e9, step=step, summary=summary))
-        writer.close()
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 def _markdown(diagnosis: Diagnosis) -> str:
@@ -160,10 +127,3 @@ def _markdown(diagnosis: Diagnosis) -> str:
     from diagnose.reports.markdown import as_markdown
 
     return as_markdown(diagnosis, answer(diagnosis)).rstrip("\n") + "\n"
-
-
-def _note_left_out(picture: Picture, progress: Progress) -> None:
-    if picture.num_spans_left_out:
-        progress.report(
-            f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
-        )

@@ -95,7 +95,7 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 @_allow_differences()
 @module_option(GATE)
 @option("--runs", group=GATE, type=click.IntRange(1, 100), metavar="N", help="Trace the script N times.  [default: 3]")
-@option("--update", group=GATE, is_flag=True, help="Replace the baseline by all runs of TARGET; the gate passes.")
+@option("--update", group=GATE, is_flag=True, help="Replace the baseline by all runs of TARGET, and pass.")
 @option("--junit", group=GATE, metavar="FILE", help="Write a JUnit report to FILE.")
 @option("--sarif", group=GATE, metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
 @rule_options

@@ -1,13 +1,24 @@
-"""How ``--help`` reads: commands in the order of use, options in groups, examples as they are typed."""
+"""How ``--help`` reads: commands in the order of use, options in groups, examples as they are typed.
+
+It fits a screen: what few need is shown by ``--help-all`` only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import click
 
+from diagnose.errors import UsageError
+from diagnose.text.commands import command_line
+from diagnose.text.plain_text import one_line
+
 __all__ = [
+    "ALL",
+    "COMMANDS",
+    "INTEGRATIONS",
+    "RARE",
     "Command",
     "Decorator",
     "Group",
@@ -22,6 +33,21 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
+COMMANDS, INTEGRATIONS = "Commands", "Integrations"  # the sections of the list of commands
+ALL = "diagnose.all_options"  # in a context: options that few need are shown too
+RARE = frozenset(
+    {
+        *("--skip", "--max-seconds", "--max-mb", "--no-dataflow", "--ranks"),  # trace
+        *("--workers", "--max-memory", "--cluster", "--no-cache", "--keep", "--cross-check"),  # analyze
+        *("--cwd-mode", "--writable", "--network", "--launcher", "--trust-command", "--keep-runs"),  # prove
+        *("--no-sync", "--bucket-mb", "--overlap", "--memory"),  # what-if
+        *("--allow-differences", "--sarif"),  # compare, gate
+        *("--window-mb", "--signal", "--prometheus", "--otlp"),  # watch
+        *("--open", "--lang", "--select", "--ignore"),  # wherever an answer is shown
+    }
+)
+"""Options that few need."""
+MAX_SHORT = 60  # columns of what the list says of a command: each has one line
 MAX_NAME = 24  # columns of an option; the description of a longer one starts on the next line
 
 
@@ -98,7 +124,8 @@ class _Page(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if isinstance(parameter, click.Option) and record is not None:
+            is_shown = ctx.meta.get(ALL, False) or RARE.isdisjoint(parameter.opts)
+            if isinstance(parameter, click.Option) and record is not None and is_shown:
                 groups.setdefault(getattr(parameter, "group", GENERAL), []).append(record)
         return groups
 
@@ -120,13 +147,40 @@ class _Page(click.Command):
 
 
 class Command(_Page):
-    """A command of diagnose."""
+    """A command of diagnose, in a section of the list of commands."""
+
+    def __init__(self, *args: Any, section: str = COMMANDS, **kwargs: Any) -> None:  # as click's
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters; where few need some of them, ``--help-all`` is one."""
+        params = super().get_params(ctx)
+        has_rare = not all(RARE.isdisjoint(parameter.opts) for parameter in params)
+        return [*params[:-1], _HELP_ALL, params[-1]] if has_rare else params
 
 
 class Group(_Page, click.Group):
-    """The command without a sub-command; it lists them in the order in which they were added."""
+    """The command without a sub-command; it lists them in the order in which they were added.
 
-    command_class = Command
+    ``aliases`` are other names of commands; ``gone`` holds what to use in the place of commands that are no more.
+    """
+
+    def __init__(self, *args: Any, aliases: Mapping[str, str], gone: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases, self.gone = aliases, gone
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of a name; a script in its place is answered with the command that records it."""
+        name = args[0]
+        if name.endswith(".py") and not ctx.resilient_parsing:  # a shell that completes gets no errors
+            again = command_line(["diagnose", "trace", *args])
+            raise UsageError(f"{one_line(name)} is a script: record it with {again}.")
+        if name in self.gone and not ctx.resilient_parsing:
+            raise UsageError(f"diagnose {name} is gone: use {self.gone[name]}.")
+        return super().resolve_command(ctx, [self.aliases.get(name, name), *args[1:]])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""
@@ -136,8 +190,21 @@ class Group(_Page, click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names in the order of use, which is that of their declaration."""
-        return list(self.commands)
+        """Return the names in the order of use, which is that of their declaration, without those of before."""
+        return [name for name, command in self.commands.items() if not command.hidden]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section."""
+        names = self.list_commands(ctx)
+        width = max(map(len, names))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in names:
+            command = self.commands[name]
+            row = (name.ljust(width), command.get_short_help_str(MAX_SHORT))
+            sections.setdefault(getattr(command, "section", COMMANDS), []).append(row)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=width)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands first, then the options."""
@@ -146,15 +213,26 @@ class Group(_Page, click.Group):
 
 
 def show_all_help(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    """Print the help of every command, one after the other, and exit: the whole reference without a network."""
+    """Print the help with all options, that of the group with the pages of all commands behind it, and exit."""
     if not wanted or ctx.resilient_parsing:
         return
+    ctx.meta[ALL] = True
     click.echo(ctx.get_help())
-    group = ctx.command
-    assert isinstance(group, click.Group)
-    for name in group.list_commands(ctx):
-        command = group.commands[name]
+    commands = ctx.command.commands if isinstance(ctx.command, click.Group) else {}
+    for name, command in commands.items():
+        if command.hidden:
+            continue
         with click.Context(command, info_name=name, parent=ctx, **command.context_settings) as inner:
             title = inner.command_path
             click.echo(f"\n\n{title}\n{'=' * len(title)}\n\n{command.get_help(inner)}")
     ctx.exit()
+
+
+_HELP_ALL = Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=show_all_help,
+    help="Show this message with all options, and exit.",
+)

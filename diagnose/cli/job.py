@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli.answer import Request, answer, prepare
-from diagnose.errors import UsageError
+from diagnose.cli.export import planned, write_exports
+from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable
 from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
@@ -17,12 +18,14 @@ from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile
 from diagnose.pipeline.workers import Workers
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.progress import Progress
+from diagnose.trace_reader import open_captures
 
 if TYPE_CHECKING:
+    from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
 
-__all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "reduce_and_answer", "summarize"]
+__all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
 
 _SIZE = lazy_pattern(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -62,6 +65,8 @@ class JobRequest(Request):
     keep: str | None = None
     no_cache: bool = False
     cross_check: str | None = None
+    exports: tuple[str, ...] = ()  # KIND=FILE
+    prints: bool = True  # the command export of before prints no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +90,39 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         OutputError: a file cannot be written.
     """
     files = prepare(request, inputs=paths)
-    keep = _kept(request.keep, request.output, paths, force=request.force)
+    others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
+    exports = planned(request.exports, others, paths, force=request.force)
+    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
     workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     diagnosis = analyze_inputs(
         paths,
         workers=workers,
         progress=request.progress,
-        draw=_draws(request, files),
+        draw=bool(exports) or _draws(request, files),
         keep=None if keep is None else lambda profile: _write(keep, profile, request.progress, force=request.force),
     )
-    if request.cross_check:
-        diagnosis = _cross_checked(diagnosis, paths, request.progress)
-    answer(diagnosis, request, files)
+    failure: OutputError | None = None
+    if exports or request.cross_check:
+        with request.progress.phase("reading again"):
+            captures = open_captures(paths)
+        if request.cross_check:
+            diagnosis = _cross_checked(diagnosis, captures, request.progress)
+        try:
+            write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
+        except OutputError as error:
+            failure = error
+    if request.prints:
+        answer(diagnosis, request, files)
+    if failure is not None:
+        raise failure
 
 
-def _cross_checked(diagnosis: Diagnosis, paths: Sequence[str], progress: Progress) -> Diagnosis:
+def _cross_checked(diagnosis: Diagnosis, captures: Sequence[Capture], progress: Progress) -> Diagnosis:
     """Add HTA's figures of the rank that the answer is about."""
-    from diagnose.compare.cross_check import cross_check_hta
+    from diagnose.integrations.hta import cross_check_hta
     from diagnose.pipeline.run import shown_rank
-    from diagnose.trace_reader import open_captures
 
     with progress.phase("asking HTA"):
-        captures = open_captures(paths)
         return replace(diagnosis, cross_check=cross_check_hta(captures[shown_rank(captures)]))
 
 
@@ -117,7 +133,7 @@ def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
         InputError: nothing of it can be read.
         OutputError: the file cannot be written.
     """
-    path = _kept(request.output, None, paths, force=request.force)
+    path = _kept("--partial", request.output, None, paths, force=request.force)
     assert path is not None
     workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     progress = Progress(quiet=request.quiet)
@@ -127,7 +143,7 @@ def summarize(paths: Sequence[str], request: SummaryRequest) -> None:
         progress.report(sentence)
 
 
-def reduce_and_answer(paths: Sequence[str], request: JobRequest) -> None:
+def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     """Merge files of summaries and diagnose the job, or write them as one file where only that was asked for.
 
     Raises:
@@ -137,7 +153,7 @@ def reduce_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     from diagnose.pipeline.summaries import list_summaries, read_summaries
 
     files = prepare(request, inputs=paths)
-    keep = _kept(request.keep, request.output, paths, force=request.force)
+    keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
     workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     with request.progress.phase(f"merging {', '.join(paths[:3])}{' …' if len(paths) > 3 else ''}"):
         profile = read_summaries(list_summaries(paths))
@@ -152,7 +168,7 @@ def _draws(request: JobRequest, files: Sequence[Path]) -> bool:
     return not request.as_json or any(file.suffix != ".json" for file in files)
 
 
-def _kept(name: str | None, output_name: str | None, inputs: Sequence[str], *, force: bool) -> Path | None:
+def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequence[str], *, force: bool) -> Path | None:
     """Return the file of summaries to write, if any, after checking that it can be."""
     if name is None:
         return None
@@ -160,7 +176,7 @@ def _kept(name: str | None, output_name: str | None, inputs: Sequence[str], *, f
 
     path = Path(name)
     check_keep(path)
-    check_distinct({"--keep": name, "--output": output_name}, inputs)
+    check_distinct({option: name, "--output": output_name}, inputs)
     check_file(path, force=force)
     return path
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import click
 
-from diagnose.cli.help import Command, option
+from diagnose.cli.help import INTEGRATIONS, Command, option
 from diagnose.errors import missing_extra
 
 __all__ = ["mcp"]
@@ -16,6 +16,7 @@ SERVER = "Server"
 
 @click.command(
     cls=Command,
+    section=INTEGRATIONS,
     short_help="Serve diagnose to a coding agent.",
     examples=[
         "diagnose mcp",

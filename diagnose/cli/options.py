@@ -15,7 +15,6 @@ __all__ = [
     "keep_option",
     "lang_option",
     "module_option",
-    "monitor_options",
     "one_thread",
     "page_options",
     "report_options",
@@ -52,7 +51,7 @@ def step_on_option(group: str) -> Decorator:
         metavar="WHAT",
         default="auto",
         show_default=True,
-        help="What ends a step: auto, optimizer, dataloader, forward, or marker (diagnose.step() in the script).",
+        help="What ends a step: auto, optimizer, dataloader, forward or marker (diagnose.step()).",
     )
 
 
@@ -75,7 +74,7 @@ def report_options(command: _Decorated) -> _Decorated:
             "--verbose",
             group=OUTPUT,
             is_flag=True,
-            help="Print the whole report: queue, every finding with evidence, kernels.",
+            help="Print the whole report: queue, all findings, kernels.",
         ),
         lang_option(),
     ]
@@ -134,34 +133,8 @@ def keep_option(command: _Decorated) -> _Decorated:
 
 
 def summary_options(command: _Decorated) -> _Decorated:
-    """Give ``summarize`` the options of where its file goes."""
+    """Give ``summarize``, a command of before, the options of where its file goes."""
     return _with(command, [_output(".ranks or .parquet", required=True), _force(), _quiet()])
-
-
-def monitor_options(command: _Decorated) -> _Decorated:
-    """Give ``monitor`` the options of the other commands; its ``--json`` still accepts the FILE of before."""
-    made = [_json_or_file(), _output(".html, .json or .txt"), _html(), lang_option(), _force(), _quiet()]
-    return _with(command, made)
-
-
-class _JsonOrFile(Option):
-    """``--json`` as everywhere, without a value in the help."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        return record and ("--json", record[1])
-
-
-def _json_or_file() -> Decorator:
-    def warn(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-        if value not in {None, "-"}:
-            hint = "--json FILE is deprecated: use --output FILE, or --json alone for standard output"
-            click.echo(f"diagnose: {hint}", err=True)
-        return value
-
-    return click.option(
-        "--json", "json_file", cls=_JsonOrFile, group=OUTPUT, is_flag=False, flag_value="-", callback=warn, help=JSON
-    )
 
 
 def _json() -> Decorator:
@@ -173,7 +146,7 @@ def _html() -> Decorator:
 
 
 def _output(suffixes: str, *, required: bool = False) -> Decorator:
-    text = f"Write the result to FILE; its suffix is the format: {suffixes}."
+    text = f"Write the result to FILE: {suffixes}."
     return option("-o", "--output", group=OUTPUT, metavar="FILE", required=required, help=text)
 
 

@@ -1,4 +1,4 @@
-"""The command lines of ``diagnose export`` and ``diagnose doctor``; nothing heavy is imported here."""
+"""The command lines of ``diagnose doctor`` and ``diagnose completion``; nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -6,78 +6,10 @@ from typing import Any
 
 import click
 
-from diagnose.cli.help import Command, Decorator, option
-from diagnose.cli.options import lang_option, one_thread, result_options, rule_options
+from diagnose.cli.help import INTEGRATIONS, Command
+from diagnose.cli.options import result_options
 
-__all__ = ["completion", "doctor", "export", "serve"]
-
-FORMS, OUTPUT, SERVER = "Form", "Output", "Server"
-
-
-def _form(name: str, text: str) -> Decorator:
-    return option(name, group=FORMS, metavar="FILE", help=text)
-
-
-@click.command(
-    cls=Command,
-    short_help="Write a diagnosis in the forms of other tools.",
-    examples=[
-        "diagnose export capture/ --perfetto causes.json",
-        "diagnose export trace.json.gz --markdown issue.md --kernels kernels.csv",
-    ],
-)
-@_form("--perfetto", "Write the steady steps for ui.perfetto.dev: causes of idle time, queue depth and findings added.")
-@_form("--speedscope", "Write the host's time for speedscope.app.")
-@_form("--collapsed", "Write the host's self times as collapsed stacks, for flame graphs.")
-@_form("--findings", "Write a table of the findings: .csv or .parquet.")
-@_form("--kernels", "Write a table of the kernels: .csv or .parquet.")
-@option(
-    "--tensorboard",
-    group=FORMS,
-    metavar="FOLDER",
-    help="Write a log folder for TensorBoard: what its profiler plugin reads right, and times of each step by cause.",
-)
-@_form("--markdown", "Write the answer as Markdown, for an issue or a pull request.")
-@rule_options
-@option("--force", group=OUTPUT, is_flag=True, is_consent=True, help="Overwrite existing files.")
-@option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-def export(paths: tuple[str, ...], **asked: Any) -> None:  # what click read, typed by ExportRequest
-    """Diagnose a recording and write it for Perfetto, speedscope, flame graphs, tables or an issue.
-
-    PATH is what diagnose analyze takes.
-    """
-    one_thread()
-    from diagnose.cli.export import ExportRequest
-    from diagnose.cli.export import export as write
-
-    write(paths, ExportRequest(**asked))
-
-
-@click.command(
-    cls=Command,
-    short_help="List captures and reports of a folder in a browser.",
-    examples=["diagnose serve captures/", "diagnose serve --port 8000 ."],
-)
-@option(
-    "--port",
-    group=SERVER,
-    type=click.IntRange(0, 65535),
-    default=0,
-    metavar="N",
-    help="Listen on port N.  [default: any that is free]",
-)
-@lang_option(SERVER)
-@click.argument("folder", metavar="FOLDER")
-def serve(folder: str, port: int, lang: str) -> None:
-    """Show the captures and the JSON reports below FOLDER, how the step changed over time, and each one's report.
-
-    The page is for this machine and its address holds a secret of this start. Nothing is written. Ctrl-C ends it.
-    """
-    one_thread()
-    from diagnose.cli.serve import serve as run
-
-    run(folder, port, lang)
+__all__ = ["completion", "doctor"]
 
 
 @click.command(
@@ -100,6 +32,7 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
 
 @click.command(
     cls=Command,
+    section=INTEGRATIONS,
     short_help="Print what a shell needs to complete diagnose.",
     examples=[
         "diagnose completion bash",

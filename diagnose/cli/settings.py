@@ -39,7 +39,7 @@ TABLE = "[tool.diagnose"  # a file without it is not parsed
 PROJECT_MAY_SET = {
     *("steps", "skip", "step-on", "max-seconds", "max-mb", "quick", "keep-going", "copy", "ranks"),
     *("apply", "budget", "runs", "tolerance", "name", "every", "slow", "windows", "window-mb"),
-    *("interval", "seconds", "gpus", "workers", "max-memory", "no-cache", "cross-check"),
+    *("workers", "max-memory", "no-cache", "cross-check"),
     *("select", "ignore", "lang", "verbose"),
 }
 
@@ -104,7 +104,7 @@ def _parsed(text: str, file: Path) -> dict[str, Any]:
 def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dict[str, Any]:
     command = cli.commands.get(name)
     if command is None or not isinstance(options, Mapping):
-        known = ", ".join(cli.commands)
+        known = ", ".join(name for name, one in cli.commands.items() if not one.hidden)
         raise UsageError(f"{printable(file)}: [tool.diagnose] has no table '{one_line(name)}'; use one of {known}.")
     names = {
         opt.removeprefix("--"): str(parameter.name)

@@ -92,7 +92,8 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
     """Run SCRIPT as Python would, record a few steady steps, and diagnose them.
 
     Options go before SCRIPT; everything after it is passed to the script. The script is stopped after the recording
-    unless --keep-going is given. Without an output option an HTML report is written next to the capture.
+    unless --keep-going is given. Without an output option an HTML report is written next to the capture. Other names of
+    this command are profile, run and record.
     """
     from diagnose.cli.trace import TraceRequest, trace_and_answer
 

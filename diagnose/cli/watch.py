@@ -1,4 +1,4 @@
-"""``diagnose watch`` and ``diagnose history``: run a script under the monitor, and read what such runs have left."""
+"""``diagnose watch``: run a script under the monitor, and with ``--list`` read what such runs have left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest(ResultRequest):
-    """What ``diagnose history`` was asked for."""
+    """What ``diagnose watch --list`` was asked for."""
 
     name: str | None = None
     folder: str = "diagnose-runs"

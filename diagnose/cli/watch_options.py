@@ -1,4 +1,4 @@
-"""The command lines of ``diagnose watch`` and ``diagnose history``; nothing heavy is imported here."""
+"""The command line of ``diagnose watch``; nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any, TypeVar
 
 import click
 
-from diagnose.cli.help import Command, Decorator, option
+from diagnose.cli.help import option
 from diagnose.cli.options import module_option, result_options, step_on_option
 from diagnose.cli.script_arguments import ScriptCommand
 
-__all__ = ["history", "watch"]
+__all__ = ["folder_option", "watch"]
 
 WATCH, WINDOWS, METRICS, OUTPUT = "Watch", "Window", "Metrics", "Output"
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
 
-def _folder() -> Decorator:
-    return option(
+def folder_option(command: _Decorated) -> _Decorated:
+    """Give a command ``--folder``: where watched runs are."""
+    decorate = option(
         "--folder",
         group=OUTPUT,
         default="diagnose-runs",
@@ -27,16 +28,25 @@ def _folder() -> Decorator:
         metavar="FOLDER",
         help="Keep runs in FOLDER/NAME.",
     )
+    return decorate(command)
+
+
+class _WatchCommand(ScriptCommand):
+    """After ``--list`` no script follows, so that options may stand behind the name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = "list_runs" in self.make_parser(ctx).parse_args(list(args))[0]
+        return super().parse_args(ctx, args)
 
 
 @click.command(
-    cls=ScriptCommand,
+    cls=_WatchCommand,
     short_help="Run a script and record where it becomes slower.",
     context_settings={"allow_interspersed_args": False},
     examples=[
         "diagnose watch train.py --epochs 90",
         "diagnose watch --name resnet --slow 10 -m package.train",
-        "torchrun --nproc-per-node 8 -m diagnose watch train.py",
+        "diagnose watch --list resnet",
     ],
 )
 @module_option(WATCH)
@@ -101,34 +111,29 @@ def _folder() -> Decorator:
     metavar="URL",
     help="Send metrics to a collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/metrics.",
 )
-@_folder()
-@option("-q", "--quiet", group=OUTPUT, is_flag=True, help="Show no progress.")
-@click.argument("script")
+@option("--list", "list_runs", group=OUTPUT, is_flag=True, help="Run nothing: list the runs of the NAME that follows.")
+@folder_option
+@result_options
+@click.argument("script", required=False, metavar="SCRIPT")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def watch(**asked: Any) -> int:  # what click read, typed by WatchRequest
+def watch(
+    script: str | None, args: tuple[str, ...], folder: str, list_runs: bool, **asked: Any
+) -> int | None:  # what click read, typed by the requests
     """Run SCRIPT to its end, timing every step; where steps become slower, record a window and diagnose it.
 
     Without a window nothing is profiled. Steps, waits for batches, memory and NVML are summed up every N steps in
     FOLDER/NAME. A file named "record" in the run's folder, or the signal, asks for a window. Options go before SCRIPT.
     """
-    from diagnose.cli.watch import WatchRequest, watch_and_answer
+    from diagnose.cli.watch import HistoryRequest, WatchRequest, history_and_answer, watch_and_answer
 
-    return watch_and_answer(WatchRequest(**asked))
-
-
-@click.command(
-    cls=Command,
-    short_help="Show since when watched runs are slower.",
-    examples=["diagnose history", "diagnose history resnet", "diagnose history resnet --json"],
-)
-@_folder()
-@result_options
-@click.argument("name", required=False)
-def history(name: str | None, folder: str, **asked: Any) -> None:  # what click read, typed by HistoryRequest
-    """List the runs of NAME that were watched, and state from which one on their steps are slower or faster.
-
-    Without a NAME the names are listed. What differed then is named: commit, command, torch, host, GPUs.
-    """
-    from diagnose.cli.watch import HistoryRequest, history_and_answer
-
-    history_and_answer(HistoryRequest(name=name, folder=folder, **asked))
+    where = {name: asked.pop(name) for name in ("as_json", "output", "force")}
+    if list_runs:
+        if args:
+            raise click.UsageError(f"Unexpected argument after --list {script}: {args[0]}.")
+        history_and_answer(HistoryRequest(name=script, folder=folder, quiet=asked["quiet"], **where))
+        return None
+    if script is None:
+        raise click.UsageError("Missing argument 'SCRIPT'.")
+    if any(where.values()):
+        raise click.UsageError("--json, --output and --force go with --list; a run is kept in --folder.")
+    return watch_and_answer(WatchRequest(script=script, args=args, folder=folder, **asked))

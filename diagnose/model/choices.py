@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["ENGLISH", "LANGUAGES", "OVERLAPPED", "REDUCED", "STEP_SOURCES", "StepOn"]
+__all__ = ["ENGLISH", "EXPORTS", "LANGUAGES", "OVERLAPPED", "REDUCED", "STEP_SOURCES", "StepOn"]
 
 StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
 STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
@@ -14,3 +14,5 @@ LANGUAGES: Final = (ENGLISH, "zh")
 
 REDUCED: Final = ("all_reduce", "reduce_scatter")  # collectives whose results the optimizer needs, and nothing before
 OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may overlap with computation
+
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "tensorboard")

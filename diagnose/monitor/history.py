@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import log
 from statistics import median, stdev
 
-from diagnose.monitor.record import percentile
 from diagnose.monitor.run_folder import MonitoredRun
+from diagnose.monitor.step_rows import percentile
 from diagnose.monitor.trends import observe
 from diagnose.text.numbers import duration, growth, percent
 
@@ -110,7 +110,7 @@ def shift(summaries: Sequence[Summary]) -> Shift | None:
 
 
 def history_text(name: str, summaries: Sequence[Summary]) -> list[str]:
-    """Return the lines of ``diagnose history NAME``."""
+    """Return the lines of ``diagnose watch --list NAME``."""
     lines = [f"{'started':<26}{'steps':>9}{'median':>10}{'p99':>10}{'loading':>9}{'memory':>11}  shows"]
     for each in summaries:
         memory = "–" if each.peak_rss_mb is None else f"{each.peak_rss_mb:,.0f} MB"
@@ -135,7 +135,7 @@ def history_text(name: str, summaries: Sequence[Summary]) -> list[str]:
 
 
 def history_json(name: str, summaries: Sequence[Summary]) -> str:
-    """Return the JSON of ``diagnose history NAME``."""
+    """Return the JSON of ``diagnose watch --list NAME``."""
     found = shift(summaries)
     change = found and {
         "since": summaries[found.first].run.info.started_at,

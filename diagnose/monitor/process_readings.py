@@ -12,10 +12,9 @@ from diagnose.monitor.step_rows import Readings
 
 __all__ = ["NVML_PERIOD_S", "ProcessReadings"]
 
-NVML_PERIOD_S = 10.0  # a reading takes the driver up to 50 ms, most of it for PCIe
+NVML_PERIOD_S = 10.0  # what it shows changes slowly
 STATM, STATM_BYTES = Path("/proc/self/statm"), 256
 PAGE = os.sysconf("SC_PAGE_SIZE")
-KEPT = ("kernel_running_percent", "sm_mhz", "power_w", "temperature_c", "memory_used_mb")
 
 
 class ProcessReadings:
@@ -62,7 +61,7 @@ class ProcessReadings:
             return None
 
     def _run(self, used: set[str]) -> None:
-        from diagnose.monitor.board import connect
+        from diagnose.monitor.board import boards
 
         try:
             if self._nvml is None:
@@ -70,15 +69,11 @@ class ProcessReadings:
 
                 self._nvml = pynvml
             self._nvml.nvmlInit()
-            boards = [board for board in connect(self._nvml, ()) if board.uuid.removeprefix("GPU-") in used]
+            own = [board for board in boards(self._nvml) if board.uuid.removeprefix("GPU-") in used]
         except Exception:  # NVML errors derive from Exception; without a driver there are no readings
             return
-        while boards:
-            readings = [(board, board.read()) for board in boards]
-            self._latest = tuple(
-                {"index": board.index, **{name: r.values[name] for name in KEPT}, "slowed_by": list(r.slowed_by)}
-                for board, r in readings
-            )
+        while own:
+            self._latest = tuple(board.read() for board in own)
             if self._over.wait(NVML_PERIOD_S):
                 break
         self._nvml.nvmlShutdown()

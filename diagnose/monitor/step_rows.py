@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import msgspec
 
 from diagnose.capture.steps.phases import PHASES, PhaseTimes
-from diagnose.monitor.record import percentile
 
-__all__ = ["Block", "Readings", "Row", "read_rows"]
+__all__ = ["Block", "Readings", "Row", "percentile", "read_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,14 @@ class Block:
             readings=readings,
             skipped=self.skipped,
         )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return a percentile of sorted values, between two of them in proportion."""
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def read_rows(text: str) -> list[Row]:

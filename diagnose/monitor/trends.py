@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from diagnose.monitor.record import percentile
-from diagnose.monitor.step_rows import Row
+from diagnose.monitor.step_rows import Row, percentile
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["MIN_REFERENCE", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]

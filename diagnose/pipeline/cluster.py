@@ -49,8 +49,8 @@ def check_cluster(address: str) -> None:
     if address == SLURM:
         if not os.environ.get("SLURM_JOB_ID") or shutil.which("srun") is None:
             raise UsageError(
-                "--cluster slurm needs an allocation: run it inside sbatch or salloc, or run diagnose summarize in a "
-                "job array and diagnose reduce on its files."
+                "--cluster slurm needs an allocation: run it inside sbatch or salloc, or run diagnose analyze "
+                "--partial in a job array and diagnose analyze --merge on its files."
             )
     elif not address.startswith(("tcp://", "tls://", "ucx://", "ws://", "wss://", FILE)):
         raise UsageError(f"Invalid --cluster '{address}': use {_FORMS}.")

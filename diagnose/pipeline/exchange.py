@@ -83,7 +83,7 @@ class Received:
 
 
 class _Kept(msgspec.Struct):
-    """The content of ``RECEIVED_FILE``; beyond the last field a file of summaries, which ``diagnose reduce`` reads."""
+    """The content of ``RECEIVED_FILE``; beyond the last field a file of summaries, which ``analyze --merge`` reads."""
 
     format: str
     ranks: list[bytes]

@@ -1,4 +1,4 @@
-"""Summaries of ranks in files: what ``diagnose summarize`` writes, ``reduce`` merges, and ``--keep`` leaves.
+"""Summaries of ranks in files: what ``diagnose analyze --partial`` and ``--keep`` write, and ``--merge`` reads.
 
 ``.ranks`` is a list of packed profiles, for job arrays; ``.parquet`` is a table with a row for each rank, for whoever
 wants to query it, whose last column holds the same packed profile. Both can be merged in any order and grouping.
@@ -34,7 +34,7 @@ MAX_FILE_BYTES = 2 << 30  # 200,000 ranks
 _CHUNK = 1 << 20
 FORMAT = "diagnose ranks 1"
 _MISSING = b"diagnose.missing"  # the table's metadata: inputs that gave no summary
-_REMEDY = "Make it again with diagnose summarize."
+_REMEDY = "Make it again with diagnose analyze --partial."
 
 
 class _File(msgspec.Struct):
@@ -96,7 +96,8 @@ def list_summaries(paths: Sequence[str]) -> list[str]:
 def _some(path: str, names: Sequence[str]) -> list[str]:
     found = sorted(name for name in names if name.endswith(SUFFIXES))
     if not found:
-        raise InputError(f"{path} holds no summaries ({', '.join(SUFFIXES)}). Make them with diagnose summarize.")
+        kinds = ", ".join(SUFFIXES)
+        raise InputError(f"{path} holds no summaries ({kinds}). Make them with diagnose analyze --partial.")
     return found
 
 

@@ -1,8 +1,7 @@
 """The first answer: is the queue shallow, full, or deep with gaps.
 
-What decides is the depth of the queue while the device works (its median over time), never a count of tasks and never
-the idle share alone. On 94 real timelines of V100 to B200, MI250 and MI300X with more than half idle it was 1 to 8
-where launching was the limit, and 45 or more where a full queue had holes.
+The median depth of the queue while the device works decides. On 94 real timelines with more than half idle it was 1 to
+8 if launching was the limit, and 45 or more if a full queue had holes.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def kernel_families(t: Tables) -> dict[str, float]:
             short = shorten(t.trace.names[name], MAX_NAME_CHARS)
             cost[short] = cost.get(short, 0.0) + ns
             cost[OTHER] -= ns
-    cost["other kernels"] = cost.pop(OTHER)
+    cost["unclassified kernels"] = cost.pop(OTHER)
     found = {name: ns / whole for name, ns in cost.items() if ns > 0 and name not in NO_COMPUTE}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -15,7 +15,7 @@ def test_the_remedy_schedules_collections(late):
     late.gc(350, 650)
     (p,) = late.prescribe("gc-pause")
     assert (p.id, p.remedy) == ("schedule-gc", "diagnose.kernels.gc_schedule")
-    assert p.title == "Freeze long-lived objects and collect between steps on a schedule"
+    assert p.title == "Freeze long-lived objects with gc.freeze() and collect garbage every N steps"
     assert "scheduled_gc" in p.after
     assert p.saves_ns == (pytest.approx(285_000), 300_000)
     assert p.predicted_step_ns == pytest.approx(1_000_000 - 292_500)

@@ -41,7 +41,7 @@ def test_its_period_and_what_it_costs_a_step(ran):
 def test_it_is_the_answer_where_it_costs_most(ran):
     d = ran(one_in_16()).diagnosis()
     assert d.dominant == "periodic-stall"
-    assert d.headline == "1 step in 16 is much longer (71.2 % of the run)"
+    assert d.headline == "1 step in 16 is much longer (71.2 % of the run to gain)"
     assert answer(d).run_share == pytest.approx(0.712, abs=1e-3)
 
 
@@ -69,7 +69,7 @@ def test_what_is_saved_is_a_part_of_the_step_which_is_the_run_s_mean(ran):
         fix.predicted_step_ns, d.step_ns - fix.saves_ns[1], d.step_ns - fix.saves_ns[0],
     )  # fmt: skip
     assert answer(d).after is None  # the most is seven times the least: no promise
-    assert gain(fix, each) == "saves up to 24.1 ms per step"
+    assert gain(fix, each) == "saves up to 24.1 ms of the 24.7 ms"
     assert d.summary[-1].endswith("(saves up to 24.1 ms)")
 
 

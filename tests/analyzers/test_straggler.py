@@ -128,7 +128,11 @@ def test_collectives_that_do_not_match_are_not_compared(recording):
     ("pause", "dominant", "headline"),
     [
         (250, "straggler", "Rank 1 comes late in the one recorded step (60.0 %)"),
-        (350, "python-stall", "Rank 1 is late: Python between operators holds the step up (35.0 % of the step)"),
+        (
+            350,
+            "python-stall",
+            "Rank 1 is late: Python between operators holds the step up (35.0 % to gain)",
+        ),
     ],
 )
 def test_what_the_late_rank_does_is_the_cause_where_it_explains_half_of_the_waiting(

@@ -107,7 +107,7 @@ def test_one_rank_of_several_is_stated(forms):
         "Only 1 of 8 ranks: the others may limit the step, so no predicted step is shown. Pass the traces of all ranks."
     ]
     a = answer(d)
-    assert english(a.headline).startswith("From 1 of 8 ranks: the ")
+    assert english(a.headline).startswith("On this rank (1 of 8): the ")
     assert a.cards
     assert a.after is None
     assert answer(forms["gaps"]).after is not None

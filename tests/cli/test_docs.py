@@ -13,7 +13,8 @@ from diagnose.cli.commands import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = "|".join(cli.commands)
+COMMANDS = {name: command for name, command in cli.commands.items() if not command.hidden}
+NAMES = "|".join(COMMANDS)
 COMMAND_LINE = re.compile(rf"^    (?:[^#\n]* )?diagnose ((?:{NAMES})\b[^#\n]*)", re.MULTILINE)
 SHOWN = [
     pytest.param(shlex.split(line.split(" | ")[0].split(" > ")[0]), id=f"{path.name}-{line.strip()}")
@@ -21,7 +22,7 @@ SHOWN = [
     for line in COMMAND_LINE.findall(path.read_text(encoding="utf-8"))
     if not re.search(r"\[|…", line)  # a form with placeholders
 ]
-OF_DIAGNOSE = {flag for command in cli.commands.values() for option in command.params for flag in option.opts}
+OF_DIAGNOSE = {flag for command in COMMANDS.values() for option in command.params for flag in option.opts}
 
 
 def test_the_page_of_the_commands_is_generated():
@@ -35,7 +36,7 @@ def test_a_command_line_in_the_documentation_is_accepted(words):
 
 
 def test_command_lines_are_found():
-    assert {words.values[0][0] for words in SHOWN} == set(cli.commands)
+    assert {words.values[0][0] for words in SHOWN} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("page", ["usage.md", "prove.md", "compare.md", "report.md", "commands.md"])
@@ -43,12 +44,12 @@ def test_no_page_names_an_option_that_is_not_there(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code))
-    assert named - OF_DIAGNOSE - {"--help", "--nproc-per-node", "--standalone"} == set()
+    assert named - OF_DIAGNOSE - {"--help", "--help-all", "--nproc-per-node", "--standalone"} == set()
 
 
 def test_every_option_has_a_row_in_the_section_of_its_command():
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    for name, command in cli.commands.items():
+    for name, command in COMMANDS.items():
         section = text.split(f"## diagnose {name}\n")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
         options = [o for o in command.params if isinstance(o, click.Option) and not o.hidden]

@@ -7,10 +7,14 @@ import click
 import pytest
 
 from diagnose.cli.commands import cli
+from diagnose.cli.help import RARE
 from diagnose.cli.main import run
 
-ORDER = ["trace", "analyze", "summarize", "reduce", "prove", "compare", "gate", "what-if", "explain", "monitor"]
-ORDER += ["watch", "history", "export", "serve", "mcp", "doctor", "completion"]
+WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
+INTEGRATED = ["completion", "mcp"]
+ORDER = WORK + INTEGRATED
+FORMER = ["summarize", "reduce", "history", "export"]
+MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
 
 
@@ -36,6 +40,7 @@ def options_of(name):
 def test_no_line_is_longer_than_the_terminal_and_no_example_is_joined(command, width, page):
     text = page(command, width)
     assert [line for line in text.splitlines() if len(line) > width] == []
+    assert len(text.splitlines()) <= MAX_LINES
     examples = (cli.commands[command[0]] if command else cli).examples
     assert 2 <= len(examples) <= 3
     assert text.rstrip().endswith("Examples:\n" + "\n".join(f"  {example}" for example in examples))
@@ -43,9 +48,11 @@ def test_no_line_is_longer_than_the_terminal_and_no_example_is_joined(command, w
 
 def test_commands_are_listed_in_the_order_of_use_each_on_one_line(page):
     text = page([], 80)
-    listed = text.split("Commands:\n")[1].split("\n\n")[0].splitlines()
-    assert [line.split()[0] for line in listed] == ORDER == list(cli.commands)
-    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    for section, names in (("Commands", WORK), ("Integrations", INTEGRATED)):
+        listed = text.split(f"{section}:\n")[1].split("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in listed] == names
+        assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    assert [*ORDER, *FORMER] == list(cli.commands)
 
 
 def test_all_pages_are_printed_one_after_the_other(page, monkeypatch, capsys):
@@ -54,7 +61,23 @@ def test_all_pages_are_printed_one_after_the_other(page, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert [line for line in text.splitlines() if line.startswith("diagnose ")] == [f"diagnose {n}" for n in ORDER]
     assert text.startswith(page([], 80))
-    assert page(["gate"], 80).partition("\n\n")[2].rstrip() in text
+    assert run(["gate", "--help-all"]) == 0
+    assert capsys.readouterr().out.partition("\n\n")[2].rstrip() in text
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_what_few_need_is_shown_upon_request(name, page, monkeypatch, capsys):
+    flags = {flag for option in options_of(name) for flag in option.opts if flag.startswith("--")}
+    short = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", page([name], 80), re.MULTILINE))
+    assert short & RARE == set()
+    assert flags - short == flags & RARE
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([name, "--help-all"]) == (0 if flags & RARE else 2)
+    assert flags & RARE <= set(re.findall(r"^  (--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+
+
+def test_every_option_that_few_need_is_one_of_a_command():
+    assert {flag for name in ORDER for option in options_of(name) for flag in option.opts} >= RARE
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -69,9 +92,7 @@ def test_every_option_is_described_in_a_sentence_and_has_a_group(name):
     assert [option.opts for option in options_of(name) if not hasattr(option, "group")] == []
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ORDER if name not in {"summarize", "watch", "export", "serve", "mcp", "completion"}]
-)
+@pytest.mark.parametrize("name", [name for name in ORDER if name not in INTEGRATED])
 def test_every_command_that_prints_a_result_sends_it_the_same_way(name):
     assert {"--json", "--output", "--force", "--quiet"} <= {flag for option in options_of(name) for flag in option.opts}
 
@@ -84,7 +105,7 @@ def test_an_option_means_the_same_everywhere():
                 spelled, text = option.get_help_record(ctx)
             if option.name == "ids":  # what is done with the changes is the command's; they are named alike
                 text = "changes"
-            text = text.split(" its suffix is the format")[0]
+            text = text.split(": .")[0]  # which formats a command has
             meanings.setdefault(max(option.opts, key=len), set()).add((spelled, text))
     assert {flag: found for flag, found in meanings.items() if len(found) > 1} == {}
 

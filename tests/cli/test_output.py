@@ -127,39 +127,6 @@ def test_a_terminal_without_the_characters_gets_replacements(monkeypatch, tmp_pa
     assert path.read_text() == "1 us x ##=-., _-* ?\n"
 
 
-@pytest.fixture
-def monitored(monkeypatch):
-    """Return what monitor was asked for, without asking a driver."""
-    asked = []
-    monkeypatch.setattr("diagnose.monitor.watch", lambda request: asked.append(request) or 0)
-    return asked
-
-
-def test_monitor_prints_json_like_every_other_command(monitored, capsys):
-    assert cli.run(["monitor", "--json", "--seconds", "1"]) == 0
-    assert cli.run(["monitor", "--seconds", "1", "--json"]) == 0
-    assert cli.run(["monitor", "--seconds", "1", "-o", "r.json"]) == 0
-    assert [(request.json_file, request.output) for request in monitored] == [
-        ("-", None),
-        ("-", None),
-        (None, "r.json"),
-    ]
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("argv", [["--json", "gpus.json"], ["--json=gpus.json"]])
-def test_the_file_that_monitor_s_json_took_is_written_with_a_hint(monitored, capsys, argv):
-    assert cli.run(["monitor", *argv]) == 0
-    assert [request.json_file for request in monitored] == ["gpus.json"]
-    hint = "diagnose: --json FILE is deprecated: use --output FILE, or --json alone for standard output\n"
-    assert capsys.readouterr().err == hint
-
-
-def test_a_number_of_a_gpu_is_a_number(capsys):
-    assert cli.run(["monitor", "--gpus", "0,a"]) == 2
-    assert "Invalid value for --gpus: '0,a' is not a list of GPU numbers such as 0,1." in capsys.readouterr().err
-
-
 def test_files_are_written_although_the_reader_of_standard_output_has_gone(tmp_path, monkeypatch):
     def gone(_text, **_options):
         raise SystemExit(141)

@@ -118,10 +118,8 @@ ALLOWED = {
     "compare": "tolerance lang select ignore",
     "gate": "tolerance runs lang select ignore",
     "what-if": "apply lang",
-    "monitor": "interval seconds gpus lang",
     "watch": "name every step-on slow windows window-mb",
     "export": "select ignore",
-    "serve": "lang",
 }
 
 

@@ -200,11 +200,11 @@ def test_the_command_runs_a_script_to_its_end_and_records_upon_the_signal(tmp_pa
     command = [sys.executable, "-m", "diagnose", "watch", "--every", "10", "train.py", "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (3, "watched ['train.py', '--epochs', '2']\n")
-    assert run(["history", "train", "--json"]) == 0
+    assert run(["watch", "--list", "train", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["runs"]
     assert (found["steps"], found["ended"]) == (78, "finished")
     (window,) = found["windows"]
     assert (window["step"], window["why"], window["note"]) == (40, "asked for", "")
-    assert run(["history"]) == 0
+    assert run(["watch", "--list"]) == 0
     assert capsys.readouterr().out == "train\n"
-    assert run(["history", "other"]) == 2
+    assert run(["watch", "--list", "other"]) == 2

@@ -151,10 +151,10 @@ def test_without_the_traces_the_summaries_answer_what_they_can(traces, tmp_path)
 def test_summaries_are_merged_in_levels(traces, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for rank in (0, 1):
-        assert run(["summarize", str(traces / f"rank{rank}.json.gz"), "-o", f"{rank}.ranks", "-q"]) == 0
-    assert run(["reduce", "0.ranks", "--keep", "a.parquet", "-q"]) == 0
+        assert run(["analyze", str(traces / f"rank{rank}.json.gz"), "--partial", f"{rank}.ranks", "-q"]) == 0
+    assert run(["analyze", "--merge", "0.ranks", "--keep", "a.parquet", "-q"]) == 0
     capsys.readouterr()
-    assert run(["reduce", "a.parquet", "1.ranks", "--json", "-q"]) == 0
+    assert run(["analyze", "--merge", "a.parquet", "1.ranks", "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out) == analyzed(traces)
 
 
@@ -170,11 +170,19 @@ def test_a_table_can_be_queried(traces, tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "sentence"),
     [
-        ("a.ranks", b"x", r"a\.ranks is damaged, or no file of summaries\. Make it again with diagnose summarize\.$"),
+        (
+            "a.ranks",
+            b"x",
+            r"a\.ranks is damaged, or no file of summaries\. Make it again with diagnose analyze --partial\.$",
+        ),
         ("a.ranks", b"\x83\xa6format\xa1x\xa5ranks\x90\xa7missing\x90", r"a\.ranks was made by another version"),
         ("a.parquet", b"PAR1", r"a\.parquet is damaged, or no table that --keep wrote\."),
         ("a.ranks", b"", r"a\.ranks is empty\."),
-        ("a.txt", b"x", r"a\.txt holds no summaries \(\.ranks, \.parquet\)\. Make them with diagnose summarize\.$"),
+        (
+            "a.txt",
+            b"x",
+            r"a\.txt holds no summaries \(\.ranks, \.parquet\)\. Make them with diagnose analyze --partial\.$",
+        ),
     ],
 )
 def test_what_is_no_file_of_summaries(tmp_path, name, data, sentence):
@@ -197,7 +205,9 @@ def test_workers_that_cannot_be_had(workers, sentence):
         workers.check()
 
 
-@pytest.mark.parametrize(("option", "code"), [("--max-memory=lots", 2), ("--keep=job.csv", 2), ("--cluster=x", 2)])
+@pytest.mark.parametrize(
+    ("option", "code"), [("--max-memory=lots", 2), ("--keep=job.csv", 2), ("--partial=job.csv", 2), ("--cluster=x", 2)]
+)
 def test_options_are_checked_before_the_work_begins(option, code, capsys):
     assert run(["analyze", "absent", option]) == code
     assert "absent" not in capsys.readouterr().err

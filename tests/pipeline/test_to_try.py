@@ -70,7 +70,7 @@ def test_a_step_function_is_tried_from_python(recording):
 
 def test_every_report_has_them_with_the_command(recording):
     d = computing(recording, (MM, 900))
-    words = "Faster kernels may exist; no recording shows it. To measure autocast, compile-model:"
+    words = "Faster kernels may exist, which a recording cannot show. To try autocast, compile-model and time the step:"
     command = "diagnose prove --apply autocast,compile-model train.py --lr 1"
     assert words in " ".join(render(d).split())
     assert f"$ {command}" in render(d)

@@ -39,8 +39,8 @@ def test_changes_that_are_not_on_the_first_screen_are_named_behind_the_numbers(f
     found = Prediction(20 * MS, 15 * MS, 14 * MS, 16 * MS, before, is_replayed=True)
     assert behind(found, listed) == ", after changes 1 and 2 and other"
     more = replace(found, of_ns=4 * MS)
-    assert behind(more, listed) == ", after changes 1 and 2 and other; without at most 4.00 ms"
-    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", after change 1; without at most 4.00 ms"
+    assert behind(more, listed) == ", after changes 1 and 2 and other (without: up to 4.00 ms)"
+    assert behind(replace(more, behind=("data-stall-fix",)), listed) == ", after change 1 (without: up to 4.00 ms)"
     enabled = replace(found, behind=("data-stall-fix", "other"), is_enabled=True)
     assert behind(enabled, listed) == ", only after change 1 and other"
     assert behind(replace(enabled, is_replayed=False), listed) == ", only after change 1 and other"
@@ -121,9 +121,7 @@ def test_every_colour_stands_out_on_both_pages(forms):
 
 def test_markdown_holds_the_first_screen(forms):
     text = as_markdown(forms["gaps"], answer(forms["gaps"]))
-    assert text.startswith(
-        "**GPU stalls: The step waits for its batch, loaded in the main process (30.0 % of the step)**"
-    )
+    assert text.startswith("**GPU stalls: The step waits for its batch, loaded in the main process (30.0 % to gain)**")
     assert "20.0 ms → 12.0 ms" in text
     assert "1. **Load batches in worker processes** at" in text
     assert "       num_workers=4," in text
@@ -178,7 +176,7 @@ def test_a_finding_saves_what_of_what(forms, found_by, worth, saves):
 
 @pytest.mark.parametrize(
     ("basis", "words"),
-    [("replay", "saves 5.80 ms per step (4.00 ms to 5.80 ms)"), ("bound", "saves up to 5.80 ms per step")],
+    [("replay", "saves 5.80 ms per step (4.00 ms to 5.80 ms)"), ("bound", "saves up to 5.80 ms of the 6.00 ms")],
 )
 def test_what_was_not_replayed_is_not_called_so(forms, basis, words):
     d = forms["gaps"]

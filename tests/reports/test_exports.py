@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli.main import run
+from diagnose.errors import OutputError
 from diagnose.model.charts import Gap, KernelTime, Picture, Span
 from diagnose.model.diagnosis import Diagnosis, Finding, Source, Where
 from diagnose.model.rules import Legend
@@ -75,16 +76,57 @@ def test_tables_have_a_row_each_and_no_formula():
     assert (kernel["name"], kernel["ms_per_step"], kernel["line"]) == ("gemm", 0.05, 4)
 
 
-def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch):
+def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.chdir(tmp_path)
-    forms = ["--perfetto", "p.json", "--speedscope", "s.json", "--collapsed", "c.txt", "--findings", "f.csv"]
-    tables = ["--kernels", "k.parquet", "--markdown", "m.md"]
-    assert run(["export", "-q", str(TRACE), *forms, *tables]) == 0
+    forms = ("perfetto=p.json", "speedscope=s.json", "collapsed=c.txt", "findings=f.csv", "kernels=k.parquet")
+    exports_of = [word for form in (*forms, "markdown=m.md") for word in ("--export", form)]
+    assert run(["analyze", "-q", str(TRACE), *exports_of]) == 0
+    assert capsys.readouterr().out.startswith("GPU stalls")
     events = json.loads(Path("p.json").read_text())["traceEvents"]
     assert {event["args"]["rule"] for event in events if event.get("cat") == "idle"} >= {"allocator-stall"}
     assert parquet.read_table("k.parquet").column_names == list(exports.KERNEL_COLUMNS)
     assert Path("m.md").read_text().startswith("**")
-    assert run(["export", "-q", str(TRACE), "--markdown", "m.md"]) == 6
-    assert run(["export", "-q", str(TRACE)]) == 2
-    assert run(["export", "-q", str(TRACE), "--kernels", "k.txt"]) == 2
+    assert Path("f.csv").read_text().count("\n") > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["markdown=there.md"], 6, "there.md exists already"),
+        (["kernels=k.txt"], 2, "Invalid --export kernels 'k.txt': the name must end in .csv or .parquet."),
+        (["pdf=r.pdf"], 2, "Invalid --export 'pdf=r.pdf': use KIND=FILE, where KIND is perfetto, speedscope, "),
+        (["perfetto"], 2, "Invalid --export 'perfetto': use KIND=FILE"),
+        (["markdown=a.md", "markdown=b.md"], 2, "--export markdown is given twice; leave one of them out."),
+        (["markdown=a.md", "perfetto=a.md"], 2, "--export markdown and --export perfetto both name a.md"),
+        (["markdown=absent"], 2, "--export markdown names absent, which is read"),
+        (["tensorboard=there.md"], 6, "there.md is a file; name a folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_before_anything_is_read(
+    words, code, sentence, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("there.md").write_text("mine")
+    assert run(["analyze", *(word for form in words for word in ("--export", form)), "absent"]) == code
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+def test_standard_input_cannot_be_exported(capsys):
+    assert run(["analyze", "-", "--export", "markdown=m.md"]) == 2
+    assert "--export reads the recording twice, which standard input cannot; name a file." in capsys.readouterr().err
+
+
+def test_a_form_that_cannot_be_written_costs_no_answer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def full(_file, _data, force):
+        raise OutputError("m.md cannot be written.")
+
+    monkeypatch.setattr("diagnose.cli.export.write_bytes", full)
+    assert run(["analyze", "-q", str(TRACE), "--export", "markdown=m.md"]) == 6
+    shown = capsys.readouterr()
+    assert shown.out.startswith("GPU stalls")
+    assert "m.md cannot be written." in shown.err

@@ -109,7 +109,7 @@ def test_nothing_of_a_capture_reaches_an_output_raw(shown, tmp_path, text):
     [
         ("analyze", f"{MARK}.json"), ("analyze", LONG), ("compare", MARK, MARK), ("gate", MARK, MARK), (MARK,),
         ("analyze", f"--{MARK}"), ("what-if", "x", "--loader-workers", MARK), ("trace", "--step-on", MARK, "a.py"),
-        ("monitor", "--gpus", MARK), ("prove", MARK, "--yes"), ("trace", LONG),
+        ("prove", MARK, "--yes"), ("trace", LONG),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("noted")

@@ -131,7 +131,7 @@ def test_nearly_every_text_of_rules_and_changes_is_translated(translations):
         ("Load batches in worker processes, ahead of the step", "title in diagnose/changes/load_in_workers.py"),
         ("Load batches in 7 worker process7, ahead of the step", "title in diagnose/changes/load_in_workers.py"),
         ("Matrix products run in float32, slower than on tensor cores", "title in analyzers/full_precision_matmul.py"),
-        ("After each wait of the CPU for the GPU, the GPU idles", "title in analyzers/host_sync.py"),
+        ("The CPU synchronizes with the GPU, which then idles", "title in analyzers/host_sync.py"),
         (CHANGES["allow-tf32"].numerics.safety, "what change allow-tf32 does to the numbers"),
         (LEGENDS["data-stall"].label, "legend of rule data-stall"),
     ],
@@ -187,8 +187,8 @@ def test_finished_sentences_are_recognised_whatever_stands_in_them(chinese, engl
 
 def test_english_is_shown_where_no_language_was_chosen():
     assert tr("Step now") == "Step now"
-    assert translated("After each wait of the CPU for the GPU, the GPU idles") == (
-        "After each wait of the CPU for the GPU, the GPU idles"
+    assert translated("The CPU synchronizes with the GPU, which then idles") == (
+        "The CPU synchronizes with the GPU, which then idles"
     )
     assert '<html lang="en">' in html.render(replace_nothing())
 

@@ -94,9 +94,9 @@ def test_a_change_measured_alone_is_not_compared_with_its_saving_after_others(fo
     d = tried(forms["gaps"], trial("host-sync-fix", 1.0, (0.95, 1.05), (28.2, 28.2)))
     shown = words(render(d).partition("Findings")[0])
     assert "predicted: saves 3.00 ms per step" in shown
-    assert "after change 1; without at most 2.40 ms measured alone 28.2 ms → 28.2 ms" in shown
+    assert "after change 1 (without: up to 2.40 ms) measured alone 28.2 ms → 28.2 ms" in shown
     assert "measured alone 28.2 ms" in Page(page(d)).text
-    words_of_it = "predicted: saves 3.00 ms per step, after change 1; without at most 2.40 ms; measured alone 28.2 ms"
+    words_of_it = "predicted: saves 3.00 ms per step, after change 1 (without: up to 2.40 ms); measured alone 28.2 ms"
     assert words_of_it in as_markdown(d, answer(d))
     first = tried(forms["gaps"], trial("data-stall-fix", 1.2, (1.1, 1.3), (28.2, 23.5)))
     assert "measured alone" not in render(first) + page(first)

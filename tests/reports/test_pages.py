@@ -13,7 +13,7 @@ from diagnose.compare.gate import evaluate_gate
 from diagnose.compare.html import as_html
 from diagnose.compare.sides import side_of
 from diagnose.model.charts import SpanTable
-from diagnose.reports import archive_page, forecast_page, monitor_page
+from diagnose.reports import forecast_page
 from diagnose.reports.html import render
 from diagnose.reports.language import language
 from tests.reports.browsing import MARKS, WIDTHS, appear, count, requests, settle
@@ -26,7 +26,7 @@ pytestmark = MARKS
 EVERYDAY = ("gaps", "hostile", "trials")
 FORMS = ("gaps", "healthy", "cpu_bound", "no_gpu", "ranks", "trials", "device", "hostile", "bare", "low_trust",
          "inference", "compiled", "ranks_8", "ranks_256")  # fmt: skip
-PAGES = (*FORMS, "large", "compared", "gate", "what_if", "monitored", "archive", "chinese")  # every kind of page
+PAGES = (*FORMS, "large", "compared", "gate", "what_if", "chinese")  # every kind of page
 
 
 def test_every_form_is_opened(forms):
@@ -48,30 +48,6 @@ def page_of(forms):
             return as_html(compared, evaluate_gate(compared) if kind == "gate" else None)
         if kind == "what_if":
             return forecast_page.render("run-7", d.waterfall.forecasts, (("compute", 0.9),), forecast_page.Basis(0.02))
-        if kind == "archive":
-            return archive_page.render(
-                "captures <b>",
-                [
-                    archive_page.Recording(
-                        f"week {i}/capture-{i} \x1b</script>", f"r/{i}", "capture", f"2026-01-0{1 + i} 10:00",
-                        "train.py --lr 1" if i else "", "NVIDIA H100", "2.9.0", 1, "gaps" if i == 3 else "", ns, 2 * ns,
-                    )
-                    for i, ns in enumerate((9e7, 1e8, 1.1e8, 8e7))
-                ],
-            )  # fmt: skip
-        if kind == "monitored":
-            series = {"power_w": (310.0, None, 295.0), "sm_mhz": (1980.0, 1410.0, 1980.0)}
-            return monitor_page.render(
-                [
-                    monitor_page.Board(
-                        "GPU 0",
-                        (0, 1, 2),
-                        series,
-                        {"power_w": dict.fromkeys(("min", "p5", "p50", "p95", "max"), 302.5)},
-                    )
-                ],
-                1.0,
-            )
         with language("zh" if kind == "chinese" else "en"):  # without a font, missing characters are as wide
             return render(forms["trials" if kind == "chinese" else kind])
 

@@ -166,14 +166,14 @@ def test_a_long_label_squeezes_no_number(forms):
 
 def test_the_first_screen_has_headline_bars_and_actions(forms):
     lines = render(forms["gaps"], width=80).splitlines()
-    assert lines[0].startswith("GPU stalls  The step waits for its batch, loaded in the main process (30.0 % of")
+    assert lines[0].startswith("GPU stalls  The step waits for its batch, loaded in the main process (30.0 % to")
     bars = [line for line in lines if line.startswith("  step ")]
     assert bars[0] == "  step now        20.0 ms  " + "█" * 30
     assert bars[1] == "  step possible   12.0 ms  " + "█" * 18 + "  1.7 × (1.5 to 1.7 ×)"
     actions = [line for line in lines if re.match(r"  [123]  \S", line)]
     assert len(actions) == 2
     assert "     train.py:31  saves 5.00 ms of the 6.00 ms" in lines
-    assert "     train.py:42  saves 3.00 ms per step   after change 1; without at most 2.40" in lines
+    assert "     train.py:42  saves 3.00 ms per step   after change 1 (without: up to 2.40" in lines
 
 
 def test_of_steps_that_are_long_now_and_then_the_bar_is_of_the_mean_step(forms):

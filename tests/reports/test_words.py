@@ -5,7 +5,6 @@ import pytest
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
 from diagnose.reports.format import duration, line_of, path_tail, percent, place, summed
-from diagnose.reports.monitor_page import reading
 from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.kernel_names import shorten
@@ -111,13 +110,6 @@ def test_small_causes_are_summed_up():
     shares = {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.0}
     assert summed(shares, 2) == [("a", 0.5), ("b", 0.2), ("2 smaller causes", 0.2)]
     assert [name for name, _ in summed(shares, 3)] == ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (302.54, "302.5"), (1980, "1,980"), (41_190.4, "41,190"), (0.1234567, "0.1235")]
-)
-def test_readings_of_a_gpu_are_never_in_powers_of_ten(value, text):
-    assert reading(value) == text
 
 
 @pytest.mark.parametrize("name", ["rollout", "inference"])

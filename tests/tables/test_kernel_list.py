@@ -45,7 +45,7 @@ def test_families_count_all_kernels_that_compute_however_many_names_they_have(r)
         r.kernel(f"tiny{i}", 500 + 5 * i, 505 + 5 * i)
     r.kernel("ncclDevKernel_AllReduce", 600, 900)
     families = kernel_families(r.tables())
-    assert list(families) == ["gemm", "mine", "other kernels"]
+    assert list(families) == ["gemm", "mine", "unclassified kernels"]
     assert list(families.values()) == pytest.approx([400 / 525, 100 / 525, 25 / 525])
 
 

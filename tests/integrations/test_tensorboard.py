@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.cli.export import ExportRequest, export
+from diagnose.cli.job import JobRequest, analyze_and_answer
 from diagnose.errors import OutputError
+from diagnose.integrations.tensorboard import step_scalars
 from diagnose.model.events import Kind
 from diagnose.model.intervals import total, union
 from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.normalised import step_scalars
 from diagnose.trace_reader import open_captures
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -24,12 +24,16 @@ TRACES = [
 ]
 
 
+def into(folder):
+    return JobRequest(exports=(f"tensorboard={folder}",), quiet=True, no_cache=True, workers=1)
+
+
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_the_plugin_reads_our_steps_utilisation_and_kernels(tmp_path, path):
     loader = pytest.importorskip("torch_tb_profiler.profiler.data")
     if not path.exists():
         pytest.skip(f"{path.name} is among the shared traces, which are not here")
-    export([str(path)], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
+    analyze_and_answer([str(path)], into(tmp_path / "log"))
     (capture,) = open_captures([str(path)])
     t = build_tables(capture, capture.trace)
     file = tmp_path / "log" / f"rank{capture.trace.rank}.pt.trace.json.gz"
@@ -55,7 +59,7 @@ def test_the_plugin_reads_our_steps_utilisation_and_kernels(tmp_path, path):
 
 def test_scalars_of_each_step_are_read_by_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    export([str(TRACES[0])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
+    analyze_and_answer([str(TRACES[0])], into(tmp_path / "log"))
     read = accumulator.EventAccumulator(str(tmp_path / "log"))
     read.Reload()
     (capture,) = open_captures([str(TRACES[0])])
@@ -69,4 +73,4 @@ def test_scalars_of_each_step_are_read_by_tensorboard(tmp_path):
     causes = [v for tag, v in series.items() if "by_cause" in tag]
     np.testing.assert_allclose(idle, np.sum([[value for _, value in one] for one in causes], axis=0), atol=1e-6)
     with pytest.raises(OutputError, match="is not empty"):
-        export([str(TRACES[0])], ExportRequest(tensorboard=str(tmp_path / "log"), quiet=True))
+        analyze_and_answer([str(TRACES[0])], into(tmp_path / "log"))

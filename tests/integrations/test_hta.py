@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli.job import JobRequest, analyze_and_answer
-from diagnose.compare import cross_check
-from diagnose.compare.cross_check import cross_check_hta
+from diagnose.integrations import hta
+from diagnose.integrations.hta import cross_check_hta
 from diagnose.trace_reader import open_captures
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -46,7 +46,7 @@ def test_every_difference_is_a_matter_of_definition(path):
 def test_a_difference_that_no_definition_explains_is_stated(monkeypatch):
     pytest.importorskip("hta")
     figures = {"idle": 0.5, "compute": 0.5, "other": 0.0, "queue": 1.0}
-    monkeypatch.setattr(cross_check, "_figures_of", lambda _analysis: figures)
+    monkeypatch.setattr(hta, "_figures_of", lambda _analysis: figures)
     rows = {row.measure: row for row in checked(PATHS[0])}
     assert not rows["idle"].explained
     assert rows["idle"].explanation.endswith("is left by HTA's own definition and not explained by it.")

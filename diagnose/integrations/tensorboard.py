@@ -1,4 +1,4 @@
-"""A normalised copy of a rank's steady steps that TensorBoard's profiler plugin reads right, and numbers of each step.
+"""A log folder for TensorBoard: a copy of each rank's steady steps that its profiler plugin reads right, and scalars.
 
 torch-tb-profiler knows the categories of 2021: it takes launches of today's traces (`cuda_runtime`) for nothing, and
 steps twice where `gpu_user_annotation` repeats them. The copy has the steps that the diagnosis rests on, each marked
@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from diagnose.errors import OutputError, missing_extra
 from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
+from diagnose.model.files import cannot_write, printable, write_bytes
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
 from diagnose.tables.op_launches import operators
+from diagnose.text.plain_text import is_utf8
 
-__all__ = ["normalised_trace", "step_scalars"]
+__all__ = ["check_log", "step_scalars", "write_log"]
 
 BEFORE = "diagnose: the device ends what was queued before these steps"
 MARK_NS = 1
@@ -38,7 +43,48 @@ CATEGORY = {
 }
 
 
-def normalised_trace(capture: Capture) -> bytes:
+def check_log(folder: Path, *, force: bool) -> None:
+    """Make sure that TensorBoard's packages are there and that nothing in the folder is lost or mixed with another's.
+
+    Raises:
+        InputError: a package is missing.
+        OutputError: the folder holds something and ``force`` is off, or it is none.
+    """
+    if find_spec("tensorboard") is None:
+        raise missing_extra("A log folder of TensorBoard is to be written", "tensorboard")
+    if not is_utf8(str(folder)):
+        raise OutputError(f"The path {printable(folder)} is not UTF-8, which TensorBoard cannot write; name another.")
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{printable(folder)} is a file; name a folder for --tensorboard.")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise OutputError(f"The folder {printable(folder)} is not empty; name another, or add to it with --force.")
+
+
+def write_log(folder: Path, captures: Sequence[Capture], shown: Capture, *, force: bool) -> None:
+    """Write the copies of all ranks, and the scalars of the one that is shown.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for capture in captures:
+            write_bytes(folder / f"rank{capture.trace.rank}.pt.trace.json.gz", _normalised_trace(capture), force=force)
+        writer = EventFileWriter(str(folder))
+        for tag, series in step_scalars(shown).items():
+            for step, value in series:
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=shown.trace.epoch_ns / 1e9, step=step, summary=summary))
+        writer.close()
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _normalised_trace(capture: Capture) -> bytes:
     """Return the steady steps of a rank as a compressed Kineto file."""
     t = build_tables(capture, capture.trace)
     trace = t.trace
