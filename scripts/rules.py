@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from remedy_figures import FIGURES
-
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
 from diagnose.changes import CHANGES, trial_words
 from diagnose.changes.common.change import ByHand, Change
 from diagnose.changes.common.inventory import provable, public_modules
 from diagnose.text.pages import parse_page
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "evaluation"))
+from remedy_figures import FIGURES
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS: tuple[tuple[str, str, Sequence[Analyzer]], ...] = (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-SPARED = 0.74  # of the activations, with every block computed again; measured (docs/remedies-memory.md)
+SPARED = 0.74  # of the activations, with every block computed again; measured (evaluation/pages/remedies-memory.md)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

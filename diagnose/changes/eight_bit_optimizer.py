@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 IMPORT = "from diagnose.kernels.eight_bit import eight_bit_adamw"
-SPARED = 0.74  # of the state: 1/3.9 of it stays, as measured (docs/remedies-memory.md)
+SPARED = 0.74  # of the state: 1/3.9 of it stays, as measured (evaluation/pages/remedies-memory.md)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

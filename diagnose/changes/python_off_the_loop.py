@@ -11,7 +11,7 @@ What it does
 
 What to watch
     Work that reads what the step changes needs a copy of it. At least as much is gone as came true of the predicted
-    saving in the two published pairs of recordings without and with workers: 86 and 87 % (docs/savings.md).
+    saving in the two published pairs of recordings without and with workers: 86 and 87 % (evaluation/pages/pairs.md).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ __all__ = [
 MIN_STEPS = 3  # whose costs differ: the quantile for two is 12.7 standard errors, which states nothing
 # Without a device: what the rest of the step gains at most where what is gone no longer takes its caches and pages, as
 # a share of the rest, and of what is saved. Of twelve repaired fixtures the rest took 0 to 43 % less
-# (docs/evaluation.md). What is only done elsewhere takes most of them all the same.
+# (evaluation/pages/pairs.md). What is only done elsewhere takes most of them all the same.
 REST_GAINS, MAX_GAIN, MAX_GAIN_MOVED = 0.45, 0.3, 0.1
 MAX_RECORDING = 0.8  # of a cost: a loop of tiny operators took 0.14 ms and 0.6 while it was recorded
 MAX_ERROR = 1.0  # of what comes in one step of ten: the quantile stands for means of values that are more alike

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# Of what a change saves: what a replay misses it by. The published pairs of docs/savings.md miss steps by 4 and 6 %.
+# Of what a change saves: what a replay misses it by. The pairs of evaluation/pages/pairs.md miss steps by 4 and 6 %.
 REPLAY_ERROR = 0.05
 MAX_MORE_OF_REST = 0.7  # what remains of a step never goes whole; of two repaired scripts 0.61 and 0.66 of it did
 MAX_RATIO_HIDDEN = 1.1  # of recorded and unrecorded steps: beyond it what recording costs is measured

@@ -1,8 +1,8 @@
 """The thresholds of the queue procedure, and how the data lies around each.
 
-The data are the 77 graded timelines of docs/accuracy.md, V100 to B200 and MI210 to MI300X; `scripts/accuracy` also
-fits significant_idle, shallow_depth and cold_share anew without each group of them. Thresholds of single rules stand
-with the rules.
+The data are the 77 graded timelines of evaluation/pages/accuracy.md, V100 to B200 and MI210 to MI300X;
+`evaluation/accuracy` also fits significant_idle, shallow_depth and cold_share anew without each group of them.
+Thresholds of single rules stand with the rules.
 """
 
 from __future__ import annotations

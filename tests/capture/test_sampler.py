@@ -236,7 +236,7 @@ def test_the_cost_of_sampling_is_in_the_summary():
     summary = sampled(spin, period_ms=5.0, samples=4).taken.summary()
     assert summary["num_samples"] >= 4
     assert summary["period_ms"] == 5
-    assert 0 < summary["cost_share"] < 1  # how much it is, scripts/bench measures
+    assert 0 < summary["cost_share"] < 1  # how much it is, evaluation/bench measures
 
 
 def test_the_share_of_the_time_that_the_thread_stood_ready_without_a_core(monkeypatch):

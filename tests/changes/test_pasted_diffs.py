@@ -1,7 +1,8 @@
 """The diffs printed for recorded runs apply to the scripts that were run, and the changed scripts run.
 
 The recordings are those of the bundled scripts on an H100 (fixtures/traces) and on a CPU (fixtures/captures), and those
-of scripts as users write them (scripts/third_party_scripts) on a CPU (captures). Here all run on a CPU, for four steps.
+of scripts as users write them (evaluation/third_party_scripts) on a CPU (captures). Here all run on a CPU, for four
+steps.
 """
 
 import json
@@ -61,7 +62,7 @@ def test_the_diffs_of_bundled_scripts_on_a_cpu(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", cases(sorted(path.name for path in OUTSIDERS.iterdir())))
 def test_the_diffs_of_scripts_of_outsiders(name, tmp_path, monkeypatch):
     script = Path(f"{name}.py")
-    folder = ROOT / "scripts" / "third_party_scripts"
+    folder = ROOT / "evaluation" / "third_party_scripts"
     prescribed = printed(OUTSIDERS / name, folder, script, tmp_path, monkeypatch)
     assert any(p.diff for p in prescribed) == (name not in IN_WORDS), "a diff of the script is printed"
     assert_they_run(prescribed, tmp_path, script)

@@ -1,6 +1,6 @@
 """Every bundled training script through the real command: what was planted is what is found, on the CPU.
 
-Every day recorded captures are analysed (``scripts/record_fixtures``), and test_frameworks.py traces a script live
+Every day recorded captures are analysed (``evaluation/record_fixtures``), and test_frameworks.py traces a script live
 whose plant nothing can hide. All of them, planted and repaired, are traced under the mark ``full`` and judged together:
 another process can take the core away in the midst of any one of them.
 """

@@ -1,8 +1,8 @@
-"""The fuzzer's own modules, importable."""
+"""The fuzzer of evaluation/, importable."""
 
 import sys
 from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-if str(SCRIPTS) not in sys.path:
-    sys.path.append(str(SCRIPTS))
+EVALUATION = Path(__file__).resolve().parents[2] / "evaluation"
+if str(EVALUATION) not in sys.path:
+    sys.path.append(str(EVALUATION))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def figures():
-    spec = importlib.util.spec_from_file_location("remedy_figures", ROOT / "scripts" / "remedy_figures.py")
+    spec = importlib.util.spec_from_file_location("remedy_figures", ROOT / "evaluation" / "remedy_figures.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -88,9 +88,9 @@ def test_every_module_has_a_row_made_from_what_hands_it_over():
 def test_a_figure_of_a_module_is_that_of_a_script_which_runs_it(name):
     script = figures().FIGURES[name].script
     if script:
-        files = [ROOT / "scripts" / "benchmarks" / f"{script}.py"]
+        files = [ROOT / "evaluation" / "benchmarks" / f"{script}.py"]
         if script == "ops":
-            files += sorted((ROOT / "scripts" / "benchmarks").glob("op_*.py"))
+            files += sorted((ROOT / "evaluation" / "benchmarks").glob("op_*.py"))
         text = "".join(file.read_text(encoding="utf-8") for file in files)
         exported = getattr(import_module(f"diagnose.kernels.{name}"), "__all__", [])
         words = (*exported, *(hook_names() if name == "distributed.comm_hooks" else ()))  # they run by their names

@@ -1,4 +1,4 @@
-"""The simulator lies beside the scripts, outside the package."""
+"""The modules of scripts/, importable."""
 
 import sys
 from pathlib import Path

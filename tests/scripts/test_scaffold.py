@@ -12,7 +12,7 @@ import pytest
 import scaffold
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("analyzers", "diagnose", "docs", "fixtures", "kernels", "reports", "scripts", "tests")
+FOLDERS = ("analyzers", "diagnose", "docs", "evaluation", "fixtures", "kernels", "reports", "scripts", "tests")
 CHECKS = (
     "tests/analyzers/test_rule_files.py",
     "tests/changes/test_change_files.py",

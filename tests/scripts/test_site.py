@@ -20,7 +20,7 @@ pytest.importorskip("mkdocs", reason="the site is built with mkdocs-material")
 pytestmark = [*browsing.MARKS, pytest.mark.full]
 PAGES = (
     "index", "tutorial", "procedure", "gallery", "faq", "comparison", "rules", "rules/data-stall", "changes",
-    "changes/load-in-workers", "commands", "api", "json", "accuracy", "integrations", "architecture", "contributing",
+    "changes/load-in-workers", "commands", "api", "json", "reliability", "integrations", "architecture", "contributing",
     "changelog", "dataflow",
 )  # fmt: skip
 

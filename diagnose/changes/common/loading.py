@@ -48,7 +48,7 @@ __all__ = [
 
 # Of the stall, what is gone at least when workers keep up: fetching a batch from them, and the cores they take, cost.
 # In the two published pairs without and with four workers 86 and 87 % of what a step without the stall would save came
-# true in the median step (docs/savings.md).
+# true in the median step (evaluation/pages/pairs.md).
 HIDDEN, HIDDEN_WAITING = 0.85, 0.9
 _OWN_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "_InfiniteConstantSampler"})
 OWN_COLLATE = frozenset({"default_collate", "default_convert"})

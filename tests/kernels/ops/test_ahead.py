@@ -21,10 +21,10 @@ MAX_SHARED_BYTES = {"sm": 48 << 10, "gfx": 64 << 10}  # of a program, where it a
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Return what scripts/benchmarks/op_resources.py lists, one dictionary for each program and target."""
+    """Return what evaluation/benchmarks/op_resources.py lists, one dictionary for each program and target."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    script = ROOT / "scripts" / "benchmarks" / "op_resources.py"
+    script = ROOT / "evaluation" / "benchmarks" / "op_resources.py"
     command = [sys.executable, str(script), "--json", "--targets", *TARGETS]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.stdout, done.stderr[-3000:]
@@ -59,7 +59,7 @@ def test_no_program_spills_registers(compiled, target):
     assert all(one["shared_bytes"] <= MAX_SHARED_BYTES[family] for one in mine)
 
 
-def test_the_documentation_has_a_row_for_each_form(compiled):
-    text = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+def test_the_page_has_a_row_for_each_form(compiled):
+    text = (ROOT / "evaluation" / "pages" / "operators.md").read_text(encoding="utf-8")
     rows = {f"| `{one['name']}` | {one['form']} | {one['warps']} |" for one in compiled}
     assert [row for row in sorted(rows) if row not in text] == []
