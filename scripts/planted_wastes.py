@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "evaluation" / "planted"
 TRACE_SECONDS = 600
 STEPS = 400  # of a script: more than a recording takes
 KINDS = {  # the rules that name each kind, besides one of the kind's own name
-    "dead-work": ("discarded-gradients",),
+    "dead-work": (),
     "computed-again": ("recompute",),
     "constant-work": (),
     "independent-loop": ("launch-bound",),

@@ -125,7 +125,6 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
         {"kind": "late", "late_rank": 1, "cause": "slower-host", "hosts": ("one",)},
     ),
-    "discarded-gradients": ({}, {"is_frozen": True}),
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),

@@ -17,7 +17,7 @@ RECORDED = sorted(path for folder in ("traces", "captures") for path in (FIXTURE
 # What reads each: of these a rule may be blind, whatever its file imports besides.
 READERS = {
     "shapes": {
-        "at-roofline", "discarded-gradients", "layout-copy", "misaligned-matmul", "one-hot-product",
+        "at-roofline", "layout-copy", "misaligned-matmul", "one-hot-product",
         "scatter-atomics", "slow-kernel", "unfused-attention",
         "unfused-elementwise", "uncached-generation",
     },
@@ -94,7 +94,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 8}
+    assert d.unseen == {"shapes": 7}
     assert "could not run (missing: shapes)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
