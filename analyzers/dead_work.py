@@ -34,7 +34,7 @@ META = RuleMeta(
     legend=Legend("operators computed what nothing uses", "#c0703a"),
     changes=("detach-inputs", "compute-less-often"),
     needs=("data flow",),
-    former=(("gradient", "discarded-gradients"),),
+    former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
 )
 
 

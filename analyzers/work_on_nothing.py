@@ -24,7 +24,6 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import source_line
-from diagnose.analyzers.common.titles import ONE_HOT_PRODUCT
 from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
@@ -48,7 +47,7 @@ META = RuleMeta(
     ),
 )
 _TITLES: dict[Kind, str] = {
-    "one-hot": ONE_HOT_PRODUCT,
+    "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
     "padding": "Operators compute positions that are padding in each row",

@@ -21,7 +21,7 @@ from diagnose.tables.python_calls import Issuer, called_by_python, names_of, rep
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
+__all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
@@ -72,24 +72,6 @@ def issued(t: Tables) -> Intervals:
         starts.append(start[mine])
         ends.append(_reaching(start, end, mine)[mine])
     return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
-
-
-@shared_table
-def called_by_functions(t: Tables) -> dict[str, Rows]:
-    """Return the operators that functions of the user's call themselves, not through torch's layers, by the frame.
-
-    They are known of the steps that the attribution window has a like of: the same operators in the same order.
-    """
-    if not _has_frames(t):
-        return {}
-    again = called_again(t.named)
-    known = dict(_owners_of(t.named, rows, again) for rows in _by_step(t.named))
-    found: dict[str, list[int]] = {}
-    for rows in _by_step(t):
-        for row, owner in zip(rows.tolist(), known.get(names_of(t, rows), ()), strict=False):
-            if owner is not None:
-                found.setdefault(owner.frame, []).append(row)
-    return {frame: np.array(rows, np.intp) for frame, rows in found.items()}
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:

@@ -17,13 +17,12 @@ RECORDED = sorted(path for folder in ("traces", "captures") for path in (FIXTURE
 # What reads each: of these a rule may be blind, whatever its file imports besides.
 READERS = {
     "shapes": {
-        "at-roofline", "layout-copy", "misaligned-matmul", "one-hot-product",
+        "at-roofline", "layout-copy", "misaligned-matmul",
         "scatter-atomics", "slow-kernel", "unfused-attention",
         "unfused-elementwise", "uncached-generation",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
-    "shapes without a device": {"dense-embedding-gradients", "double-precision", "repeated-concatenation"},
-    "stacks without a device": {"work-without-gradients"},
+    "shapes without a device": {"dense-embedding-gradients", "repeated-concatenation"},
     "garbage collections": {"gc-pause"},
     "samples of the threads": {"interpreter-contention", "off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
@@ -94,7 +93,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 7}
+    assert d.unseen == {"shapes": 6}
     assert "could not run (missing: shapes)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 
