@@ -109,7 +109,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-elementwise": (
         {}, {"in_graph": True}, *({"chains": [[f"aten::{op}" for op in chain]]} for chain in CHAINS),
     ),
-    "unfused-attention": ({}, {"on_host": True}, {"on_host": True, "has_mask": True}),
+    "unfused-attention": ({},),
+    "unfused": tuple({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
         {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
