@@ -72,9 +72,13 @@ def _fuses(graph: Graph, i: int) -> bool:
 
 
 def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
-    """Return whether a single operator of the same phase reads a value, and it is one that fuses."""
+    """Return whether a single operator of the same phase reads a value, and it is one that fuses.
+
+    Those named "full_like" and the like take the shape alone.
+    """
     one = graph.operators[made_by]
-    readers = [i for i in graph.readers[value] if graph.operators[i].phase == one.phase]
+    others = (i for i in graph.readers[value] if graph.operators[i].phase == one.phase)
+    readers = [i for i in others if not base_name(graph.operators[i]).endswith("_like")]
     is_read_once = len(readers) == 1 and _fuses(graph, readers[0])
     return is_read_once and not graph.lives_on[value] and graph.values[value].shape != ()
 

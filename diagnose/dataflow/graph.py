@@ -15,10 +15,6 @@ _OVERWRITES = frozenset({"zero_", "fill_", "copy_", "normal_", "uniform_", "expo
 _ITEM_BYTES = {"bool": 1, "bfloat16": 2, "float16": 2, "half": 2, "float64": 8, "double": 8, "int64": 8, "long": 8}
 _ITEM_BYTES |= {"int8": 1, "uint8": 1, "int16": 2, "complex64": 8, "complex128": 16}
 _BRINGS_IN = "lift_fresh"  # what torch.tensor and its like have made of Python's numbers
-# These take the shape of what they are given, and none of its contents.
-_TAKES_SHAPE = frozenset(
-    {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"}
-)
 _COMPUTES_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", _BRINGS_IN})
 _LIVES_ON = frozenset({"parameter", "buffer", "optimizer state"})
 
@@ -149,8 +145,6 @@ def graph_of(flow: Dataflow) -> Graph:
 
 def _needs(flow: Dataflow, one: Operator, version: dict[tuple[int, int], int]) -> tuple[int, ...]:
     """Return the values whose contents can change what an operator writes."""
-    if plain_name(one.name) in _TAKES_SHAPE:
-        return ()
     before = {}
     for use in one.writes:
         value = flow.values[use.value]
