@@ -26,3 +26,16 @@ def test_of_a_name_with_other_numbers_those_between_the_same_neighbours_are_know
     t = tables(recording, four_operators(), extra=("aten::exp", "aten::add"))
     rows = flow_of(t).rows
     assert [len(rows[i]) for i in range(5)] == [0, 0, 2, 2, 2]  # the second add is between item and the end
+
+
+def test_where_a_line_runs_more_often_in_each_step_all_that_is_between_the_others_is_its_own(recording):
+    t = Table()
+    for t.step in range(2):
+        x = t.op("mul", t.value(4), line=3)
+        for _ in range(2 + t.step):
+            x = t.op("mul", x, line=4, phase="backward")
+        t.read_on_host(t.op("mul", x, line=5), line=6)
+    rows = flow_of(tables(recording, t, extra=("aten::mul",))).rows  # five of them in the first step, six in the second
+    assert [len(each) for each in rows[5:10]] == [2, 3, 2, 2, 2]
+    last = [each[-1] for each in rows[5:10]]
+    assert (min(last), max(last)) == (last[0], last[-1])
