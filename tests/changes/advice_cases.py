@@ -136,6 +136,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "padding", "padded": 0.4},
         {"kind": "ignored rows", "ignored": 0.85},
         {"kind": "subnormal"},
+        {"kind": "sorted"},
     ),
     "computed-again": ({}, {"with_gradients": True}),
     "repeated-concatenation": ({}, {"in_rows": True}),
