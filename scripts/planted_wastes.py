@@ -28,7 +28,7 @@ KINDS = {  # the rules that name each kind, besides one of the kind's own name
     "too-wide": (),
     "host-round-trip": ("host-sync", "python-stall"),
     "unfused": ("unfused-attention", "unfused-elementwise"),
-    "growing-work": ("growing-steps", "kept-graph", "repeated-concatenation"),
+    "growing-work": ("growing-steps", "kept-graph"),
     "equal-rows": (),
     "wasted-sample": ("data-stall", "work-on-nothing"),
 }

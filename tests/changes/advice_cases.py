@@ -139,7 +139,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "sorted"},
     ),
     "computed-again": ({}, {"with_gradients": True}),
-    "repeated-concatenation": ({}, {"in_rows": True}),
+    "growing-work": ({"kind": "growing"}, {"kind": "copied"}, {"kind": "copied", "in_rows": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
     "debug-mode": ({}, {"blocks_launches": True}),
     "memory-pressure": ({}, {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}}),

@@ -22,7 +22,7 @@ READERS = {
         "unfused-elementwise", "uncached-generation",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
-    "shapes without a device": {"dense-embedding-gradients", "repeated-concatenation"},
+    "shapes without a device": {"dense-embedding-gradients"},
     "garbage collections": {"gc-pause"},
     "samples of the threads": {"interpreter-contention", "off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
