@@ -4,16 +4,17 @@ What it looks for
     What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
     least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch of
     integers, at either end; rows without a gradient, as of ignored targets; scores that a triangular mask hides;
-    subnormal numbers on a CPU; results of products and sorted rows of which at most half is read. At least 3 % of the
-    step.
+    subnormal numbers on a CPU; results of products and sorted rows of which at most half is read; rows of embedding
+    tables that a step does not look up, three quarters or more, in dense gradients and their updates. At least 3 % of
+    the step.
 
 Why it costs
     A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
 
 What to do
     Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the product,
-    call a fused attention with `is_causal=True`, flush subnormal numbers, slice before the product, or call
-    `torch.topk` in place of a sort.
+    call a fused attention with `is_causal=True`, flush subnormal numbers, slice before the product, call
+    `torch.topk` in place of a sort, or let embedding tables have sparse gradients.
 
 How sure
     High for one-hot rows, padding and triangles, which were seen whole. The avoidable part is the share of the
@@ -39,7 +40,14 @@ META = RuleMeta(
     order=141,
     host_order=64,
     legend=Legend("operators computed with what has no effect", "#96608f"),
-    changes=("index-lookup", "trim-padding", "gather-labelled-rows", "flush-subnormals", "select-top-k"),
+    changes=(
+        "index-lookup",
+        "trim-padding",
+        "gather-labelled-rows",
+        "flush-subnormals",
+        "select-top-k",
+        "sparse-embeddings",
+    ),
     needs=("data flow",),
     former=(
         ("one-hot", "one-hot-product"),
@@ -47,6 +55,7 @@ META = RuleMeta(
         ("ignored rows", "ignored-targets"),
         ("subnormal", "subnormal-numbers"),
         ("sorted", "full-sort"),
+        ("untouched rows", "dense-embedding-gradients"),
     ),
 )
 _TITLES: dict[Kind, str] = {
@@ -59,6 +68,7 @@ _TITLES: dict[Kind, str] = {
     "subnormal": "The CPU computes with subnormal numbers",
     "sorted": "Whole rows are sorted, and few of each are read",
     "unread": "Operators compute results of which most is not read",
+    "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",
 }
 
 
@@ -80,6 +90,7 @@ def _part(one: WorkOnNothing) -> Avoidable:
         "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
         "sorted": f"{share} of what {at(one.use_line)} sorts ({shape}) is not read.",
         "unread": f"{share} of the result ({shape}) of {at(one.use_line)} is not read.",
+        "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
     }
     facts: dict[str, object] = {"kind": one.kind}
     if one.kind == "padding":

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import base_name, is_copy, is_pointwise, is_product, is_reduction
 from diagnose.dataflow.unread import is_sort, unread_results
+from diagnose.dataflow.untouched import untouched_rows
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -27,7 +28,16 @@ _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
 
 Kind: TypeAlias = Literal[
-    "zeros", "one-hot", "sparse", "padding", "ignored rows", "triangle", "subnormal", "sorted", "unread"
+    "zeros",
+    "one-hot",
+    "sparse",
+    "padding",
+    "ignored rows",
+    "triangle",
+    "subnormal",
+    "sorted",
+    "unread",
+    "untouched rows",
 ]
 
 
@@ -83,6 +93,8 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     for i, value, unread in unread_results(graph, rows):
         sorts = is_sort(graph.operators[i])
         yield _Part("sorted" if sorts else "unread", i, SORT_SAVED if sorts else unread, value, unread)
+    for i, value, untouched in untouched_rows(graph, rows):
+        yield _Part("untouched rows", i, untouched, value, graph.values[value].zero_rows)
 
 
 def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Iterator[_Part]:

@@ -137,6 +137,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "ignored rows", "ignored": 0.85},
         {"kind": "subnormal"},
         {"kind": "sorted"},
+        {"kind": "untouched rows"},
     ),
     "computed-again": ({}, {"with_gradients": True}),
     "growing-work": ({"kind": "growing"}, {"kind": "copied"}, {"kind": "copied", "in_rows": True}),
