@@ -1,6 +1,6 @@
 """The data flow joined to the timing window: by name and number, else by the neighbours."""
 
-from diagnose.tables.flow import flow_of
+from diagnose.tables.flow import flow_of, shows_values
 from tests.analyzers.flow_tables import tables
 from tests.dataflow.table import Table
 
@@ -20,12 +20,17 @@ def test_operators_are_the_outermost_of_their_names(recording):
     assert [len(rows) for rows in flow.rows] == [2] * 10
     (first, second) = (t.trace.events.start[flow.rows[1]].tolist(), t.trace.events.start[flow.rows[4]].tolist())
     assert (first, second) == ([120_000, 1_120_000], [450_000, 1_450_000])
+    assert shows_values(t)
 
 
 def test_of_a_name_with_other_numbers_those_between_the_same_neighbours_are_known(recording):
     t = tables(recording, four_operators(), extra=("aten::exp", "aten::add"))
     rows = flow_of(t).rows
     assert [len(rows[i]) for i in range(5)] == [0, 0, 2, 2, 2]  # the second add is between item and the end
+
+
+def test_a_flow_that_hardly_fits_the_window_shows_nothing(recording):
+    assert not shows_values(tables(recording, four_operators(), without="aten::add"))
 
 
 def test_where_a_line_runs_more_often_in_each_step_all_that_is_between_the_others_is_its_own(recording):
