@@ -86,11 +86,9 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "launch-bound": (
         {"has_device": True}, {"has_device": False}, {"has_device": True, "before_graphs": 0.5},
         *({"has_device": False, "issuer": ISSUER | {"reads": reads}} for reads in (160.0, 0.0)),
-        {"has_device": False, "issuer": ISSUER | {"reads": 0.0, "module": "Cell", "calls": 60.0}},
         {"has_device": True, "issuer": ISSUER | {"reads": 160.0}},
         {"has_device": True, "issuer": ISSUER | {"reads": 160.0, "names": HALVES}},
         {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "names": ("aten::mul", "aten::copy_")}},
-        {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "calls_modules": True}},
     ),
     "layout-copy": (
         {"is_conversion": True}, {"is_conversion": False}, {"is_conversion": False, "cast_to": "half"},
