@@ -57,7 +57,9 @@ def _part(graph: Graph, one: Unfused) -> Avoidable:
         f"At {at(one.work.line)} {len(one.work.operators)} operators a step compute {named}; "
         f"{percent(one.avoidable, 0)} of the bytes that they read and write are values that a fused operator keeps."
     )
-    title = f"{named[0].upper()}{named[1:]} is written out in single operators"
+    title = f"A {one.kind} is written out in single operators"
+    if one.kind == "attention":
+        title = "Attention runs as separate operators around a softmax"
     names = {base_name(graph.operators[i]) for i in one.work.operators}
     facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
     return Avoidable(title, text, one.work, one.work.lines, facts, one.avoidable, "medium", one.products)

@@ -54,7 +54,7 @@ def test_attention_costs_what_lies_between_the_products(recording, mask):
     t = tables(recording, steps(attention(mask)))
     (finding,) = unfused.find(t)
     assert finding.lost_ns == (2 + len(mask)) * 100_000
-    assert (finding.title, finding.where[0].line) == ("Attention is written out in single operators", 4)
+    assert (finding.title, finding.where[0].line) == ("Attention runs as separate operators around a softmax", 4)
     assert finding.facts["sub_kind"] == "unfused-attention"
     (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert (change.id, "is_causal" in change.after) == ("fused-attention", bool(mask))
