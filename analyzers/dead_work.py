@@ -21,7 +21,6 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.titles import FROZEN_GRADIENTS, UNUSED_GRADIENTS
 from diagnose.dataflow.liveness import DeadWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
@@ -35,7 +34,7 @@ META = RuleMeta(
     legend=Legend("operators computed what nothing uses", "#c0703a"),
     changes=("detach-inputs", "compute-less-often"),
     needs=("data flow",),
-    former=(("gradient", "discarded-gradients"),),
+    former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
 )
 
 
@@ -46,12 +45,12 @@ def _detect(flow: Flow) -> list[Avoidable]:
 def _part(one: DeadWork) -> Avoidable:
     confidence: Confidence = "high" if one.is_certain else "low"
     if one.parameters:
-        title = FROZEN_GRADIENTS
+        title = "The backward pass computes gradients of parameters that no optimizer updates"
         text = f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}"
         more = f" and {len(one.parameters) - 1:,} more parameters" if len(one.parameters) > 1 else ""
         text += f"{more}, and no optimizer updates them."
     elif one.kind == "gradient":
-        title = UNUSED_GRADIENTS
+        title = "The backward pass goes on into operators whose gradients nothing uses"
         text = f"Gradients go from {at(one.use_line)} back through {at(one.value_line)}, and no optimizer reads them."
     else:
         title = "Operators compute a result that nothing uses"

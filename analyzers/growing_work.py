@@ -1,17 +1,19 @@
-"""Operators of a step take longer from step to step, because what they read grows.
+"""Operators take longer from step to step or from call to call, because what they read grows.
 
 What it looks for
     Operators that read more in the second of two recorded steps than in the first, of values that earlier steps left: a
     queue that is extended and never cut, a mean over all predictions so far, copies of the weights in a list. And lines
     that run more often in the second step to compute again what they have computed, such as a hook that each step
-    registers. At least 3 % of the step.
+    registers. And calls of `torch.cat` that copy what is stored, at least four fifths of the result, to put little to
+    it. At least 3 % of the step.
 
 Why it costs
     Each step costs more than the one before: the cost of a run grows with the square of its steps, and its memory with
     them.
 
 What to do
-    Keep a running total, or cut what is stored to what is used. Register a hook once, or remove it after its use.
+    Keep a running total, or cut what is stored to what is used. Register a hook once, or remove it after its use. Make
+    a buffer once, and write each piece into its slice.
 
 How sure
     High that the work grew between the two steps. Whether it is bounded later, as a memory is that fills up, two steps
@@ -24,7 +26,7 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.held_values import held_values
-from diagnose.dataflow.growth import GrowingWork
+from diagnose.dataflow.growth import CopiedAgain, GrowingWork
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -36,13 +38,18 @@ META = RuleMeta(
     order=122,
     host_order=56,
     legend=Legend("operators worked on what grows from step to step", "#8f5d6b"),
-    changes=("bound-work",),
+    changes=("bound-work", "preallocate"),
     needs=("data flow",),
+    former=(("copied", "repeated-concatenation"),),
 )
 
 
 def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.growing_work]
+    """Return what grows, the longest first; where that is concatenations alone, as copies of what is stored."""
+    copied = {i for one in flow.found.copied_again for i in one.work.operators}
+    parts = [_part(one) for one in flow.found.growing_work if not copied.issuperset(one.work.operators)]
+    parts += map(_copied, flow.found.copied_again)
+    return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
 def _part(one: GrowingWork) -> Avoidable:
@@ -58,6 +65,18 @@ def _part(one: GrowingWork) -> Avoidable:
         text += f"; {at(one.value_line)} makes what grows." if one.value_line not in (None, line) else "."
     lines = (*one.work.lines, one.value_line)
     return Avoidable(title, text, one.work, lines, {"kind": "growing"})
+
+
+def _copied(one: CopiedAgain) -> Avoidable:
+    whole, piece = (" × ".join(map(str, shape)) for shape in (one.whole, one.piece))
+    return Avoidable(
+        "A large tensor is copied each time that little is put to it",
+        f"{len(one.work.operators)} times a step {at(one.work.line)} copies a tensor ({whole}) to put {piece} to it.",
+        one.work,
+        one.work.lines,
+        {"kind": "copied", "in_rows": one.whole[1:] == one.piece[1:]},
+        one.avoidable,
+    )
 
 
 _RULE = AvoidableRule(META, _detect)

@@ -1,8 +1,8 @@
 """The backward pass goes back through earlier steps.
 
 What it looks for
-    Functions of the backward pass whose forward ran before the step began, by autograd's sequence numbers, in half of
-    the steps or more, that take 2 % of the step.
+    Operators of the backward pass whose forward ran before the step began, in the second of two recorded steps: at
+    least 2 % of the step.
 
 Why it costs
     A value of an earlier step that is still part of its graph leads the backward pass through that step again: a hidden
@@ -13,70 +13,38 @@ What to do
     `detach()` what one step hands to the next, or compute it again in each step if its gradient is wanted.
 
 How sure
-    High: a number below that of the step's first operator is of an earlier step. The line is that of the forward.
+    High: autograd numbers its functions, and a number below that of the step's first operator is of an earlier step.
+    The first line is where the step reads what carries the graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
+from diagnose.dataflow.growth import KeptGraph
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
-from diagnose.tables.kept_graph import kept_graph
+from diagnose.tables.flow import Flow
 
 META = RuleMeta(
     id="kept-graph",
     kind="idle",
     order=124,
-    host_order=88,
+    host_order=57,
     legend=Legend("the backward pass went through earlier steps", "#a8652f"),
     changes=("detach-state",),
-    needs=("a second step",),
+    needs=("data flow",),
 )
-MIN_SHARE = 0.02  # of the busy time, or of the step
-TITLE = "The backward pass goes back through earlier steps"
 
 
-def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim idle while the host issues the backward pass of earlier steps."""
-    return intersect(claim_host(t, left), t.gaps.host_part())
+def _detect(flow: Flow) -> list[Avoidable]:
+    return [_part(one) for one in flow.found.kept_graph]
 
 
-def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim the backward pass of earlier steps."""
-    found = kept_graph(t)
-    least = MIN_SHARE * (t.steps.window[1] - t.steps.window[0])
-    return EMPTY if found is None or total(found.host) < least else intersect(left, found.host)
+def _part(one: KeptGraph) -> Avoidable:
+    num = f"{len(one.work.operators)} of {one.num_operators} operators of the backward pass"
+    text = f"{num} are of a forward that ran in earlier steps; {at(one.value_line)} reads what carries their graph."
+    title = "The backward pass goes back through earlier steps"
+    return Avoidable(title, text, one.work, (one.value_line, *one.work.lines), {"kind": "kept graph"})
 
 
-def find(t: Tables) -> list[Finding]:
-    """Name the time of the backward pass that belongs to earlier steps."""
-    found = kept_graph(t)
-    if found is None:
-        return []
-    text = (
-        f"{found.num:.0f} of {found.of:.0f} functions of the backward pass are of a forward that ran in earlier steps."
-    )
-    idle = idle_finding(t, IdleRule(META.id, TITLE, evidence=lambda _t, _o: [text]))
-    if t.device_id < 0:
-        return idle
-    tasks = np.flatnonzero(t.launched_in(found.host))
-    busy = kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE), tasks)
-    if not busy:
-        return idle
-    if not idle:
-        return [replace(busy[0], evidence=(text, *busy[0].evidence))]
-    both = replace(
-        idle[0],
-        lost_ns=idle[0].lost_ns + busy[0].lost_ns,
-        total_ns=idle[0].total_ns + busy[0].total_ns,
-        evidence=(*idle[0].evidence, *busy[0].evidence),
-        tasks=tasks,
-    )
-    return [both]
+_RULE = AvoidableRule(META, _detect, min_share=0.02)
+claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

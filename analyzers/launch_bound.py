@@ -188,17 +188,11 @@ def _by_one_function(t: Tables) -> list[str]:
     if issuer is None:
         return []
     reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
-    through = f"through {issuer.calls:.0f} calls of the same {issuer.module}" if issuer.module else "itself"
     return [
-        f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step {through} "
+        f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
         f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}.",
-        *_of_loop(issuer, _loop(t, issuer)),
+        *_of_loop(issuer, sampled_loop(t, issuer.file, issuer.function)),
     ]
-
-
-def _loop(t: Tables, issuer: Issuer) -> SampledLoop | None:
-    """Return the loop in which a function calls most; none where a module that it calls does."""
-    return None if issuer.module else sampled_loop(t, issuer.file, issuer.function)
 
 
 def _of_loop(issuer: Issuer, loop: SampledLoop | None) -> list[str]:
@@ -232,13 +226,13 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     issuer = _looping(t)
     if issuer is None:
         return where
-    loop = _loop(t, issuer)
+    loop = sampled_loop(t, issuer.file, issuer.function)
     if loop is not None:
         code = source_line(t, issuer.file, loop.head)
         last = loop.last if loop.last > loop.head else None
         head = Where(issuer.file, loop.head, issuer.function, code=code, last_line=last)
         where = (head, *(w for w in where if (w.file, w.line) != (head.file, head.line)))
-    mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file and not issuer.module)
+    mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file)
     first = mine or (Where(issuer.file, issuer.line, issuer.function),)
     return (*first, *(w for w in where if w not in mine))
 

@@ -3,9 +3,7 @@
 What it looks for
     A softmax whose input has as many elements as the batched product before it made and the batched product after it
     takes, with the scaling, masks, casts and dropout between them: together at least 2 % of the busy time, or
-    of the step with the host's time for them. Without a device the operators between the products and their functions
-    in the backward pass, at least 5 % of the step; not where a dropout draws between them, since the fused operator of
-    a CPU has none.
+    of the step with the host's time for them. Without a device the rule `unfused` names it.
 
 Why it costs
     The scores, one for each pair of positions, go to memory and back for each of those kernels. A fused kernel keeps
@@ -26,58 +24,26 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.callers import operator_lines
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals
-from diagnose.model.rules import Legend, RuleMeta
+from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_attention import host_attention
 from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="unfused-attention",
     kind="kernel",
     order=40,
-    host_order=86,
-    legend=Legend("attention was written out around a softmax", "#7d6b9e"),
     changes=("fused-attention",),
     needs=("shapes",),
 )
 MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
-MIN_HOST_SHARE = 0.05  # of the step without a device: half of it is what the change saves at least
 
 
-def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim the operators between the products."""
-    found = host_attention(t)
-    return EMPTY if found is None else worth_claiming(t, left, found.between, MIN_HOST_SHARE)
-
-
-def find(t: Tables, free: Mask | None = None) -> list[Finding]:
+def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time between the products of written-out attention."""
-    return _of_host(t) if free is None else _of_device(t)
-
-
-def _of_host(t: Tables) -> list[Finding]:
-    found = host_attention(t)
-    if found is None:
-        return []
-    text = (
-        f"{plural(found.num, 'time')} a step a softmax stands between two batched products; the operators between "
-        "these and their backward pass are counted, the products are not."
-    )
-    facts = {"has_mask": found.has_mask, "on_host": True}
-    title = "Attention runs as separate operators around a softmax"
-    rule = IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text], facts=facts)
-    where = operator_lines(t, found.softmax, found.times)
-    return [replace(each, where=where or each.where) for each in idle_finding(t, rule)]
-
-
-def _of_device(t: Tables) -> list[Finding]:
     found = written_out_attention(t)
     if not found:
         return []

@@ -4,14 +4,17 @@ What it looks for
     What the recorded contents make needless: products with one-hot rows of at least 32 columns, with a matrix of at
     least 90 % zeros in the same places each step, or with zeros; positions that are padding in each row of a batch, at
     either end, of integers or of signals that loading was seen to fill up; rows without a gradient, as of ignored
-    targets; scores that a triangular mask hides; subnormal numbers on a CPU. At least 3 % of the step.
+    targets; scores that a triangular mask hides; subnormal numbers on a CPU; results of products and sorted rows of
+    which at most half is read; rows of embedding tables that a step does not look up, three quarters or more, in dense
+    gradients and their updates. At least 3 % of the step.
 
 Why it costs
     A dense operator takes the same time for zeros as for other numbers, and a CPU takes far longer for subnormal ones.
 
 What to do
     Look rows up by index, use a sparse matrix, cut the padding off, gather the rows that count before the product,
-    call a fused attention with `is_causal=True`, or flush subnormal numbers.
+    call a fused attention with `is_causal=True`, flush subnormal numbers, slice before the product, call
+    `torch.topk` in place of a sort, or let embedding tables have sparse gradients.
 
 How sure
     High for one-hot rows, padding and triangles, which were seen whole. The avoidable part is the share of the
@@ -24,7 +27,6 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import source_line
-from diagnose.analyzers.common.titles import ONE_HOT_PRODUCT
 from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
@@ -38,23 +40,35 @@ META = RuleMeta(
     order=141,
     host_order=64,
     legend=Legend("operators computed with what has no effect", "#96608f"),
-    changes=("index-lookup", "trim-padding", "gather-labelled-rows", "flush-subnormals"),
+    changes=(
+        "index-lookup",
+        "trim-padding",
+        "gather-labelled-rows",
+        "flush-subnormals",
+        "select-top-k",
+        "sparse-embeddings",
+    ),
     needs=("data flow",),
     former=(
         ("one-hot", "one-hot-product"),
         ("padding", "padded-batch"),
         ("ignored rows", "ignored-targets"),
         ("subnormal", "subnormal-numbers"),
+        ("sorted", "full-sort"),
+        ("untouched rows", "dense-embedding-gradients"),
     ),
 )
 _TITLES: dict[Kind, str] = {
-    "one-hot": ONE_HOT_PRODUCT,
+    "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
     "sparse": "A matrix of zeros is multiplied as a dense one",
     "zeros": "Products are computed with zeros",
     "padding": "Operators compute positions that are padding in each row",
     "ignored rows": "Operators compute rows that have no gradient",
     "triangle": "Attention computes scores that a triangular mask hides",
     "subnormal": "The CPU computes with subnormal numbers",
+    "sorted": "Whole rows are sorted, and few of each are read",
+    "unread": "Operators compute results of which most is not read",
+    "untouched rows": "Gradients of embedding tables are dense, and all rows are updated",
 }
 
 
@@ -79,6 +93,9 @@ def _part(one: WorkOnNothing) -> Avoidable:
         "ignored rows": f"{share} of the rows ({shape}) that reach {at(one.use_line)} in the backward pass are zeros.",
         "triangle": f"The mask ({shape}){made} hides half of the scores.",
         "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
+        "sorted": f"{share} of what {at(one.use_line)} sorts ({shape}) is not read.",
+        "unread": f"{share} of the result ({shape}) of {at(one.use_line)} is not read.",
+        "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
     }
     facts: dict[str, object] = {"kind": one.kind}
     if one.kind == "padding":

@@ -19,16 +19,16 @@ FOLDER = Path(__file__).resolve().with_name("planted")
 TRACE_SECONDS = 600
 STEPS = 400  # of a script: more than a recording takes
 KINDS = {  # the rules that name each kind, besides one of the kind's own name
-    "dead-work": ("discarded-gradients",),
+    "dead-work": (),
     "computed-again": ("recompute",),
     "constant-work": (),
     "independent-loop": ("launch-bound",),
     "recurrence": ("independent-loop",),
-    "work-on-nothing": ("one-hot-product",),
-    "too-wide": ("double-precision",),
+    "work-on-nothing": (),
+    "too-wide": (),
     "host-round-trip": ("host-sync", "python-stall"),
     "unfused": ("unfused-attention", "unfused-elementwise"),
-    "growing-work": ("growing-steps", "kept-graph", "repeated-concatenation"),
+    "growing-work": ("growing-steps", "kept-graph"),
     "equal-rows": (),
     "wasted-sample": ("data-stall", "work-on-nothing"),
 }

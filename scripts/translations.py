@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose.analyzers import RULES
-from diagnose.analyzers.common import titles
 from diagnose.changes import CHANGES
 from diagnose.reports.language import language, translated
 
@@ -53,7 +52,6 @@ def texts() -> dict[str, str]:
     for folder in ("analyzers", "analyzers/common", "diagnose/changes"):
         for path in sorted((ROOT / folder).glob("*.py")):
             found |= dict.fromkeys(_titles(path), f"title in {folder}/{path.name}")
-    found |= {getattr(titles, name): "title of two rules" for name in titles.__all__}
     return {text: of for text, of in found.items() if text not in COMPOSED}
 
 

@@ -37,6 +37,7 @@ class Avoidable(NamedTuple):
     facts: Facts
     avoidable: float = 1.0  # share of the operators' time
     confidence: Confidence = "high"
+    joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
 
 
 def calling_share(work: Work, overhead_share: float) -> float:

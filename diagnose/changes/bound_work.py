@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place
+from diagnose.changes.common.applies import at_line, own_place, to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ CHANGE = Change(
     title="Keep the work of a step from growing with the run",
     numerics=identical("where the step uses the same values"),
     advice=_advice,
+    applies=to_kind("growing"),
     patch=ByHand(_WHY),
     edit=ByHand(_WHY),
     without_remedy="a line of the script's own Python",

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
-from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
-    from diagnose.replay.effects import Effect
-    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
-MIN_SAVED_SHARE = 0.8  # of the unused end of the pass: the first function behind the last used gradient may be needed
+MIN_SAVED_SHARE = 0.8  # of the unused functions of the pass: the first of them may be needed
 
 
 _DETACHED = """fake = generator(noise)
@@ -46,37 +43,12 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     return Advice(before=before, after=_DETACHED, least=MIN_SAVED_SHARE)
 
 
-def _effect(t: Tables, finding: Finding) -> Effect | None:
-    """Return the effect without the unused end of the pass, its kernels and the host's time for them."""
-    import numpy as np
-
-    from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.discarded_gradients import discarded_gradients
-
-    found = discarded_gradients(t) if "is_frozen" in finding.facts else None
-    if found is None:
-        return None
-    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    return effect_of_tasks(
-        t,
-        finding,
-        finding.tasks,
-        (MIN_SAVED_SHARE * length, length),
-        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of the unused end of the backward pass goes away.",
-        host=found.host,
-        host_left=(1 - MIN_SAVED_SHARE, 0.0),
-        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
-        frees_host=True,
-    )
-
-
 CHANGE = Change(
     id="detach-inputs",
     title="Detach what the other model made: its gradients are cleared unused",
     numerics=identical(),
     advice=_advice,
     applies=to_training,
-    effect=_effect,
     patch=ByHand("which tensor leads to the other model only the script's author knows"),
     edit=ByHand("which tensor leads to the other model only the script's author knows"),
     without_remedy="torch has detach()",

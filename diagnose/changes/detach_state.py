@@ -17,8 +17,6 @@ from diagnose.changes.common.change import Advice, ByHand, Change, other_trainin
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
-    from diagnose.replay.effects import Effect
-    from diagnose.tables import Tables
     from diagnose.tables.program import Program
 
 MIN_SAVED_SHARE = 0.8  # of the functions of earlier steps: one that leads to a parameter may be computed in each step
@@ -36,38 +34,12 @@ def _advice(_finding: Finding, _step_ns: float, _program: Program) -> Advice:
     )
 
 
-def _effect(t: Tables, finding: Finding) -> Effect | None:
-    """Return the effect without the backward pass of earlier steps, its kernels and the host's time for them."""
-    import numpy as np
-
-    from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.kept_graph import kept_graph
-    from diagnose.text.numbers import percent
-
-    found = kept_graph(t)
-    if found is None:
-        return None
-    length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    return effect_of_tasks(
-        t,
-        finding,
-        finding.tasks,
-        (MIN_SAVED_SHARE * length, length),
-        f"Between {percent(MIN_SAVED_SHARE, 0)} and all of what is computed for earlier steps goes away.",
-        host=found.host,
-        host_left=(1 - MIN_SAVED_SHARE, 0.0),
-        pauses_left=(1 - MIN_SAVED_SHARE, 0.0),
-        frees_host=True,
-    )
-
-
 CHANGE = Change(
     id="detach-state",
     title="Detach what one step hands to the next: the backward pass ends there",
     numerics=other_training("gradients no longer reach earlier steps"),
     advice=_advice,
     applies=to_training,
-    effect=_effect,
     patch=ByHand("which value leads to earlier steps only the script's author knows"),
     edit=ByHand("which value leads to earlier steps only the script's author knows"),
     without_remedy="torch has detach()",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import is_in_a_library
+from diagnose.changes.common.applies import is_in_a_library, to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 from diagnose.text.numbers import percent
 
@@ -93,6 +93,7 @@ CHANGE = Change(
     numerics=rounding("the fused kernel adds in another order; compare the first losses"),
     patch=ByHand("the attention is written out in the model's own forward"),
     edit=ByHand("which lines are the attention only the model's author knows"),
+    applies=to_kind("attention"),
     advice=_advice,
     effect=_effect,
     without_remedy="one call in place of another of torch",

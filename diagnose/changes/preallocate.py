@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ CHANGE = Change(
     title="Write each piece into a tensor that is made once, instead of concatenating",
     numerics=identical(),
     advice=_advice,
+    applies=to_kind("copied"),
     patch=ByHand("how long the tensor gets only the script's author knows"),
     edit=ByHand("how long the tensor gets only the script's author knows"),
     without_remedy="torch has the operators",

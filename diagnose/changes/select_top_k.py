@@ -9,6 +9,7 @@ What to watch
 
 from __future__ import annotations
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
 
 CHANGE = Change(
@@ -25,6 +26,7 @@ CHANGE = Change(
         most=1.0,
         needs="a use of a few of each row, or data that stays the same",
     ),
+    applies=to_kind("sorted"),
     patch=ByHand("what the sorted rows are used for only the script's author knows"),
     edit=ByHand("what the sorted rows are used for only the script's author knows"),
     without_remedy="torch has the operators",

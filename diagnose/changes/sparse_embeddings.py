@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
 from diagnose.text.numbers import percent
 
@@ -68,6 +69,7 @@ CHANGE = Change(
         most=MAX_SAVED_SHARE,
         needs="an optimizer that takes sparse gradients",
     ),
+    applies=to_kind("untouched rows"),
     effect=_effect,
     patch=ByHand("which optimizer the tables need only the script's author knows"),
     edit=ByHand("which optimizer the tables need only the script's author knows"),

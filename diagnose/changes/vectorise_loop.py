@@ -102,24 +102,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     place = own_place(finding)
     line = issuer["line"]
     at = at_line(place or Where(str(issuer["file"]), line if isinstance(line, int) else None))
-    module, calls = issuer.get("module"), _number(issuer, "calls")
-    if module:
+    if finding.facts.get("kind") == "recurrent":
         return Advice(
-            title=f"Call few operators in the place of {calls:.0f} calls of {module} in the loop at {at}",
+            title=f"Call few operators in the place of the loop at {at} ({num:.0f} operators a step)",
             before=(place.code or "") if place else "",
             after=_CELL,
             least=MIN_CELL_SHARE * share,
             most=MAX_SAVED_SHARE * share,
             needs="a module of torch that computes the same, or a part of it that does not depend on the state",
-        )
-    if issuer.get("calls_modules"):
-        return Advice(
-            title=f"Move what does not depend on the iteration before out of the loop at {at}",
-            before=(place.code or "") if place else "",
-            after=_CELL,
-            least=0.0,
-            most=MAX_SAVED_SHARE * share,
-            needs="operators in the loop that do not depend on the iteration before",
         )
     # Without a device a read waits for nothing: what saves is fewer operators.
     read, counts = reads >= MIN_READS and finding.facts.get("has_device") is not False, reads >= MIN_READS

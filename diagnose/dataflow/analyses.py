@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
 from diagnose.dataflow.fusion import Unfused, unfused_clusters
 from diagnose.dataflow.graph import Graph, graph_of
-from diagnose.dataflow.growth import GrowingWork, KeptGraph, PiledUp, growing_work, kept_graph, piled_up
+from diagnose.dataflow.growth import (
+    CopiedAgain,
+    GrowingWork,
+    KeptGraph,
+    PiledUp,
+    copied_again,
+    growing_work,
+    kept_graph,
+    piled_up,
+)
 from diagnose.dataflow.invariance import ConstantWork, constant_work
 from diagnose.dataflow.layout import LayoutCopy, layout_copies
 from diagnose.dataflow.liveness import DeadWork, dead_work
@@ -38,6 +47,7 @@ class Analyses:
     layout_copies: tuple[LayoutCopy, ...]
     unfused: tuple[Unfused, ...]
     growing_work: tuple[GrowingWork, ...]
+    copied_again: tuple[CopiedAgain, ...]
     piled_up: tuple[PiledUp, ...]
     kept_graph: tuple[KeptGraph, ...]
 
@@ -59,6 +69,7 @@ def analyse(flow: Dataflow) -> Analyses:
         layout_copies=layout_copies(graph),
         unfused=unfused_clusters(graph),
         growing_work=growing_work(graph),
+        copied_again=copied_again(graph),
         piled_up=piled_up(graph),
         kept_graph=kept_graph(graph),
     )

@@ -1,4 +1,4 @@
-"""Structure of contents: work on zeros, one-hot rows, padded tails, rows without a gradient, triangles, subnormals."""
+"""Work on nothing: zeros, one-hot rows, padding, rows without a gradient, triangles, subnormals, what is not read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.names import base_name, is_copy, is_pointwise, is_product, is_reduction
+from diagnose.dataflow.unread import is_sort, unread_results
+from diagnose.dataflow.untouched import untouched_rows
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -19,12 +21,24 @@ MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more th
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
 MIN_PADDED = 0.1
 MIN_ZERO_ROWS = 0.5
+SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
 MIN_SUBNORMAL = 0.01  # of the elements
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
 
-Kind: TypeAlias = Literal["zeros", "one-hot", "sparse", "padding", "ignored rows", "triangle", "subnormal"]
+Kind: TypeAlias = Literal[
+    "zeros",
+    "one-hot",
+    "sparse",
+    "padding",
+    "ignored rows",
+    "triangle",
+    "subnormal",
+    "sorted",
+    "unread",
+    "untouched rows",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     yield from _ignored_rows(graph, rows)
     yield from _triangles(graph, rows)
     yield from _subnormal(graph, rows)
+    for i, value, unread in unread_results(graph, rows):
+        sorts = is_sort(graph.operators[i])
+        yield _Part("sorted" if sorts else "unread", i, SORT_SAVED if sorts else unread, value, unread)
+    for i, value, untouched in untouched_rows(graph, rows):
+        yield _Part("untouched rows", i, untouched, value, graph.values[value].zero_rows)
 
 
 def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Iterator[_Part]:
@@ -284,5 +303,5 @@ def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:
         shape=value.shape[:2] if kind == "padding" else value.shape,
         dtype=value.dtype,
         extent=main.extent,
-        is_certain=value.is_exact or kind in ("one-hot", "padding", "triangle"),
+        is_certain=value.is_exact or kind in ("one-hot", "padding", "triangle", "sorted", "unread"),
     )

@@ -6,16 +6,20 @@ from the operators in it and from what it lies between.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, components, num_bytes
-from diagnose.dataflow.names import base_name, is_pointwise, is_product, is_reduction
-from diagnose.model.dataflow import Frame
+from diagnose.dataflow.names import base_name, is_pointwise, is_reduction
+from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["Unfused", "unfused_clusters"]
 
 MIN_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
+MIN_KEYS = 16  # of an attention: a softmax over fewer is a gate or a mixture of few
+_BATCHED = frozenset({"bmm", "baddbmm"})
 _LOSS = frozenset({"log_softmax", "_log_softmax", "logsumexp"})
 _MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "sum"})
 _GATES = frozenset({"sigmoid", "silu"})
@@ -31,6 +35,7 @@ class Unfused:
     work: Work
     bytes_not_moved: int  # if no value within were written and read
     bytes_moved: int  # by all of the operators
+    products: tuple[int, ...] = ()  # of an attention: what makes and takes the scores
 
     @property
     def avoidable(self) -> float:
@@ -48,9 +53,9 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
         joining = {use.value for i in members for use in graph.operators[i].writes if _is_inner(graph, use.value, i)}
         within |= joining
         for cluster in components(graph, members, joining.__contains__):
-            if len(cluster) >= MIN_OPERATORS:
+            form = _form(graph, cluster)
+            if len(cluster) >= MIN_OPERATORS or form == "attention":
                 lines = graph.work(cluster).lines
-                form = _form(graph, cluster)
                 if form == "pointwise" and phase == "backward":
                     form = next((forms[line] for line in lines if line in forms), form)
                 elif form != "pointwise":
@@ -67,9 +72,13 @@ def _fuses(graph: Graph, i: int) -> bool:
 
 
 def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
-    """Return whether a single operator of the same phase reads a value, and it is one that fuses."""
+    """Return whether a single operator of the same phase reads a value, and it is one that fuses.
+
+    Those named "full_like" and the like take the shape alone.
+    """
     one = graph.operators[made_by]
-    readers = [i for i in graph.readers[value] if graph.operators[i].phase == one.phase]
+    others = (i for i in graph.readers[value] if graph.operators[i].phase == one.phase)
+    readers = [i for i in others if not base_name(graph.operators[i]).endswith("_like")]
     is_read_once = len(readers) == 1 and _fuses(graph, readers[0])
     return is_read_once and not graph.lives_on[value] and graph.values[value].shape != ()
 
@@ -80,7 +89,7 @@ def _form(graph: Graph, cluster: list[int]) -> Form:
     is_loss = names & _LOSS or (names & {"softmax", "_softmax"} and "log" in names) or {"exp", "sum", "log"} <= names
     if is_loss and "nll_loss_forward" not in names:  # which is torch's own
         return "loss"
-    if {"softmax", "_softmax", "exp"} & names and _lies_between_products(graph, cluster):
+    if _attends(graph, cluster):
         return "attention"
     if {"rsqrt", "sqrt", "reciprocal", "std", "var"} & names and names & _MEANS:
         return "norm"
@@ -91,17 +100,47 @@ def _form(graph: Graph, cluster: list[int]) -> Form:
     return "gated activation" if names & _GATES and "mul" in names else "pointwise"
 
 
-def _lies_between_products(graph: Graph, cluster: list[int]) -> bool:
-    made_by = {graph.values[value].producer for i in cluster for value in graph.needs[i]}
-    readers = {j for i in cluster for use in graph.operators[i].writes for j in graph.readers[use.value]}
-    return all(any(i >= 0 and is_product(graph.operators[i]) for i in rows) for rows in (made_by, readers))
+def _attends(graph: Graph, cluster: list[int]) -> bool:
+    """Return whether a cluster lies between the products of an attention. On a CPU none is fused that drops scores."""
+    if not any(use.shape[-1:] >= (MIN_KEYS,) for use in _scores(graph, cluster)):
+        return False
+    made_by, taken_by = _products(graph, cluster)
+    read = {graph.values[value].storage for i in cluster for value in graph.needs[i]}
+    return bool(made_by and taken_by) and read.isdisjoint(_drawn(graph))
+
+
+def _scores(graph: Graph, rows: Iterable[int]) -> list[Use]:
+    each = (graph.operators[i] for i in rows)
+    return [one.writes[0] for one in each if base_name(one) in ("softmax", "_softmax", "_safe_softmax")]
+
+
+def _products(graph: Graph, rows: Iterable[int]) -> tuple[set[int], set[int]]:
+    """Return the batched products of the forward pass that make what some operators read, and those that take it."""
+    made_by = {graph.values[value].producer for i in rows for value in graph.needs[i]}
+    readers = {j for i in rows for use in graph.operators[i].writes for j in graph.readers[use.value]}
+    each = ({i for i in found if i >= 0 and _is_batched(graph.operators[i])} for found in (made_by, readers))
+    before, after = each
+    return before, after
+
+
+def _is_batched(one: Operator) -> bool:
+    return one.phase == "forward" and base_name(one) in _BATCHED
+
+
+def _drawn(graph: Graph) -> set[int]:
+    """Return the storages on a CPU whose content was drawn."""
+    drawn = (graph.values[use.value] for one in graph.operators if one.draws for use in one.writes)
+    return {value.storage for value in drawn if value.device == "cpu"}
 
 
 def _record(graph: Graph, form: Form, rows: list[int], within: set[int]) -> Unfused:
     uses = [use for i in rows for use in (*graph.operators[i].reads, *graph.operators[i].writes)]
+    is_attention = form == "attention"
+    sizes = {num_elements(use.shape) for use in _scores(graph, rows)} if is_attention else set[int]()
     return Unfused(
         kind=form,
         work=graph.work(rows),
-        bytes_not_moved=sum(num_bytes(use) for use in uses if use.value in within),
+        bytes_not_moved=sum(num_bytes(use) for use in uses if use.value in within or num_elements(use.shape) in sizes),
         bytes_moved=sum(map(num_bytes, uses)),
+        products=tuple(sorted(set.union(*_products(graph, rows)))) if is_attention else (),
     )

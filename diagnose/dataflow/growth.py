@@ -1,4 +1,4 @@
-"""Growth: what becomes longer from step to step, values that pile up, and graphs of earlier steps."""
+"""Growth: what becomes longer from step to step or piece by piece, values that pile up, graphs of earlier steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.names import is_copy
+from diagnose.dataflow.names import base_name, is_copy
 from diagnose.dataflow.numbering import value_numbers
 from diagnose.dataflow.repeats import repeats
 from diagnose.model.dataflow import Frame, Operator, Role, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["GrowingWork", "KeptGraph", "PiledUp", "growing_work", "kept_graph", "piled_up"]
+__all__ = [
+    "CopiedAgain", "GrowingWork", "KeptGraph", "PiledUp", "copied_again", "growing_work", "kept_graph", "piled_up",
+]  # fmt: skip
 
+MIN_COPIED = 0.8  # of what a concatenation writes is one of the tensors that it reads
 _LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradient")
 
 
@@ -27,6 +30,16 @@ class GrowingWork:
     last_elements: int
     first_calls: int  # of these operators in the step before
     last_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedAgain:
+    """Concatenations of one line that copy what is stored to put little to it."""
+
+    work: Work
+    avoidable: float  # share of the work's time
+    whole: tuple[int, ...]  # shape of the largest tensor that is stored
+    piece: tuple[int, ...]  # of the largest that is put to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,34 @@ def _called_more(
         )
         for line, each in lines.items()
     ]
+
+
+def copied_again(graph: Graph) -> tuple[CopiedAgain, ...]:
+    """Return the last step's concatenations that copy what earlier steps or the line itself left.
+
+    One that gradients pass through is left out: they do not pass through a buffer that is written in place.
+    """
+    lines: dict[Frame | None, list[tuple[int, Use, Use]]] = defaultdict(list)
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if base_name(one) == "cat" and len(one.reads) > 1 and not graph.backward[i]:
+            *_, piece, whole = sorted(one.reads, key=lambda use: num_elements(use.shape))
+            if num_elements(whole.shape) >= MIN_COPIED * _elements(one) > 0 and _is_stored(graph, whole.value, one):
+                lines[one.place].append((i, whole, piece))
+    records = []
+    for rows in lines.values():
+        work = graph.work(i for i, _, _ in rows)
+        each = ((graph.operators[i], whole) for i, whole, _ in rows)
+        copied = sum(one.host_ns * num_elements(whole.shape) / _elements(one) for one, whole in each)
+        _, whole, piece = rows[-1]
+        records.append(CopiedAgain(work, copied / max(graph.time(work.operators), 1), whole.shape, piece.shape))
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def _is_stored(graph: Graph, value: int, one: Operator) -> bool:
+    made_by = graph.producer(value)
+    is_grown = made_by is not None and (made_by.name, made_by.stack) == (one.name, one.stack)
+    return is_grown or _is_of_earlier_steps(graph, value)
 
 
 def _of_step(graph: Graph, step: int) -> dict[tuple[object, ...], int]:

@@ -126,7 +126,5 @@ class RuleMeta:
     cause: Cause = "tasks"
     pause: Pause = ""  # what helps where it pauses one rank after the other
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
-    host_needs: tuple[Records, ...] = ()  # the same, where there is no device
-    without_dataflow: bool = False  # infers what the data flow shows: not applied where a capture has one
     former: tuple[tuple[str, str], ...] = ()  # kinds of findings (facts), and the rule that named each before
     fallback: bool = False  # takes the idle time that no other rule claims

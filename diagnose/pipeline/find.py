@@ -24,7 +24,6 @@ from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
-from diagnose.tables.flow import shows_values
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
@@ -206,7 +205,7 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
         yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
     if not has_device:
         return
-    for kernel_rule in filter(partial(_is_applied, t), analyzers.KERNEL_RULES):
+    for kernel_rule in analyzers.KERNEL_RULES:
         for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
             free = free.copy()  # a rule may have kept what it was given
             free[finding.tasks] = False
@@ -216,12 +215,7 @@ def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
 
 
 def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
-    rules = (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
-    return tuple(filter(partial(_is_applied, t), rules))
-
-
-def _is_applied(t: Tables, rule: analyzers.Rule) -> bool:
-    return not (rule.META.without_dataflow and shows_values(t))
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
 
 
 def applied_rules(t: Tables) -> Sequence[analyzers.Rule]:
@@ -239,7 +233,7 @@ def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> l
 def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
     def claims(t: Tables, left: Intervals) -> Intervals:
         with noting(rule.META.id, notes):
-            return claim(t, left) if _is_applied(t, rule) else EMPTY
+            return claim(t, left)
         return EMPTY
 
     return claims

@@ -86,7 +86,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
     rules = [rule.META for rule in applied_rules(t)]
     rules += [] if t.trace.world_size <= 1 or not alone else [rule.META for rule in analyzers.RANK_RULES]
     missing = missing_records(t, alone=alone)
-    left_out = not_looked(t, rules, missing, lacks_device=lacks_device(t))
+    left_out = not_looked(rules, missing, lacks_device=lacks_device(t))
     named = {f.rule for f in valued.findings}
     computing = judged.partition.compute if judged.partition is not None else shares.get(analyzers.WORK, 0.0)
 

@@ -43,13 +43,10 @@ def has_shapes(t: Tables) -> bool:
 
 
 def not_looked(
-    t: Tables, rules: Iterable[RuleMeta], missing: Collection[Records], *, lacks_device: bool
+    rules: Iterable[RuleMeta], missing: Collection[Records], *, lacks_device: bool
 ) -> dict[str, tuple[Records, ...]]:
     """Return the rules that lack something, and what; ``lacks_device``: the device ran, and its records are missing."""
-    found: dict[str, tuple[Records, ...]] = {}
-    for rule in rules:
-        needs = (*rule.needs, *(rule.host_needs if t.device_id < 0 else ()))
-        found[rule.id] = tuple(dict.fromkeys(record for record in needs if record in missing))
+    found = {rule.id: tuple(record for record in rule.needs if record in missing) for rule in rules}
     if lacks_device:
         of_device = (m for m in analyzers.META.values() if m.kind in ("idle", "kernel", "state") and m.id not in found)
         found |= {rule.id: ("device records",) for rule in of_device}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.call_extents import numbered
+from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD
 from diagnose.text.patterns import lazy_pattern
 
@@ -17,6 +17,7 @@ __all__ = ["anomaly_checks", "recorded_stacks"]
 _ISNAN = lazy_pattern(r"^aten::isnan$")
 _PARTS = lazy_pattern(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
 MIN_CHECKS = 0.5  # of the functions of a backward pass: a script that looks at single gradients makes fewer
+_FUNCTION = lazy_pattern(r"Backward\d*$")
 AT_ONCE_NS = 200_000  # from one part of a check to the next
 
 
@@ -47,8 +48,17 @@ def recorded_stacks(t: Tables) -> Intervals:
     info = t.capture.info
     if info is None or not info.stack_ns or not len(anomaly_checks(t)):
         return EMPTY
-    rows, number = numbered(t)
+    rows, number = _numbered(t)
     left_behind = np.diff(number, append=number[-1:])
     rows, left_behind = rows[left_behind > 0], left_behind[left_behind > 0]
     start, end = t.trace.events.start[rows], t.trace.events.end[rows]
     return union((start, np.minimum(end, start + (left_behind * info.stack_ns).astype(np.int64))))
+
+
+def _numbered(t: Tables) -> tuple[Rows, Ints]:
+    """Return rows and numbers of the training thread's operators that are called while gradients are on."""
+    events = t.trace.events
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    is_function = np.array([_FUNCTION.search(name) is not None for name in t.trace.names], bool)
+    rows = rows[(events.sequence[rows] >= 0) & ~is_function[events.name[rows]]]
+    return rows, events.sequence[rows]

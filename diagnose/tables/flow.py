@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Rows
-from diagnose.model.dataflow import Dataflow, Frame
+from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, union
@@ -25,8 +26,9 @@ from diagnose.tables.host import outermost
 
 __all__ = ["Flow", "flow_of", "shows_values"]
 
-
 MIN_JOINED = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
+
+_Key: TypeAlias = tuple[str, str, tuple[Frame, ...]]  # name, phase and stack
 
 
 class Flow(NamedTuple):
@@ -55,7 +57,7 @@ class Flow(NamedTuple):
 
 
 def shows_values(t: Tables) -> bool:
-    """Return whether the data flow shows what the window's operators computed: no other rule has to guess it."""
+    """Return whether the data flow shows what most of the window's operators computed."""
     flow = flow_of(t)
     if flow is None or t.capture.dataflow is None:
         return False
@@ -85,15 +87,17 @@ def _joined(t: Tables, flow: Dataflow) -> tuple[Rows, ...]:
     return tuple(np.array(each, np.intp) for each in found)
 
 
-def _varying(flow: Dataflow) -> set[tuple[str, tuple[Frame, ...]]]:
-    """Return names and stacks that do not run equally often in each step."""
-    counts = Counter((one.step, _name(one.name), one.stack) for one in flow.operators)
-    return {(name, stack) for (_, name, stack), num in counts.items() if num != counts[0, name, stack]}
+def _varying(flow: Dataflow) -> set[_Key]:
+    """Return names, phases and stacks that do not run equally often in each step."""
+    counts = Counter((one.step, _key(one)) for one in flow.operators)
+    return {key for (_, key), num in counts.items() if num != counts[0, key]}
 
 
-def _pairs(
-    flow: Dataflow, step: int, events: dict[str, list[int]], varying: set[tuple[str, tuple[Frame, ...]]]
-) -> list[tuple[int, int]]:
+def _key(one: Operator) -> _Key:
+    return _name(one.name), one.phase, one.stack
+
+
+def _pairs(flow: Dataflow, step: int, events: dict[str, list[int]], varying: set[_Key]) -> list[tuple[int, int]]:
     """Return a step's operators with their events.
 
     Where the numbers of a name differ, those between two neighbours that are known are compared.
@@ -114,9 +118,20 @@ def _pairs(
                 there = others.get(place, [])
                 if len(group) == len(there):
                     found += zip(group, there, strict=True)
-                elif {(name, flow.operators[i].stack) for i in group} <= varying:
-                    found += ((group[k % len(group)], row) for k, row in enumerate(there))
+                else:
+                    found += _around_varying(group, there, [_key(flow.operators[i]) in varying for i in group])
     return found
+
+
+def _around_varying(group: list[int], there: list[int], varies: list[bool]) -> Iterator[tuple[int, int]]:
+    """Yield operators with their events where some do not run equally often: these have all between the others."""
+    before = next((k for k, each in enumerate(varies) if each), len(group))
+    after = next((k for k, each in enumerate(reversed(varies)) if each), len(group))
+    end, last = len(group) - after, len(there) - after
+    if before >= end or not all(varies[before:end]) or before > last:
+        return
+    yield from zip(group[:before] + group[end:], there[:before] + there[last:], strict=True)
+    yield from ((group[before + k % (end - before)], row) for k, row in enumerate(there[before:last]))
 
 
 def _groups(known: list[int], each: Sequence[int]) -> dict[int, list[int]]:

@@ -6,7 +6,6 @@ Python frames show it; where so many operators run that none were recorded, the 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import compress
 
 import numpy as np
 
@@ -15,13 +14,12 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.looped_modules import MODULE_CALL, NO_LAYERS, called_again, is_rollout, kind_of, num_calls, stacks
+from diagnose.tables.call_frames import MODULE_CALL, NO_LAYERS, is_rollout, kind_of, num_calls, stacks
 from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
-from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["MIN_IN_MODEL", "Issuer", "called_by_functions", "issued", "issuer_of"]
+__all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
@@ -30,13 +28,11 @@ MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer 
 # takes longer in the median works.
 MAX_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
-_INSTANCE = lazy_pattern(r"_\d+$")
 
 
 class _Owner(NamedTuple):
     frame: str  # of a function
     in_model: bool  # a module calls it
-    module: str = ""  # the frame of the module through which it calls, where it calls that again and again
 
 
 @shared_table
@@ -60,8 +56,7 @@ def issued(t: Tables) -> Intervals:
         return EMPTY
     if not _has_frames(t):
         return _issued_by_samples(t)
-    again = called_again(named)
-    known = dict(_owners_of(named, rows, again) for rows in _by_step(named))
+    known = dict(_owners_of(named, rows) for rows in _by_step(named))
     starts, ends = [], []
     for rows in _by_step(t):
         owners = known.get(names_of(t, rows))
@@ -72,24 +67,6 @@ def issued(t: Tables) -> Intervals:
         starts.append(start[mine])
         ends.append(_reaching(start, end, mine)[mine])
     return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
-
-
-@shared_table
-def called_by_functions(t: Tables) -> dict[str, Rows]:
-    """Return the operators that functions of the user's call themselves, not through torch's layers, by the frame.
-
-    They are known of the steps that the attribution window has a like of: the same operators in the same order.
-    """
-    if not _has_frames(t):
-        return {}
-    again = called_again(t.named)
-    known = dict(_owners_of(t.named, rows, again) for rows in _by_step(t.named))
-    found: dict[str, list[int]] = {}
-    for rows in _by_step(t):
-        for row, owner in zip(rows.tolist(), known.get(names_of(t, rows), ()), strict=False):
-            if owner is not None:
-                found.setdefault(owner.frame, []).append(row)
-    return {frame: np.array(rows, np.intp) for frame, rows in found.items()}
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
@@ -121,13 +98,13 @@ def _by_step(t: Tables) -> list[Rows]:
     return [part for part in np.split(rows, cuts)[1:] if len(part)]
 
 
-def _owners_of(t: Tables, rows: Rows, again: frozenset[str]) -> tuple[tuple[str, ...], list[_Owner | None]]:
+def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | None]]:
     """Return the operators' names and their owners; a loop has few stacks, and each is looked at once."""
     names, owners, found = t.trace.names, dict[bytes, "_Owner | None"](), list["_Owner | None"]()
     for stack in stacks(t, rows):
         key = stack.tobytes()
         if key not in owners:
-            owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0], again)
+            owners[key] = _owner([names[i] for i in reversed(stack.tolist()) if i >= 0])
         found.append(owners[key])
     return names_of(t, rows), found
 
@@ -136,8 +113,8 @@ def _main_issuer(t: Tables) -> Issuer | None:
     rows = called_by_python(t)[:MAX_LOOKED_AT]
     if not len(rows) or not len(t.steps.start):
         return None
-    called, owners = _owners_of(t, rows, called_again(t))
-    counted = Counter(owner[:2] for owner in owners if owner is not None)
+    called, owners = _owners_of(t, rows)
+    counted = Counter(owner for owner in owners if owner is not None)
     if not counted:
         return None
     (frame, in_model), num = counted.most_common(1)[0]
@@ -147,12 +124,9 @@ def _main_issuer(t: Tables) -> Issuer | None:
         return None
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
-    is_mine = np.array([one is not None and one[:2] == (frame, in_model) for one in owners], bool)
+    is_mine = np.array([one == (frame, in_model) for one in owners], bool)
     if not in_model and is_rollout(t, rows[is_mine]):
         return None
-    modules = Counter(one.module for one in compress(owners, is_mine) if one is not None)
-    module, through = modules.most_common(1)[0]
-    module = module if 2 * through > num else ""
     mine = Counter(name for name, own in zip(called, is_mine.tolist(), strict=True) if own)
     length = (t.trace.events.end - t.trace.events.start)[rows[is_mine]]
     return Issuer(
@@ -166,9 +140,6 @@ def _main_issuer(t: Tables) -> Issuer | None:
         median_ns=int(np.median(length)),
         in_model=in_model,
         names=tuple(name for name, _ in mine.most_common(NUM_NAMED)),
-        module=_INSTANCE.sub("", module.removeprefix("nn.Module: ")),
-        calls=_num_calls(t, module, steps) / steps if module else 0.0,
-        calls_modules=any(modules),
         repeats=repeats(t, rows[is_mine]),
     )
 
@@ -178,19 +149,16 @@ def _num_calls(t: Tables, frame: str, steps: float) -> float:
     return num_calls(t, {frame})[frame] * steps / t.steps.num
 
 
-def _owner(frames: list[str], again: frozenset[str]) -> _Owner | None:
+def _owner(frames: list[str]) -> _Owner | None:
     """Return the user's function that calls an operator, and whether a module calls that; innermost frame first.
 
     None where one of torch's own modules stands between, a backward pass or an optimizer of torch's: these are no calls
-    of the function's own, and a loop in them is not the user's to change. A module that is called again and again is:
-    the function that calls it owns what it calls.
+    of the function's own, and a loop in them is not the user's to change.
     """
-    repeated = max((at for at, frame in enumerate(frames) if frame in again), default=-1)
-    module = frames[repeated] if repeated >= 0 else ""
-    for at, frame in enumerate(frames[repeated + 1 :], repeated + 1):
+    for at, frame in enumerate(frames):
         kind = kind_of(frame)
         if kind == "torch":
             return None
         if kind == "user":
-            return _Owner(frame, any(MODULE_CALL.search(above) for above in frames[at + 1 :]), module)
+            return _Owner(frame, any(MODULE_CALL.search(above) for above in frames[at + 1 :]))
     return None

@@ -14,12 +14,12 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, contains, covered, union
+from diagnose.model.intervals import contains
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT
 
-__all__ = ["MatchedStep", "carried_over", "matched_steps", "outermost_by_step"]
+__all__ = ["MatchedStep", "matched_steps", "outermost_by_step"]
 
 MIN_ALIKE = 0.9  # of a step's operators
 
@@ -54,21 +54,6 @@ def matched_steps(t: Tables) -> list[MatchedStep]:
     each = ((rows, mine[t.trace.events.name[rows]]) for rows in outermost_by_step(t))
     found = [_like(named, rows, names, others) for rows, names in each]
     return [step for step in found if step is not None]
-
-
-def carried_over(t: Tables, inner: Intervals, part: float = 1.0) -> Intervals:
-    """Return the ends of the steps' outermost operators, as much of each as ``inner`` takes of its like.
-
-    ``inner`` is time within operators of the attribution window, and ``part`` of it counts.
-    """
-    parts, named = [EMPTY], t.named.trace.events
-    for step in matched_steps(t) if len(inner.start) else ():
-        length = np.maximum(named.end[step.named] - named.start[step.named], 1)
-        share = part * covered(inner, named.start[step.named], named.end[step.named]) / length
-        end = t.trace.events.end[step.rows]
-        took = ((end - t.trace.events.start[step.rows]) * share).astype(np.int64)
-        parts.append(Intervals((end - took)[took > 0], end[took > 0]))
-    return union(*parts)
 
 
 def _like(named: Tables, rows: Rows, names: Ints, others: Mapping[bytes, Rows]) -> MatchedStep | None:

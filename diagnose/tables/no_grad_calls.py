@@ -14,7 +14,7 @@ from diagnose.tables.names import BACKWARD, MODULE
 from diagnose.tables.optimizer_spans import updates
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["HEAVY", "NoGradCalls", "no_grad_calls", "without_gradients"]
+__all__ = ["HEAVY", "NoGradCalls", "no_grad_calls"]
 
 HEAVY = lazy_pattern(
     r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\w*|_?convolution|embedding\w*|lstm\w*|gru\w*|rnn_\w+|"
@@ -64,27 +64,3 @@ def _outermost_modules(t: Tables, rows: Rows) -> set[int]:
         found.update(row[hit].tolist())
         pending &= ~hit
     return found
-
-
-@shared_table
-def without_gradients(t: Tables) -> Rows:
-    """Return the training thread's outermost operators that leave nothing for a backward pass; none without one.
-
-    Each function of the backward pass takes a number from a counter: an operator after which the counter stands where
-    it stood before has none.
-    """
-    events = t.trace.events
-    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
-    backward = t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))
-    if not len(rows) or not len(backward.start):
-        return rows[:0]
-    outer = outermost(t.trace, rows)
-    for apart in (updates(t), backward):
-        outer = outer[~contains(apart, events.start[outer])]
-    number = events.sequence[outer]
-    numbered = np.flatnonzero(number >= 0)
-    following = np.append(number[numbered][1:], np.iinfo(np.int64).max)
-    leaves = np.zeros(len(outer), bool)
-    leaves[numbered] = following > number[numbered]
-    found: Rows = outer[~leaves]
-    return found if len(numbered) else outer[:0]

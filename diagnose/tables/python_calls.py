@@ -34,9 +34,6 @@ class Issuer:
     median_ns: int  # of an operator
     in_model: bool  # a module calls it
     names: tuple[str, ...]  # of the commonest operators
-    module: str = ""  # the one that it calls again and again, and that calls most of these operators
-    calls: float = 0.0  # of that module
-    calls_modules: bool = False  # it calls some again and again, as a loop over time does
     repeats: float = 1.0  # share of the operators after which the same comes again, at the same distance in the step
 
 

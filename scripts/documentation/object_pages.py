@@ -45,8 +45,7 @@ def titles_of_changes() -> dict[str, str]:
 
 def _needs(meta: RuleMeta) -> str:
     """Return what the recording must hold for a rule, "" if operators and device tasks are enough."""
-    on_host = f"{', '.join(meta.host_needs)} (without a device)" if meta.host_needs else ""
-    return ", ".join(filter(None, (*meta.needs, on_host)))
+    return ", ".join(meta.needs)
 
 
 def _rule(page: RulePage, meta: RuleMeta) -> Iterator[str]:

@@ -6,12 +6,14 @@ COPIES = "there is no copy to or from a device"
 DRIVER = "the driver's calls are of a device"
 KERNELS = "it judges kernels by what the device could reach"
 MEMORY = "it is about the device's memory"
+MOVED = "it knows kernels by their names; of a host the data flow shows what they do, to"
 QUEUE = "without a device nothing is queued that the host could wait for, or launch late"
 STATE = "it is a state of the device"
 DEVICE_ONLY = {
     "allocator-stall": DRIVER,
     "at-roofline": KERNELS,
     "buffer-broadcast": "of a host's process group host-collective and exposed-communication name the waits",
+    "dense-embedding-gradients": f"{MOVED} work-on-nothing",
     "device-contention": STATE,
     "exposed-copy": COPIES,
     "full-precision-matmul": "a CPU's products have no units for shorter formats that a trace shows",
@@ -34,6 +36,7 @@ DEVICE_ONLY = {
     "stream-dependency": QUEUE,
     "throttled": STATE,
     "unexplained-device": "it names idle time of a device",
+    "unfused-attention": f"{MOVED} unfused",
     "unfused-elementwise": "what fusing pointwise operators saves was calibrated on a device's bandwidth",
 }
 OF_ANY_RECORDING = ("trust", "run", "rank")  # these kinds do not ask for a device

@@ -1,58 +1,44 @@
-"""kept-graph: a backward pass that goes back through earlier steps. Times in µs."""
+"""kept-graph: a backward pass that goes back through earlier steps. Times in ns."""
 
-FUNCTION = "autograd::engine::evaluate_function: "
-
-
-def carried(recording, *, kept=True, devices=()):
-    """Return three steps of 1000 µs: four products forward, and back again those of this step and of the one before."""
-    r = recording(devices=devices) if devices == () else recording()
-    for step in range(3):
-        at, number = 1000 * step, 100 + 4 * step
-        r.step(step, at, at + 1000)
-        for i in range(4):
-            r.op("aten::mm", at + 20 * i, at + 20 * i + 15, sequence=number + i)
-        for n, i in enumerate(reversed(range(-4 if kept else 0, 4))):
-            begin = at + 100 + 100 * n
-            r.op(f"{FUNCTION}MmBackward0", begin, begin + 90, "autograd", sequence=number + i)
-            if devices != ():
-                r.kernel("gemm", begin + 5, begin + 95, launched=(begin + 2, begin + 4), thread="autograd")
-        r.op(f"{FUNCTION}torch::autograd::AccumulateGrad", at + 950, at + 960, "autograd", sequence=1)
-    return r
+from diagnose.analyzers import kept_graph
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import GPU, tables
+from tests.dataflow.table import Table
 
 
-def test_numbers_below_that_of_the_first_operator_are_of_earlier_steps(recording):
-    """Four of eight functions are of the step before: four kernels of 90 µs, and 5 µs of idle before each."""
-    r = carried(recording, devices="one")
-    finding = r.find("kept-graph")
-    assert (len(finding.tasks), finding.lost_ns) == (12, 380_000)
-    assert finding.evidence[1] == "4 of 8 functions of the backward pass are of a forward that ran in earlier steps."
-    (change,) = r.prescribe("kept-graph")
+def carried(*, kept: bool = True) -> Table:
+    """Return two steps of a forward operator, its backward operator and, if kept, that of the step before."""
+    t = Table()
+    state, before = t.value(4, role="state"), 7
+    for t.step in range(2):
+        forward, number = len(t.operators), 10 + t.step
+        state = t.op("tanh", state, line=3, sequence_nr=number)
+        gradient = t.op("tanh_backward", state, line=3, phase="backward", forward=forward, sequence_nr=number)
+        if kept:
+            gradient = t.op("tanh_backward", gradient, line=3, phase="backward", sequence_nr=before)
+        t.read_on_host(gradient, line=5)
+        before = number
+    return t
+
+
+def test_functions_of_earlier_steps_are_lost_with_the_line_that_carries_their_graph(recording):
+    t = tables(recording, carried())
+    (finding,) = kept_graph.find(t)
+    assert finding.lost_ns == 100_000
+    assert finding.evidence[-1] == (
+        "1 of 2 operators of the backward pass are of a forward that ran in earlier steps; line 3 of train.py reads "
+        "what carries their graph."
+    )
+    (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
     assert change.id == "detach-state"
     assert "state.detach()" in change.after
 
 
+def test_beside_a_device_it_is_their_kernels_and_the_idle_time_in_which_the_host_issues_them(recording):
+    (finding,) = kept_graph.find(tables(recording, carried(), devices=GPU))
+    assert (len(finding.tasks), finding.lost_ns) == (2, 105_000)
+
+
 def test_a_backward_pass_of_its_own_step_is_not(recording):
-    assert carried(recording, kept=False, devices="one").find("kept-graph") is None
-
-
-def test_once_is_not_each_step(recording):
-    r = carried(recording, kept=False, devices="one")
-    r.op(f"{FUNCTION}MmBackward0", 700, 900, "autograd", sequence=99)
-    assert r.find("kept-graph") is None
-
-
-def test_where_two_threads_count_by_themselves_nothing_is_known(recording):
-    r = carried(recording, devices="one")
-    r.op("aten::mm", 85, 95, "replica", sequence=3)
-    assert r.find("kept-graph") is None
-
-
-def test_without_a_device_it_is_the_time_of_the_host(recording):
-    r = recording(devices=())
-    for step in range(3):
-        at, number = 1000 * step, 100 + 4 * step
-        r.step(step, at, at + 1000)
-        r.op("aten::mm", at, at + 100, sequence=number)
-        r.op(f"{FUNCTION}MmBackward0", at + 100, at + 500, sequence=number)
-        r.op(f"{FUNCTION}MmBackward0", at + 500, at + 900, sequence=number - 4)
-    assert r.find("kept-graph").lost_ns == 400_000
+    assert kept_graph.find(tables(recording, carried(kept=False))) == []

@@ -22,18 +22,6 @@ def recurrent(recording, *, cells=60, each=16, module="nn.Module: Cell_0"):
     return r
 
 
-def test_the_loop_that_calls_one_module_again_and_again_is_named(recording, presentable):
-    r = recurrent(recording)
-    finding = r.find("launch-bound")
-    assert (finding.where[0].file, finding.where[0].line) == ("tagger.py", 9)
-    assert "calls 960 of the operators of a step through 60 calls of the same Cell (100 %)" in finding.evidence[2]
-    first = r.prescribe("launch-bound")[0]
-    presentable(first)
-    assert first.id == "vectorise-loop"
-    assert first.title == "Call few operators in the place of 60 calls of Cell in the loop at tagger.py:9"
-    assert "nn.LSTM(" in first.after
-
-
 def test_a_module_for_each_layer_is_no_loop_over_one(recording):
     r = recurrent(recording, module="nn.Module: Block_{}")
     assert [p.id for p in r.prescribe("launch-bound")] == ["compile-model"]

@@ -3,7 +3,9 @@
 import pytest
 
 from diagnose.analyzers import unfused
-from tests.analyzers.flow_tables import steps, tables
+from diagnose.changes.common.prescribe import prescribe
+from diagnose.tables.program import UNKNOWN
+from tests.analyzers.flow_tables import GPU, steps, tables
 
 
 def written_out(*names):
@@ -35,3 +37,37 @@ def test_pointwise_operators_of_no_known_form_are_not_named(recording):
 
 def test_a_function_of_torch_that_consists_of_several_operators_is_not_written_out(recording):
     assert unfused.find(tables(recording, steps(GELU), within="aten::mish")) == []
+
+
+def attention(mask):
+    def operators(t):
+        x = t.op("bmm", t.value(4, 64, 8), t.value(4, 8, 64), shape=(4, 64, 64), line=3)
+        for name in ("mul", *mask, "_softmax"):
+            x = t.op(name, x, line=4, ns=100)
+        return t.op("bmm", x, t.value(4, 64, 8), shape=(4, 64, 8), line=5)
+
+    return operators
+
+
+@pytest.mark.parametrize("mask", [(), ("masked_fill",)])
+def test_attention_costs_what_lies_between_the_products(recording, mask):
+    t = tables(recording, steps(attention(mask)))
+    (finding,) = unfused.find(t)
+    assert finding.lost_ns == (2 + len(mask)) * 100_000
+    assert (finding.title, finding.where[0].line) == ("Attention runs as separate operators around a softmax", 4)
+    assert finding.facts["sub_kind"] == "unfused-attention"
+    (change,) = prescribe(finding, t.steps.step_ns, UNKNOWN)
+    assert (change.id, "is_causal" in change.after) == ("fused-attention", bool(mask))
+
+
+def test_attention_of_one_operator_of_torch_is_not_written_out(recording):
+    assert unfused.find(tables(recording, steps(attention(())), within="aten::scaled_dot_product_attention")) == []
+
+
+def test_attention_of_a_device_is_named_by_its_kernels(recording):
+    assert unfused.find(tables(recording, steps(attention(())), devices=GPU)) == []
+
+
+def test_no_change_is_known_of_other_forms(recording):
+    t = tables(recording, steps(GELU))
+    assert prescribe(unfused.find(t)[0], t.steps.step_ns, UNKNOWN) == []

@@ -25,6 +25,30 @@ def test_a_product_with_one_hot_rows_costs_all_but_a_lookup(recording):
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["index-lookup"]
 
 
+def test_a_table_whose_rows_are_hardly_looked_up_costs_its_dense_gradient_and_update(recording):
+    def trained(t):
+        lookups, table = t.value(4, 8), t.value(100, 8, role="parameter")
+        rows = {"shape": (100, 8), "phase": "backward", "facts": {"zero_rows": 0.9}}
+        return t.update(table, t.op("embedding_dense_backward", lookups, line=5, ns=200, **rows), line=6, ns=200)
+
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(trained)))
+    assert finding.lost_ns == pytest.approx(180_000)
+    assert finding.facts["sub_kind"] == "dense-embedding-gradients"
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["sparse-embeddings"]
+
+
+def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
+    def nearest(t):
+        rows = t.op("sort", t.value(8, 100), line=5, ns=200)
+        return t.op("sum", replace(rows, shape=(8, 5)), shape=(8,), line=6)
+
+    (finding,) = work_on_nothing.find(t := tables(recording, steps(nearest)))
+    assert finding.lost_ns == pytest.approx(70_000)
+    assert finding.evidence[-1] == "95 % of what line 5 of train.py sorts (8 × 100) is not read."
+    assert finding.facts["sub_kind"] == "full-sort"
+    assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["select-top-k"]
+
+
 @pytest.mark.parametrize(("shape", "is_found"), [((64,), True), ((), False)])
 def test_subnormal_numbers_slow_an_operator_but_a_single_one_does_not(recording, shape, is_found):
     def scaled(t):

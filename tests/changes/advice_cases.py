@@ -86,11 +86,9 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "launch-bound": (
         {"has_device": True}, {"has_device": False}, {"has_device": True, "before_graphs": 0.5},
         *({"has_device": False, "issuer": ISSUER | {"reads": reads}} for reads in (160.0, 0.0)),
-        {"has_device": False, "issuer": ISSUER | {"reads": 0.0, "module": "Cell", "calls": 60.0}},
         {"has_device": True, "issuer": ISSUER | {"reads": 160.0}},
         {"has_device": True, "issuer": ISSUER | {"reads": 160.0, "names": HALVES}},
         {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "names": ("aten::mul", "aten::copy_")}},
-        {"has_device": True, "issuer": ISSUER | {"reads": 0.0, "calls_modules": True}},
     ),
     "layout-copy": (
         {"is_conversion": True}, {"is_conversion": False}, {"is_conversion": False, "cast_to": "half"},
@@ -109,7 +107,8 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "unfused-elementwise": (
         {}, {"in_graph": True}, *({"chains": [[f"aten::{op}" for op in chain]]} for chain in CHAINS),
     ),
-    "unfused-attention": ({}, {"on_host": True}, {"on_host": True, "has_mask": True}),
+    "unfused-attention": ({},),
+    "unfused": tuple({"kind": "attention", "on_host": True, "has_mask": each} for each in (False, True)),
     "python-stall": (
         {}, {"waiting_share": 0.1}, {"waiting_share": 0.9}, {"in_pass": 1.0}, {"after_read": 1.0},
         {"lookup": LOOKUP}, {"lookup": {**LOOKUP, "indexed": True}},
@@ -125,7 +124,6 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
         {"kind": "late", "late_rank": 1, "cause": "slower-host", "hosts": ("one",)},
     ),
-    "discarded-gradients": ({}, {"is_frozen": True}),
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
@@ -136,9 +134,11 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "padding", "padded": 0.4},
         {"kind": "ignored rows", "ignored": 0.85},
         {"kind": "subnormal"},
+        {"kind": "sorted"},
+        {"kind": "untouched rows"},
     ),
     "computed-again": ({}, {"with_gradients": True}),
-    "repeated-concatenation": ({}, {"in_rows": True}),
+    "growing-work": ({"kind": "growing"}, {"kind": "copied"}, {"kind": "copied", "in_rows": True}),
     "rollout-bound": ({"phase": "rollout"}, {"phase": "inference"}),
     "debug-mode": ({}, {"blocks_launches": True}),
     "memory-pressure": ({}, {"world_size": 4, "optimizer": "AdamW", "by_category": {"activations": 8 << 30}}),

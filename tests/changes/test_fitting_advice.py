@@ -283,10 +283,11 @@ def test_what_no_loader_made_may_be_prepared_by_other_means_too():
     assert p.id == "prefetch-to-device"
 
 
-def test_of_a_loop_that_calls_modules_again_and_again_nothing_is_certain():
-    loop = {"issuer": {"file": "a.py", "line": 3, "num": 400.0, "share": 0.9, "calls_modules": True}}
-    p = next(p for p in advised("launch-bound", TRAINING, facts={"has_device": False, **loop}) if "a.py:3" in p.title)
-    assert (p.title[:37], p.saves_ns[0]) == ("Move what does not depend on the iter", 0)
+def test_of_a_recurrence_little_is_certain():
+    loop = {"issuer": {"file": "a.py", "line": 3, "num": 400.0, "share": 1.0, "reads": 0}, "kind": "recurrent"}
+    (p,) = advised("recurrence", TRAINING, facts=loop)
+    assert (p.title[:18], p.saves_ns[0] / p.saves_ns[1]) == ("Call few operators", pytest.approx(0.1 / 0.95))
+    assert "nn.GRU" in p.after
 
 
 @pytest.mark.parametrize(("in_model", "share", "fits"), [(True, 0.9, True), (False, 0.9, False), (False, 0.4, True)])

@@ -46,11 +46,38 @@ def test_what_a_cluster_is_follows_from_its_operators(names, form):
     assert [found.kind for found in unfused_clusters(t.graph())] == [form]
 
 
-def test_a_softmax_between_products_is_an_attention():
+def attention(t: Table, *, keys: int = 16, product: str = "bmm", mask=lambda t, x: x):
+    scores = t.op(product, t.value(4, 8, 8), line=4, shape=(4, 8, keys))
+    weights = t.op("_softmax", mask(t, t.op("div", scores, line=5)), line=5)
+    t.op("bmm", weights, line=6, shape=(4, 8, 8))
+    return unfused_clusters(t.graph())
+
+
+def test_a_softmax_between_products_is_an_attention_that_moves_scores_alone():
     t = Table()
-    scores = t.op("bmm", t.value(4, 8, 8), line=4)
-    t.op("bmm", chain(t, scores, "div", "masked_fill", "_softmax"), line=6)
-    assert [found.kind for found in unfused_clusters(t.graph())] == ["attention"]
+    (found,) = attention(t)
+    assert (found.kind, found.avoidable, [t.operators[i].name for i in found.products]) == (
+        "attention", 1.0, ["aten::bmm", "aten::bmm"],
+    )  # fmt: skip
+
+
+def full_mask(t, x):
+    return t.op("where", t.value(1, 1, 16), x, t.op("full_like", x, line=5), shape=x.shape, line=5)
+
+
+def test_what_takes_the_shape_of_scores_alone_does_not_part_an_attention():
+    (found,) = attention(Table(), mask=full_mask)
+    assert (found.kind, len(found.work.operators)) == ("attention", 3)
+
+
+def dropped(t, x):
+    drawn = t.op("bernoulli_", into=t.op("empty_like", x, line=5), line=5, draws=True)
+    return t.op("mul", x, t.op("div_", into=drawn, line=5), line=5)
+
+
+@pytest.mark.parametrize("more", [{"keys": 8}, {"product": "addmm"}, {"mask": dropped}])
+def test_a_gate_a_head_and_an_attention_that_drops_scores_on_a_cpu_are_none(more):
+    assert "attention" not in [found.kind for found in attention(Table(), **more)]
 
 
 def test_what_backward_reads_too_counts_in_each_phase():

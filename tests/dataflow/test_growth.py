@@ -1,6 +1,8 @@
 """Growth from step to step, values that pile up, and graphs of earlier steps."""
 
-from diagnose.dataflow.growth import growing_work, kept_graph, piled_up
+import pytest
+
+from diagnose.dataflow.growth import copied_again, growing_work, kept_graph, piled_up
 from tests.dataflow.table import Table
 
 
@@ -98,3 +100,25 @@ def test_other_pieces_of_what_is_stored_that_are_longer_by_chance_are_not():
         t.op("exp", stored[4 + t.step], line=8)
         t.op("stack", *stored[: 2 + t.step] if t.step == 0 else stored[3:6], shape=(2,), line=9)
     assert growing_work(t.graph()) == ()
+
+
+def joined(*, first: int = 90, piece: int = 2, with_gradients: bool = False, line: int = 5, name: str = "cat"):
+    """Return what is copied again where four pieces are put one by one to what the step makes."""
+    t = Table()
+    for t.step in range(2):
+        whole = t.op("exp", t.value(first), line=1)
+        for number in range(4):
+            size = whole.shape[0] + piece
+            whole = t.op(name, whole, t.value(piece), shape=(size,), line=line + number * (line == 9))
+            if with_gradients:
+                t.op("slice", whole, phase="backward", forward=len(t.operators) - 1)
+    return [(each.work.line.line, each.whole, len(each.work.operators)) for each in copied_again(t.graph())]
+
+
+def test_what_a_line_has_joined_is_copied_for_each_further_piece():
+    assert joined() == [(5, (96,), 3)]
+
+
+@pytest.mark.parametrize("more", [{"with_gradients": True}, {"line": 9}, {"piece": 400}, {"name": "add"}])
+def test_parts_of_like_size_and_what_gradients_pass_through_are_not_copied_again(more):
+    assert joined(**more) == []

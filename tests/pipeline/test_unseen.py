@@ -17,13 +17,11 @@ RECORDED = sorted(path for folder in ("traces", "captures") for path in (FIXTURE
 # What reads each: of these a rule may be blind, whatever its file imports besides.
 READERS = {
     "shapes": {
-        "at-roofline", "discarded-gradients", "layout-copy", "misaligned-matmul", "one-hot-product",
+        "at-roofline", "layout-copy", "misaligned-matmul",
         "scatter-atomics", "slow-kernel", "unfused-attention",
         "unfused-elementwise", "uncached-generation",
     },
     "peak rates of the device": {"at-roofline", "misaligned-matmul", "scatter-atomics", "slow-kernel"},
-    "shapes without a device": {"dense-embedding-gradients", "double-precision", "repeated-concatenation"},
-    "stacks without a device": {"work-without-gradients"},
     "garbage collections": {"gc-pause"},
     "samples of the threads": {"interpreter-contention", "off-cpu"},
     "memory events": {"memory-fragmentation", "memory-headroom", "memory-pressure"},
@@ -40,7 +38,7 @@ def assert_is_honest(full: Diagnosis, less: Diagnosis, missing: str) -> None:
     if missing == "device records":
         assert screen.record_again is not None or full.queue is None  # on a CPU nothing is missing
         return
-    for rule in lost & {rule for rule, meta in analyzers.META.items() if meta.needs or meta.host_needs}:
+    for rule in lost & {rule for rule, meta in analyzers.META.items() if meta.needs}:
         assert rule not in less.checked, f"{rule} is said to have looked without {missing}"
     if less.dominant is None and full.dominant is not None and missing != "steps of the whole run":
         first = f"{english(screen.headline)} {english(screen.checked)}"
@@ -69,22 +67,16 @@ def test_no_recorded_trace_is_called_healthy_for_lack_of_a_record(recorded, exte
 def test_a_rule_that_reads_what_is_missing_is_not_checked(recorded, missing):
     for name in ("hta_mlp_gp100", "edge_cpu_only_rank34", "tl_bert_small_h100"):
         d = analyze_rank(STRIPPED[missing](recorded.captures[name]), draw=False)
-        readers = READERS.get(missing, set()) | (
-            READERS.get(f"{missing} without a device", set()) if d.queue is None else set()
-        )
+        readers = READERS.get(missing, set())
         assert not readers & set(d.checked)
         assert all(missing in d.not_checked[rule] for rule in readers if rule in d.not_checked)
         assert not set(d.checked) & set(d.not_checked)
 
 
 def test_every_reader_is_listed():
-    """Without a device some rules read what the names of kernels show on one."""
-
-    def readers(record: str) -> set[str]:
-        name, of_host, _ = record.partition(" without a device")
-        return {rule for rule, m in analyzers.META.items() if name in (m.host_needs if of_host else m.needs)}
-
-    assert {record: readers(record) for record in READERS} == READERS
+    assert {record: {rule for rule, meta in analyzers.META.items() if record in meta.needs} for record in READERS} == (
+        READERS
+    )
 
 
 def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
@@ -94,7 +86,7 @@ def test_additions_at_indices_are_no_healthy_step_if_shapes_are_missing():
     d = analyze_rank(STRIPPED["shapes"](capture), draw=False)
     screen = answer(d)
     assert english(screen.headline).startswith("Nothing found without shapes: the GPU is busy 99.")
-    assert d.unseen == {"shapes": 8}
+    assert d.unseen == {"shapes": 6}
     assert "could not run (missing: shapes)" in english(screen.checked)
     assert d.not_checked["scatter-atomics"] == "shapes"
 

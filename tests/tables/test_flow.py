@@ -1,13 +1,7 @@
 """The data flow joined to the timing window: by name and number, else by the neighbours."""
 
-from dataclasses import replace
-
-from diagnose.analyzers import HOST_RULES
-from diagnose.pipeline.find import applied_rules, build_tables
 from diagnose.tables.flow import flow_of, shows_values
 from tests.analyzers.flow_tables import tables
-from tests.analyzers.test_one_hot_product import CONVERSION, PRODUCT, SOURCE
-from tests.analyzers.test_one_hot_product import tables as one_hot_tables
 from tests.dataflow.table import Table
 
 
@@ -39,21 +33,14 @@ def test_a_flow_that_hardly_fits_the_window_shows_nothing(recording):
     assert not shows_values(tables(recording, four_operators(), without="aten::add"))
 
 
-def test_rules_that_guess_are_applied_only_without_a_data_flow(recording):
-    guessing = {rule.META.id for rule in HOST_RULES if rule.META.without_dataflow}
-    t = tables(recording, four_operators())
-    plain = replace(t.capture, dataflow=None)
-    assert "one-hot-product" in guessing
-    assert guessing <= {rule.META.id for rule in applied_rules(build_tables(plain, plain.trace))}
-    assert guessing.isdisjoint(rule.META.id for rule in applied_rules(t))
-
-
-def test_a_rule_that_guesses_claims_no_time_of_a_joined_step(recording):
-    plain = one_hot_tables(recording, SOURCE, CONVERSION, PRODUCT)
-    table = Table()
-    for table.step in range(2):
-        for name in ("one_hot", "to", "linear", "ones_like"):
-            table.roots.add(table.op(name, table.value(4), ns=100).value)
-    joined = replace(plain.capture, dataflow=table.graph().flow)
-    assert plain.causes.totals()["one-hot-product"] > 0
-    assert "one-hot-product" not in build_tables(joined, joined.trace).causes.totals()
+def test_where_a_line_runs_more_often_in_each_step_all_that_is_between_the_others_is_its_own(recording):
+    t = Table()
+    for t.step in range(2):
+        x = t.op("mul", t.value(4), line=3)
+        for _ in range(2 + t.step):
+            x = t.op("mul", x, line=4, phase="backward")
+        t.read_on_host(t.op("mul", x, line=5), line=6)
+    rows = flow_of(tables(recording, t, extra=("aten::mul",))).rows  # five of them in the first step, six in the second
+    assert [len(each) for each in rows[5:10]] == [2, 3, 2, 2, 2]
+    last = [each[-1] for each in rows[5:10]]
+    assert (min(last), max(last)) == (last[0], last[-1])

@@ -1,8 +1,6 @@
-"""Which modules a loop calls again and again: one that takes their place computes the loop in one operator.
+"""The functions and modules around operators, and which of these operators a rollout calls.
 
-A module that a step calls often is in a loop where one call of the function that calls it, or one of a module around
-it, makes many of these calls. A function that calls it once, and is itself called for each action of a rollout, has no
-loop; what a rollout calls depends on what the environment answered.
+What a rollout calls depends on what the environment answered: it is no loop that one operator could take the place of.
 """
 
 from __future__ import annotations
@@ -14,55 +12,26 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Mask, Rows
+from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, among, contains, distinct
+from diagnose.model.intervals import EMPTY, among
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows
-from diagnose.tables.names import MODULE
 from diagnose.tables.python_calls import names_of
 from diagnose.tables.sampled_issuer import LIBRARY, READ
 from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["MODULE_CALL", "NO_LAYERS", "called_again", "is_rollout", "kind_of", "num_calls", "stacks"]
+__all__ = ["MODULE_CALL", "NO_LAYERS", "is_rollout", "kind_of", "num_calls", "stacks"]
 
-MIN_CALLS = 12  # of the same module in a step: micro-batches of one step are fewer
-MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients, and of a module's calls that a draw follows
+MIN_CALLS = 12  # that draw in the window: noise of a few steps is fewer
+MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients
 MODULE_CALL = lazy_pattern(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 NO_LAYERS = Layers((), (), EMPTY.end)
 _BACKWARD = lazy_pattern(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
 _OPTIMIZER = lazy_pattern(r"(^|/)torch/optim/")
 # What actions and noise are drawn with; initial values and dropout have other names or lie within modules.
 _DRAWS = lazy_pattern(r"^aten::(multinomial|normal_?|bernoulli_?|binomial|poisson|randn?|randn?_like|exponential_)$")
-
-
-@shared_table
-def called_again(t: Tables) -> frozenset[str]:
-    """Return the frames of the modules that a loop of a function, or one within a module, calls again and again.
-
-    Beside a device what a model launches is its own: generation calls a model for each token, which no loop can spare.
-    """
-    if t.device_id >= 0:
-        return frozenset()
-    rows, names = t.in_window(t.calls(MODULE, Kind.PYTHON)), t.trace.names
-    called = Counter(t.name(row) for row in rows.tolist())
-    often = {name for name, num in called.items() if num >= MIN_CALLS * t.steps.num}
-    rows = rows[[t.name(row) in often for row in rows.tolist()]] if often else rows[:0]
-    within = Counter[tuple[str, str]]()
-    in_rollout = _in_rollout(t, rows)
-    for row, stack, apart in zip(rows.tolist(), stacks(t, rows), in_rollout.tolist(), strict=True):
-        above = [names[i] for i in stack.tolist() if i >= 0]
-        above = above[: above.index(t.name(row))] if t.name(row) in above else above
-        modules = {frame for frame in above if MODULE.match(frame)}
-        function = next((frame for frame in reversed(above) if kind_of(frame) == "user"), None)
-        within.update((t.name(row), module) for module in modules)
-        if function is not None and not (apart and not modules):
-            within[t.name(row), function] += 1
-    calls = num_calls(t, {around for _, around in within})
-    return frozenset(
-        name for (name, around), num in within.items() if num >= MIN_CALLS * max(calls[around], t.steps.num)
-    )
 
 
 def is_rollout(t: Tables, rows: Rows) -> bool:
@@ -76,25 +45,6 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True
     return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MIN_ROLLOUT
-
-
-def _in_rollout(t: Tables, calls: Rows) -> Mask:
-    """Return of a module's calls whether they are of a rollout: without gradients, or one draw after nearly each."""
-    events = t.trace.events
-    start, end = events.start[calls], events.end[calls]
-    found = np.zeros(len(calls), bool)
-    if _has_sequences(t):
-        operators = host_rows(t.trace, t.main, Kind.OP)
-        numbered = events.start[operators[events.sequence[operators] >= 0]]
-        found |= np.searchsorted(numbered, end) == np.searchsorted(numbered, start)
-    drawn = events.start[_draws(t)]
-    drawn = drawn[~contains(t.covering(t.calls(MODULE, Kind.PYTHON)), drawn)]
-    for name in distinct(events.name[calls]).tolist():
-        mine = np.flatnonzero(events.name[calls] == name)
-        follows = np.diff(np.searchsorted(drawn, np.append(start[mine], events.end.max(initial=0))))
-        if (follows > 0).mean() >= MIN_ROLLOUT:
-            found[mine] = True
-    return found
 
 
 def _has_sequences(t: Tables) -> bool:
