@@ -25,8 +25,10 @@ def code_block(
 ) -> Iterator[Text]:
     """Yield the first ``most`` lines of code, each in parts that fit, how many are left, and where the whole diff is.
 
-    ``written`` are the files that hold whole diffs, None outside of a command.
+    A single line more is shown, as its number would take a line too. ``written`` are the files that hold whole diffs,
+    None outside of a command.
     """
+    most += len(lines) == most + 1
     for line in lines[:most]:
         yield from (Text.assemble(("    │ ", "dim"), part) for part in _folded(line, width - 12))
     if len(lines) > most:
