@@ -65,7 +65,9 @@ def find(t: Tables) -> list[Finding]:
     share = whole * (1 - of_others)
     if share < MIN_STEP_SHARE:
         return []
-    others = f" {percent(of_others, 0)} of the new memory is of operators that other findings name." if of_others else ""
+    others = (
+        f" {percent(of_others, 0)} of the new memory is of operators that other findings name." if of_others else ""
+    )
     return [
         Finding(
             rule=META.id,

@@ -54,7 +54,9 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
     for stack, by_value in reads.items():
         if any(len(rows) >= MIN_READS for rows in by_value.values()):
             found[stack[0].file, stack[0].function, stack[1:]].append(stack)
-    return tuple(sorted((_read(graph, stacks, reads, sites) for stacks in found.values()), key=lambda one: -one.work.share))
+    return tuple(
+        sorted((_read(graph, stacks, reads, sites) for stacks in found.values()), key=lambda one: -one.work.share)
+    )
 
 
 def _read(
@@ -63,9 +65,7 @@ def _read(
     reads: Mapping[tuple[Frame, ...], Mapping[int, list[int]]],
     sites: Mapping[tuple[Frame, ...], list[int]],
 ) -> ReadByElement:
-    many = {
-        value: len(rows) for stack in stacks for value, rows in reads[stack].items() if len(rows) >= MIN_READS
-    }
+    many = {value: len(rows) for stack in stacks for value, rows in reads[stack].items() if len(rows) >= MIN_READS}
     rows = [i for stack in stacks for i in sites[stack]]
     num = sum(many.values())
     overhead = cheapest_ns(graph) * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
