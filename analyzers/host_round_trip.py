@@ -20,7 +20,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, calling_share, issuer, last_parts
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, calling_share, issuer
 from diagnose.analyzers.common.loops import calling
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
 from diagnose.model.intervals import Intervals
@@ -65,7 +65,7 @@ def _read(one: ReadByElement) -> Avoidable:
 
 
 def _time_of(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
-    return (calling if one.facts["kind"] == "by-element" else last_parts)(t, flow, one)
+    return (calling if one.facts["kind"] == "by-element" else avoidable_time)(t, flow, one)
 
 
 _RULE = AvoidableRule(META, _detect, time_of=_time_of)

@@ -48,7 +48,7 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
         sites[one.stack].append(i)
-        if one.reads_host and one.reads and one.stack:
+        if one.reads_host and one.reads and not one.writes and one.stack:  # not a mask's, whose size is read
             reads[one.stack][one.reads[0].value].append(i)
     found: dict[tuple[object, ...], list[tuple[Frame, ...]]] = defaultdict(list)
     for stack, by_value in reads.items():

@@ -13,7 +13,7 @@ def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
         return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
 
     (finding,) = constant_work.find(t := tables(recording, steps(masked)))
-    assert finding.lost_ns == 200_000
+    assert finding.lost_ns == 210_000
     assert finding.evidence[-1] == (
         "The mask (4 × 4) of line 42 of train.py has the same content in both steps; line 50 of train.py uses it."
     )

@@ -9,7 +9,7 @@ from tests.analyzers.flow_tables import GPU, steps, tables
 def by_element(t):
     lengths = t.value(8)
     for _ in range(8):
-        t.op("_local_scalar_dense", lengths, line=5, reads_host=True)
+        t.op("_local_scalar_dense", lengths, line=5, reads_host=True, writes=())
     return lengths
 
 
