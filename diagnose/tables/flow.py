@@ -41,14 +41,20 @@ class Flow(NamedTuple):
         return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
 
     def span_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
-        """Return when the timing window runs some operators, with the Python between two that follow each other."""
+        """Return when the timing window runs some operators, with the Python between two that follow each other.
+
+        A view does not stand between them: it computes nothing.
+        """
         is_mine = np.zeros(len(t.trace.events.start), bool)
         is_mine[np.concatenate([np.empty(0, np.intp), *(self.rows[i] for i in operators)])] = True
-        parts, every = [t.covering(np.flatnonzero(is_mine))], np.sort(np.concatenate(self.rows))
+        parts = [t.covering(np.flatnonzero(is_mine))]
+        pairs = zip(self.found.graph.operators, self.rows, strict=True)
+        others = (rows if not one.is_view else rows[is_mine[rows]] for one, rows in pairs)
+        every = np.sort(np.concatenate([np.empty(0, np.intp), *others]))
         for thread in distinct(t.trace.events.thread[every]).tolist():
             rows = every[t.trace.events.thread[every] == thread]
-            (pairs,) = (is_mine[rows[:-1]] & is_mine[rows[1:]]).nonzero()
-            end, start = t.trace.events.end[rows[pairs]], t.trace.events.start[rows[pairs + 1]]
+            (first,) = (is_mine[rows[:-1]] & is_mine[rows[1:]]).nonzero()
+            end, start = t.trace.events.end[rows[first]], t.trace.events.start[rows[first + 1]]
             parts.append(Intervals(end[end < start], start[end < start]))
         return union(*parts)
 
