@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnose.capture.steps import hooks
-from diagnose.capture.steps.phases import MIN_REGIONS, Phases
+from diagnose.capture.steps.phases import Phases
+from diagnose.model.limits import MIN_REGIONS
 from diagnose.capture.steps.replacing import Undo, replace_function
 
 __all__ = ["ForwardPasses"]
