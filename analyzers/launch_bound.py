@@ -39,7 +39,7 @@ from diagnose.tables import Tables
 from diagnose.tables.compiled_calls import before_graphs, share_before_graphs
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_compute import without_operators
-from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
+from diagnose.tables.issuers import MIN_IN_LOOP, MIN_IN_MODEL, Issuer, issued, issued_in_loop, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
 from diagnose.tables.sampled_issuer import PASSES_ON
@@ -70,7 +70,6 @@ MIN_BEFORE_GRAPHS = 0.5  # of the idle time: then a compiled function's own work
 MIN_CERTAIN = 0.5  # of the unrecorded step: then calling operators is what takes it, whatever recording costs
 MIN_NAMED = 0.1  # of the idle time: less is no line of the evidence
 MAX_LINES, MAX_PLACES = 12, 5  # that are looked at, and that are named
-MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -85,12 +84,9 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     """
     if len(launches_without_task(t)):
         return EMPTY
-    issuer, loop = issuer_of(t), EMPTY
-    if issuer is not None and (issuer.num >= MIN_IN_LOOP) and not (issuer.in_model and issuer.num < MIN_IN_MODEL):
-        loop = issued(t)
     start, end = t.steps.window
-    calls = intersect(left, overhead(t))
-    return union(calls if total(calls) >= MIN_OVERHEAD_SHARE * (end - start) else EMPTY, intersect(left, loop))
+    calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t))
+    return union(calls, loop) if total(calls) >= MIN_OVERHEAD_SHARE * (end - start) else loop
 
 
 def find(t: Tables) -> list[Finding]:

@@ -14,6 +14,7 @@ from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
 from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
+from diagnose.tables.issuers import issued_in_loop
 
 __all__ = ["MIN_STEP_SHARE", "calling", "loop_part", "python_calls"]
 
@@ -37,6 +38,7 @@ def loop_part(one: Loop, title: str, text: str) -> Avoidable:
 def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return what calling a loop's operators takes: the Python between them, and of each the last part.
 
+    Without a device what would be launch-bound of it is its own.
     Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop.
     """
     num = one.facts.get("num_calls")
@@ -45,7 +47,7 @@ def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     span, work = flow.span_of(t, one.work.operators), flow.time_of(t, one.work.operators)
     if t.device_id >= 0:
         return span
-    return intersect(span, union(last_parts(t, flow, one), overhead(t), subtract(span, work)))
+    return intersect(span, union(last_parts(t, flow, one), overhead(t), issued_in_loop(t), subtract(span, work)))
 
 
 def python_calls(t: Tables, flow: Flow, work: Iterable[int]) -> float:

@@ -9,7 +9,8 @@ from typing import Literal
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.loops import cheapest_ns
-from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import Frame, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["HostRoundTrip", "ReadByElement", "host_round_trips", "read_by_element"]
 
@@ -49,7 +50,9 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
         one = graph.operators[i]
         sites[one.stack].append(i)
         if one.reads_host and one.reads and not one.writes and one.stack:  # not a mask's, whose size is read
-            reads[one.stack][one.reads[0].value].append(i)
+            value = _taken_from(graph, one.reads[0])
+            if num_elements(graph.values[value].shape) > 1:
+                reads[one.stack][value].append(i)
     found: dict[tuple[object, ...], list[tuple[Frame, ...]]] = defaultdict(list)
     for stack, by_value in reads.items():
         if any(len(rows) >= MIN_READS for rows in by_value.values()):
@@ -57,6 +60,17 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
     return tuple(
         sorted((_read(graph, stacks, reads, sites) for stacks in found.values()), key=lambda one: -one.work.share)
     )
+
+
+def _taken_from(graph: Graph, use: Use) -> int:
+    """Return the value that a number was taken from, which operators on single numbers may have changed on the way."""
+    one = graph.producer(use.value)
+    while (
+        one is not None and one.reads and all(num_elements(each.shape) == 1 for each in (use, *one.reads, *one.writes))
+    ):
+        use = one.reads[0]
+        one = graph.producer(use.value)
+    return use.value
 
 
 def _read(

@@ -82,3 +82,16 @@ def test_a_mask_by_which_rows_are_chosen_is_no_element_that_python_reads():
     for _ in range(8):
         t.op("index", rows, line=5, reads_host=True)
     assert read_by_element(t.graph()) == ()
+
+
+def test_a_number_that_is_compared_first_is_read_from_its_tensor_all_the_same():
+    def found(shape):
+        t = Table()
+        levels = t.op("mean", t.value(64, 8), shape=shape, line=3)
+        for _ in range(8):
+            level = type(levels)(levels.value, (), (), 0, "float32")
+            t.read_on_host(t.op("lt", level, shape=(), line=5), line=5)
+        return [(one.line.line, one.value_line.line, one.num_reads) for one in read_by_element(t.graph())]
+
+    assert found((8,)) == [(5, 3, 8)]
+    assert found(()) == []  # one number, read again and again

@@ -12,8 +12,8 @@ from typing import Any
 
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps.phases import Phases
-from diagnose.model.limits import MIN_REGIONS
 from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.model.limits import MIN_REGIONS
 
 __all__ = ["ForwardPasses"]
 
