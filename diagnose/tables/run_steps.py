@@ -14,30 +14,25 @@ from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, quantiles, union
-from diagnose.model.limits import MIN_REGIONS
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_lines import place_of
+from diagnose.tables.run_phases import phase_steps
 
 __all__ = [
     "COLLECTION",
     "MIN_RATIO",
     "MIN_STEPS",
-    "PHASES",
     "PLAIN",
     "TIMING",
     "Stall",
     "Variation",
     "phase_shares",
-    "phase_steps",
     "run_mean",
     "stalls",
     "usable_steps",
     "variation",
 ]
-
-PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
-"""What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
 
 COLLECTION = "collection"
 """What explains a long step in which Python's garbage collector ran: no phase, it runs inside of any of them."""
@@ -71,7 +66,7 @@ class Stall(NamedTuple):
     lost_ns: float  # what they take longer, spread over all steps
     share: float  # of the run's time
     factor: float  # 95 %: by which their cost may differ, as few as they are and as unequal
-    phase: str  # of PHASES, "" where none explains them
+    phase: str  # of run_phases.PHASES, "" where none explains them
     phase_share: float  # of what they take longer
     place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
     place_share: float  # of the samples that they have more than other steps
@@ -100,33 +95,6 @@ class _Judged(NamedTuple):
     usable: Mask  # steps that count
     base: Floats  # the median of the steps that were recorded in the same way
     within: Mapping[str, Ints]  # ns of each step by phase, and by the collector, which runs inside of phases
-
-
-def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
-    """Return ns per step and phase; they sum to the time of the step."""
-    trains = bool(run.phase("backwards").any())
-    parts = {name: run.phase(name) for name in PHASES[1:]}
-    few = _few_more(run)
-    parts["inference"] = parts["inference"] + np.where(few, parts["rollout"], 0)
-    parts["rollout"] = np.where(few, 0, parts["rollout"])
-    if not trains:  # without gradients all the time: nothing there is beside the model
-        zero = np.zeros(run.num, np.int64)
-        parts |= dict.fromkeys(("evaluation", "rollout", "inference", "other"), zero)
-    rest = np.maximum(run.took_ns - sum(parts.values(), np.zeros(run.num, np.int64)), 0)
-    if trains:
-        return {"training": rest, **parts}
-    return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
-
-
-def _few_more(run: RunSteps) -> Mask:
-    """Return which steps have gradients off hardly more often than those without a rollout: these evaluate.
-
-    A target network or an attack, which each step has, is no part of a rollout. With batches nothing is known of it.
-    """
-    work, others = run.phase("work"), run.phase("rollout") == 0
-    usual = np.median(work[others]) if others.any() else 0
-    few: Mask = (run.phase("loading") == 0) & (work > 0) & (work - usual < MIN_REGIONS)
-    return few
 
 
 def _within_steps(run: RunSteps, capture: Capture) -> dict[str, Ints]:

@@ -40,12 +40,6 @@ def test_a_line_that_takes_most_of_the_loading_is_made_cheaper(recording, presen
     assert first.saves_ns == (pytest.approx(400_000, rel=0.1), pytest.approx(890_000, rel=0.01))
 
 
-def test_its_place_is_the_finding_s_where_no_sampled_line_has_a_fifth_of_the_waits(recording):
-    finding = computing(recording, lines=(*range(30, 37), *range(30, 38), 33)).find("data-stall")
-    assert finding.facts["slow_line"]["line"] == 33
-    assert (finding.where[0].file, finding.where[0].line) == ("data.py", 33)
-
-
 def loader_made(r):
     """Record the call that makes the loader, whose workers are a setting of the script's."""
     lines = ["a = 0", "loader = DataLoader(rows, num_workers=args.workers)", "b = 0", "c = 0"]
