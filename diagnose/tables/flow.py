@@ -22,6 +22,7 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, union
 from diagnose.tables import Tables, host_table
 from diagnose.tables.host import outermost
+from diagnose.tables.host_gaps import min_host_gap_ns
 
 __all__ = ["Flow", "flow_of", "shows_values"]
 
@@ -41,9 +42,9 @@ class Flow(NamedTuple):
         return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
 
     def span_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
-        """Return when the timing window runs some operators, with the Python between two that follow each other.
+        """Return when the timing window runs some operators, with what calling one after the other takes.
 
-        A view does not stand between them: it computes nothing.
+        A view does not stand between them: it computes nothing. Long intervals are Python that does something else.
         """
         is_mine = np.zeros(len(t.trace.events.start), bool)
         is_mine[np.concatenate([np.empty(0, np.intp), *(self.rows[i] for i in operators)])] = True
@@ -53,9 +54,10 @@ class Flow(NamedTuple):
         every = np.sort(np.concatenate([np.empty(0, np.intp), *others]))
         for thread in distinct(t.trace.events.thread[every]).tolist():
             rows = every[t.trace.events.thread[every] == thread]
-            (first,) = (is_mine[rows[:-1]] & is_mine[rows[1:]]).nonzero()
-            end, start = t.trace.events.end[rows[first]], t.trace.events.start[rows[first + 1]]
-            parts.append(Intervals(end[end < start], start[end < start]))
+            end, start = t.trace.events.end[rows[:-1]], t.trace.events.start[rows[1:]]
+            is_short = (end < start) & (start - end < min_host_gap_ns(t))
+            both = is_mine[rows[:-1]] & is_mine[rows[1:]] & is_short
+            parts.append(Intervals(end[both], start[both]))
         return union(*parts)
 
 

@@ -8,12 +8,13 @@ from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
 
 
-def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
-    def masked(t):
-        ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
-        mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
-        return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
+def masked(t):
+    ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
+    mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
+    return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
 
+
+def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
     (finding,) = constant_work.find(t := tables(recording, steps(masked)))
     assert finding.lost_ns == 210_000
     assert finding.evidence[-1] == (
@@ -33,4 +34,10 @@ def test_a_view_between_two_operators_that_go_takes_no_time_that_stays(recording
         return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
 
     (finding,) = constant_work.find(tables(recording, steps(masked)))
+    assert finding.lost_ns == lost_ns
+
+
+@pytest.mark.parametrize(("pause", "lost_ns"), [(150, 360_000), (300, 200_000)])
+def test_a_long_interval_between_two_operators_that_go_is_not_theirs(recording, pause, lost_ns):
+    (finding,) = constant_work.find(tables(recording, steps(masked), pause=pause))
     assert finding.lost_ns == lost_ns
