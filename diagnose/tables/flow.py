@@ -19,10 +19,10 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, distinct, union
+from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.tables import Tables, host_table
+from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
-from diagnose.tables.host_gaps import min_host_gap_ns
 
 __all__ = ["Flow", "flow_of", "shows_values"]
 
@@ -55,9 +55,8 @@ class Flow(NamedTuple):
         for thread in distinct(t.trace.events.thread[every]).tolist():
             rows = every[t.trace.events.thread[every] == thread]
             end, start = t.trace.events.end[rows[:-1]], t.trace.events.start[rows[1:]]
-            is_short = (end < start) & (start - end < min_host_gap_ns(t))
-            both = is_mine[rows[:-1]] & is_mine[rows[1:]] & is_short
-            parts.append(Intervals(end[both], start[both]))
+            both = is_mine[rows[:-1]] & is_mine[rows[1:]] & (end < start)
+            parts.append(subtract(Intervals(end[both], start[both]), own_gaps(t)))
         return union(*parts)
 
 
