@@ -24,12 +24,14 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
+from diagnose.analyzers.common.locate import source_line
 from diagnose.analyzers.common.places import place_of_call
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.model.rules import Legend, RuleMeta
@@ -94,4 +96,15 @@ def find(t: Tables) -> list[Finding]:
         t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: loading_evidence(facts), facts=facts)
     )
     made = t.capture.info.loader.made if t.capture.info is not None and facts["starts_with_epochs"] else None
-    return [replace(finding, where=(*place_of_call(made), *finding.where)) for finding in found]
+    return [replace(each, where=(*place_of_call(made), *_led_by_slow_line(t, facts, each.where))) for each in found]
+
+
+def _led_by_slow_line(t: Tables, facts: Facts, where: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Return the places with the line first that most of loading goes into, as the evidence names it."""
+    slow = facts.get("slow_line")
+    if not isinstance(slow, Mapping):
+        return where
+    file, line = slow["file"], slow["line"]
+    same = tuple(w for w in where if (w.file, w.line) == (file, line))
+    known = same or (Where(file, line, str(facts["line_function"]), code=source_line(t, file, line)),)
+    return (*known, *(w for w in where if w not in same))

@@ -13,9 +13,10 @@ What to do
     model, or make it under `torch.no_grad()`. Parameters that do not train get `requires_grad_(False)`.
 
 How sure
-    High: what the script holds at the end of the steps, and what an unknown operator reads, counts as used. A result
-    that is read in other steps only, say each hundredth, is not used in the recorded ones. Low if the gradients are
-    still there at the end and no optimizer has read them.
+    High: what the script holds at the end of the steps, and what an unknown operator reads, counts as used, but an
+    attribute that no line of the script's files reads except to make its next value. A result that is read in other
+    steps only, say each hundredth, is not used in the recorded ones. Low if the gradients are still there at the end
+    and no optimizer has read them.
 """
 
 from __future__ import annotations

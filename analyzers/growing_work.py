@@ -47,12 +47,15 @@ META = RuleMeta(
 def _detect(flow: Flow) -> list[Avoidable]:
     """Return what grows, the longest first; where that is concatenations alone, as copies of what is stored."""
     copied = {i for one in flow.found.copied_again for i in one.work.operators}
-    parts = [_part(one) for one in flow.found.growing_work if not copied.issuperset(one.work.operators)]
+    found = [one for one in flow.found.growing_work if not copied.issuperset(one.work.operators)]
+    lines = {one.work.line for one in found} | {one.work.line for one in flow.found.copied_again}
+    parts = [_part(one, is_extended=one.value_line in lines) for one in found]
     parts += map(_copied, flow.found.copied_again)
     return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
-def _part(one: GrowingWork) -> Avoidable:
+def _part(one: GrowingWork, *, is_extended: bool) -> Avoidable:
+    """Return one line's work as a part; the line that makes a tensor longer stands before those that only read it."""
     line = one.work.line
     if one.last_calls > one.first_calls:
         title = "Each step runs operators more often than the one before"
@@ -63,7 +66,7 @@ def _part(one: GrowingWork) -> Avoidable:
         text = f"Operators of {at(line)} read {one.last_elements:,} elements in a step, {one.first_elements:,} in the "
         text += "one before"
         text += f"; {at(one.value_line)} makes what grows." if one.value_line not in (None, line) else "."
-    lines = (*one.work.lines, one.value_line)
+    lines = (one.value_line, *one.work.lines) if is_extended else (*one.work.lines, one.value_line)
     return Avoidable(title, text, one.work, lines, {"kind": "growing"})
 
 

@@ -14,15 +14,18 @@ What to do
     `torch.repeat_interleave`, `gather`, a mask; or read all of it at once by `.tolist()`.
 
 How sure
-    High that the values take this way. What reads one by one cost is estimated as the calls of all turns but one, if
-    they cost no more than the cheapest operators do; the Python between them comes on top.
+    High that the values take this way. What reads one by one cost is estimated as the Python between the operators and
+    the calls of all turns but one, if they cost no more than the cheapest operators do.
 """
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, calling_share, issuer
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, calling_share, issuer
+from diagnose.analyzers.common.loops import calling
 from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
+from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
+from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 
 META = RuleMeta(
@@ -57,8 +60,13 @@ def _read(one: ReadByElement) -> Avoidable:
     text += f", of a tensor that {at(one.value_line)} makes." if one.value_line is not None else "."
     facts = {"kind": "by-element", "issuer": issuer(one.line, one.work, one.num_reads)}
     avoidable = calling_share(one.work, one.overhead_share)
-    return Avoidable("Python reads a tensor element by element", text, one.work, (one.line,), facts, avoidable)
+    lines = (one.line, *one.work.lines)
+    return Avoidable("Python reads a tensor element by element", text, one.work, lines, facts, avoidable)
 
 
-_RULE = AvoidableRule(META, _detect)
+def _time_of(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    return (calling if one.facts["kind"] == "by-element" else avoidable_time)(t, flow, one)
+
+
+_RULE = AvoidableRule(META, _detect, time_of=_time_of)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -31,16 +31,15 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.analyzers.common.locate import sampled_lines, source_line
-from diagnose.analyzers.common.loops import is_named
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.compiled_calls import before_graphs, share_before_graphs
-from diagnose.tables.dispatch import TINY_NS, overhead, tiny_share, unrecorded_calling
+from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_compute import without_operators
-from diagnose.tables.issuers import MIN_IN_MODEL, Issuer, issued, issuer_of
+from diagnose.tables.issuers import MIN_IN_LOOP, MIN_IN_MODEL, Issuer, issued, issued_in_loop, issuer_of
 from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES
 from diagnose.tables.sampled_issuer import PASSES_ON
@@ -71,7 +70,6 @@ MIN_BEFORE_GRAPHS = 0.5  # of the idle time: then a compiled function's own work
 MIN_CERTAIN = 0.5  # of the unrecorded step: then calling operators is what takes it, whatever recording costs
 MIN_NAMED = 0.1  # of the idle time: less is no line of the evidence
 MAX_LINES, MAX_PLACES = 12, 5  # that are looked at, and that are named
-MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -86,10 +84,9 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
     """
     if len(launches_without_task(t)):
         return EMPTY
-    issuer, loop = issuer_of(t), EMPTY
-    if issuer is not None and (issuer.num >= MIN_IN_LOOP) and not (issuer.in_model and issuer.num < MIN_IN_MODEL):
-        loop = issued(t)
-    return intersect(left, union(overhead(t), loop))
+    start, end = t.steps.window
+    calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t))
+    return union(calls, loop) if total(calls) >= MIN_OVERHEAD_SHARE * (end - start) else loop
 
 
 def find(t: Tables) -> list[Finding]:
@@ -205,13 +202,20 @@ def _of_loop(issuer: Issuer, loop: SampledLoop | None) -> list[str]:
 def _looping(t: Tables) -> Issuer | None:
     """Return the function that issues most; beside a device only one whose operators are more than a model's layers.
 
-    None where the data flow shows its loop, which is a finding of that rule.
+    None where other rules account for most of the time in which it does.
     """
     issuer = issuer_of(t)
-    if issuer is not None and is_named(t, issuer.file, issuer.function):
+    if issuer is not None and _is_of_others(t):
         return None
     few = issuer is not None and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
     return None if few and t.device_id >= 0 else issuer
+
+
+def _is_of_others(t: Tables) -> bool:
+    """Return whether less than half of the idle time in which one function issues is what no rule before explains."""
+    rows = t.causes.of(META.id)
+    mine = intersect(issued(t), Intervals(t.causes.start[rows], t.causes.end[rows]))
+    return 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
 
 
 def _issuer(t: Tables) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 What it looks for
     On a recording without a device: page faults without a read from storage in each usual step, which the capture
-    counts, and what one of them takes with the process's threads, which it measures. At least a tenth of the step.
+    counts, and what one of them takes with the process's threads, which it measures. Of the operators that other rules
+    account for the faults are theirs. At least a tenth of the step.
 
 Why it costs
     The C library gives large blocks back to the system when they are freed, and asks for new ones. A page of 4 kB that
@@ -24,8 +25,10 @@ import numpy as np
 
 from diagnose.analyzers.common.extent import in_those
 from diagnose.model.diagnosis import Finding
-from diagnose.model.rules import Legend, RuleMeta
+from diagnose.model.intervals import Intervals, covered
+from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.flow import flow_of
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -58,9 +61,13 @@ def find(t: Tables) -> list[Finding]:
     faults = float(np.median(run.phase("page_faults")[plain]))
     step_ns = float(np.median(run.took_ns[plain]))
     those = in_those(int((run.phase("page_faults")[plain] >= faults / 2).sum()), len(plain))
-    share = min(faults * each_ns / max(step_ns, 1.0), 1.0)
+    whole, of_others = min(faults * each_ns / max(step_ns, 1.0), 1.0), _of_others(t)
+    share = whole * (1 - of_others)
     if share < MIN_STEP_SHARE:
         return []
+    others = (
+        f" {percent(of_others, 0)} of the new memory is of operators that other findings name." if of_others else ""
+    )
     return [
         Finding(
             rule=META.id,
@@ -70,9 +77,27 @@ def find(t: Tables) -> list[Finding]:
             total_ns=int(share * t.steps.step_ns * t.steps.num),
             evidence=(
                 f"A usual step has {faults:,.0f} page faults without a read from storage, "
-                f"{faults * PAGE_BYTES / 1e6:,.0f} MB: {percent(share)} of it at {duration(each_ns)} each, "
-                "as measured in this process.",
+                f"{faults * PAGE_BYTES / 1e6:,.0f} MB: {percent(whole)} of it at {duration(each_ns)} each, "
+                f"as measured in this process.{others}",
             ),
             confidence="medium",
         )
     ]
+
+
+def _of_others(t: Tables) -> float:
+    """Return the share of the memory that operators make anew which is made in time that other rules account for."""
+    flow = flow_of(t)
+    if flow is None:
+        return 0.0
+    mine = [t.causes.of(rule) for rule in (WORK, OUTSIDE)]
+    others = np.delete(np.arange(len(t.causes.start)), np.concatenate(mine))
+    claimed = Intervals(t.causes.start[others], t.causes.end[others])
+    whole = taken = 0.0
+    for value in flow.found.graph.values:
+        rows = flow.rows[value.producer] if value.producer >= 0 and not value.version else ()
+        if len(rows):
+            start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+            whole += value.num_bytes
+            taken += value.num_bytes * covered(claimed, start, end).sum() / max((end - start).sum(), 1)
+    return taken / whole if whole else 0.0

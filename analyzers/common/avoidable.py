@@ -20,7 +20,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of
 
-__all__ = ["Avoidable", "AvoidableRule", "at", "calling_share", "issuer", "last_parts"]
+__all__ = ["Avoidable", "AvoidableRule", "at", "avoidable_time", "calling_share", "issuer", "last_parts"]
 
 MIN_OPERATOR_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
 MAX_NAMED = 3
@@ -50,6 +50,11 @@ def issuer(line: Frame, work: Work, reads: int = 0) -> Facts:
     return {"file": line.file, "line": line.line, "num": len(work.operators), "reads": reads, "share": 1.0}
 
 
+def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return what goes with some operators: also the time between two that follow each other, if both go as a whole."""
+    return last_parts(t, flow, one) if one.avoidable < 1 else flow.span_of(t, one.work.operators)
+
+
 def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return of each operator the last part, which is avoidable."""
     return _tail(flow.time_of(t, one.work.operators), one.avoidable)
@@ -61,7 +66,7 @@ class AvoidableRule(NamedTuple):
     meta: RuleMeta
     detect: Callable[[Flow], Sequence[Avoidable]]
     min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
-    time_of: Callable[[Tables, Flow, Avoidable], Intervals] = last_parts  # of a part: what the host can avoid
+    time_of: Callable[[Tables, Flow, Avoidable], Intervals] = avoidable_time  # of a part: what the host can avoid
     shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
 
     def claim(self, t: Tables, left: Intervals) -> Intervals:

@@ -12,10 +12,11 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, union
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
-from diagnose.tables.flow import Flow, flow_of
+from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
+from diagnose.tables.issuers import issued_in_loop
 
-__all__ = ["MIN_STEP_SHARE", "calling", "is_named", "loop_part", "python_calls"]
+__all__ = ["MIN_STEP_SHARE", "calling", "loop_part", "python_calls"]
 
 MIN_STEP_SHARE = 0.05  # of the step: fewer operators take a part of it themselves
 
@@ -37,6 +38,7 @@ def loop_part(one: Loop, title: str, text: str) -> Avoidable:
 def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     """Return what calling a loop's operators takes: the Python between them, and of each the last part.
 
+    Without a device what would be launch-bound of it is its own.
     Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop.
     """
     num = one.facts.get("num_calls")
@@ -45,7 +47,7 @@ def calling(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     span, work = flow.span_of(t, one.work.operators), flow.time_of(t, one.work.operators)
     if t.device_id >= 0:
         return span
-    return intersect(span, union(last_parts(t, flow, one), overhead(t), subtract(span, work)))
+    return intersect(span, union(last_parts(t, flow, one), overhead(t), issued_in_loop(t), subtract(span, work)))
 
 
 def python_calls(t: Tables, flow: Flow, work: Iterable[int]) -> float:
@@ -58,11 +60,3 @@ def python_calls(t: Tables, flow: Flow, work: Iterable[int]) -> float:
     every = outermost(t.trace, every[t.trace.events.thread[every] == t.main])
     at_row = np.searchsorted(t.trace.events.start[every], t.trace.events.start[mine], side="right") - 1
     return len(distinct(at_row)) / t.steps.num
-
-
-def is_named(t: Tables, file: str, function: str) -> bool:
-    """Return whether a rule on the data flow names the loop of a function of the script."""
-    flow = flow_of(t)
-    found = flow.found.loops if flow is not None else ()
-    lines = [one.line for one in found if one.line.function == function]
-    return any(f"/{line.file}".endswith(f"/{file}") for line in lines)

@@ -73,7 +73,7 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
     """
     before, now = (_of_step(graph, step) for step in (graph.last_step - 1, graph.last_step))
     groups: dict[tuple[Frame | None, Frame | None], list[tuple[int, int, int]]] = defaultdict(list)
-    grown: set[int] = set()
+    grown: dict[int, Frame | None] = {}  # with the line that makes what grows, or joins what piles up
     for key, i in now.items():
         if key not in before:
             continue
@@ -82,9 +82,10 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
         if last <= first:
             continue
         grew = _grown_input(graph, one, other)
-        if grew >= 0 or any(graph.values[value].producer in grown for value in graph.needs[i]):
-            grown.add(i)
-            groups[one.place, graph.made_at(grew) if grew >= 0 else one.place].append((i, first, last))
+        sources = [made for value in graph.needs[i] if (made := graph.values[value].producer) in grown]
+        if grew >= 0 or sources:
+            grown[i] = (graph.made_at(grew) or one.place) if grew >= 0 else grown[sources[0]]
+            groups[one.place, grown[i]].append((i, first, last))
     records = (
         GrowingWork(
             graph.work(i for i, _, _ in rows),

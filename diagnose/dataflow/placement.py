@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from diagnose.dataflow.graph import Graph, Work
 from diagnose.dataflow.loops import cheapest_ns
-from diagnose.model.dataflow import Frame
+from diagnose.model.dataflow import Frame, Use
+from diagnose.model.shapes import num_elements
 
 __all__ = ["HostRoundTrip", "ReadByElement", "host_round_trips", "read_by_element"]
 
@@ -38,22 +40,51 @@ class ReadByElement:
 
 
 def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
-    """Return the last step's lines at which Python reads parts of a value one by one, the longest first."""
+    """Return where Python reads parts of a value one by one in the last step, the longest first.
+
+    Lines of one function that do so, called from one place, are one record: a loop reads at several lines in turns.
+    """
     reads: dict[tuple[Frame, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    sites: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
-        if one.reads_host and one.reads and one.stack:
-            reads[one.stack][one.reads[0].value].append(i)
-    cheapest, found = cheapest_ns(graph), []
+        sites[one.stack].append(i)
+        if one.reads_host and one.reads and not one.writes and one.stack:  # not a mask's, whose size is read
+            value = _taken_from(graph, one.reads[0])
+            if num_elements(graph.values[value].shape) > 1:
+                reads[one.stack][value].append(i)
+    found: dict[tuple[object, ...], list[tuple[Frame, ...]]] = defaultdict(list)
     for stack, by_value in reads.items():
-        many = {value: rows for value, rows in by_value.items() if len(rows) >= MIN_READS}
-        if not many:
-            continue
-        rows = [i for i in graph.of_step(graph.last_step) if graph.operators[i].stack == stack]
-        num = sum(map(len, many.values()))
-        overhead = cheapest * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
-        found.append(ReadByElement(graph.work(rows), stack[0], graph.made_at(next(iter(many))), num, overhead))
-    return tuple(sorted(found, key=lambda one: -one.work.share))
+        if any(len(rows) >= MIN_READS for rows in by_value.values()):
+            found[stack[0].file, stack[0].function, stack[1:]].append(stack)
+    return tuple(
+        sorted((_read(graph, stacks, reads, sites) for stacks in found.values()), key=lambda one: -one.work.share)
+    )
+
+
+def _taken_from(graph: Graph, use: Use) -> int:
+    """Return the value that a number was taken from, which operators on single numbers may have changed on the way."""
+    one = graph.producer(use.value)
+    while (
+        one is not None and one.reads and all(num_elements(each.shape) == 1 for each in (use, *one.reads, *one.writes))
+    ):
+        use = one.reads[0]
+        one = graph.producer(use.value)
+    return use.value
+
+
+def _read(
+    graph: Graph,
+    stacks: list[tuple[Frame, ...]],
+    reads: Mapping[tuple[Frame, ...], Mapping[int, list[int]]],
+    sites: Mapping[tuple[Frame, ...], list[int]],
+) -> ReadByElement:
+    many = {value: len(rows) for stack in stacks for value, rows in reads[stack].items() if len(rows) >= MIN_READS}
+    rows = [i for stack in stacks for i in sites[stack]]
+    num = sum(many.values())
+    overhead = cheapest_ns(graph) * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
+    first = max(stacks, key=lambda stack: graph.time(sites[stack]))[0]
+    return ReadByElement(graph.work(rows), first, graph.made_at(max(many, key=many.__getitem__)), num, overhead)
 
 
 def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:

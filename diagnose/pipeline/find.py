@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, intersect
+from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead
 from diagnose.pipeline.noting import noting
@@ -224,16 +224,16 @@ def applied_rules(t: Tables) -> Sequence[analyzers.Rule]:
     return (*_idle_rules(t), *analyzers.RUN_RULES, *others)
 
 
-def _found(rule: str, find: Callable[[], list[Finding]], notes: list[Note]) -> list[Finding]:
+def _found(rule: str, find: Callable[[], Iterable[Finding]], notes: list[Note]) -> list[Finding]:
     with noting(rule, notes):
-        return find()
+        return list(find())
     return []
 
 
 def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
     def claims(t: Tables, left: Intervals) -> Intervals:
         with noting(rule.META.id, notes):
-            return claim(t, left)
+            return union(claim(t, left))  # fails here if these are no intervals
         return EMPTY
 
     return claims

@@ -17,7 +17,16 @@ from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, o
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
-__all__ = ["TINY_NS", "Unrecorded", "operator_work", "overhead", "tiny_share", "unrecorded_calling"]
+__all__ = [
+    "MIN_OVERHEAD_SHARE",
+    "TINY_NS",
+    "Unrecorded",
+    "operator_work",
+    "overhead",
+    "own_gaps",
+    "tiny_share",
+    "unrecorded_calling",
+]
 
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
@@ -100,7 +109,7 @@ def overhead(t: Tables) -> Intervals:
     calls = intersect(union(in_operators, between), window)
     # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
     lost_ns = _lost_in_calls_ns(t)
-    apart_ns = total(subtract(host_gaps(t), _own_gaps(t))) + lost_ns
+    apart_ns = total(subtract(host_gaps(t), own_gaps(t))) + lost_ns
     return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
 
 
@@ -111,7 +120,7 @@ def _lost_in_calls_ns(t: Tables) -> float:
     return float((own - usual)[(usual < TINY_NS) & (own >= TINY_NS)].sum())
 
 
-def _own_gaps(t: Tables) -> Intervals:
+def own_gaps(t: Tables) -> Intervals:
     """Return the host gaps that are the program's: where the thread had to wait for a core, those of most steps."""
     return host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
 
@@ -127,7 +136,7 @@ def unrecorded_calling(t: Tables) -> Unrecorded | None:
         return None
     step_ns = 1e6 * float(np.median(info.unprofiled_ms))
     loading = subtract(span(*t.steps.window), union(t.in_ops, outside_operators(t)))
-    other_ns = total(union(operator_work(t), loading, intersect(_own_gaps(t), outside_operators(t)))) / t.steps.num
+    other_ns = total(union(operator_work(t), loading, intersect(own_gaps(t), outside_operators(t)))) / t.steps.num
     if t.capture.recorded_step_ns and t.steps.step_ns > 0:  # the trace was scaled, and work with it
         other_ns *= t.capture.recorded_step_ns / t.steps.step_ns
     calls = sum(len(t.in_window(found.rows[0].astype(np.intp))) for found in _nested(t) if found.rows) / t.steps.num

@@ -20,8 +20,9 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import EMPTY, Intervals, distinct, union
+from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.tables import Tables, host_table
+from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
 
 __all__ = ["Flow", "flow_of", "shows_values"]
@@ -44,15 +45,21 @@ class Flow(NamedTuple):
         return t.covering(np.sort(np.concatenate(each))) if each else EMPTY
 
     def span_of(self, t: Tables, operators: Iterable[int]) -> Intervals:
-        """Return when the timing window runs some operators, with the Python between two that follow each other."""
+        """Return when the timing window runs some operators, with what calling one after the other takes.
+
+        A view does not stand between them: it computes nothing. Long intervals are Python that does something else.
+        """
         is_mine = np.zeros(len(t.trace.events.start), bool)
         is_mine[np.concatenate([np.empty(0, np.intp), *(self.rows[i] for i in operators)])] = True
-        parts, every = [t.covering(np.flatnonzero(is_mine))], np.sort(np.concatenate(self.rows))
+        parts = [t.covering(np.flatnonzero(is_mine))]
+        pairs = zip(self.found.graph.operators, self.rows, strict=True)
+        others = (rows if not one.is_view else rows[is_mine[rows]] for one, rows in pairs)
+        every = np.sort(np.concatenate([np.empty(0, np.intp), *others]))
         for thread in distinct(t.trace.events.thread[every]).tolist():
             rows = every[t.trace.events.thread[every] == thread]
-            (pairs,) = (is_mine[rows[:-1]] & is_mine[rows[1:]]).nonzero()
-            end, start = t.trace.events.end[rows[pairs]], t.trace.events.start[rows[pairs + 1]]
-            parts.append(Intervals(end[end < start], start[end < start]))
+            end, start = t.trace.events.end[rows[:-1]], t.trace.events.start[rows[1:]]
+            both = is_mine[rows[:-1]] & is_mine[rows[1:]] & (end < start)
+            parts.append(subtract(Intervals(end[both], start[both]), own_gaps(t)))
         return union(*parts)
 
 

@@ -19,9 +19,10 @@ from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
 
-__all__ = ["MIN_IN_MODEL", "Issuer", "issued", "issuer_of"]
+__all__ = ["MIN_IN_LOOP", "MIN_IN_MODEL", "Issuer", "issued", "issued_in_loop", "issuer_of"]
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
+MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
@@ -67,6 +68,13 @@ def issued(t: Tables) -> Intervals:
         starts.append(start[mine])
         ends.append(_reaching(start, end, mine)[mine])
     return union((np.concatenate(starts), np.concatenate(ends))) if starts else EMPTY
+
+
+def issued_in_loop(t: Tables) -> Intervals:
+    """Return the time in which the issuer calls its operators if they are so many that it has a loop."""
+    issuer = issuer_of(t)
+    is_loop = issuer is not None and issuer.num >= (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
+    return issued(t) if is_loop else EMPTY
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:

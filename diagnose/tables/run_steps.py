@@ -17,26 +17,22 @@ from diagnose.model.intervals import among, covered, quantiles, union
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_lines import place_of
+from diagnose.tables.run_phases import phase_steps
 
 __all__ = [
     "COLLECTION",
     "MIN_RATIO",
     "MIN_STEPS",
-    "PHASES",
     "PLAIN",
     "TIMING",
     "Stall",
     "Variation",
     "phase_shares",
-    "phase_steps",
     "run_mean",
     "stalls",
     "usable_steps",
     "variation",
 ]
-
-PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
-"""What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
 
 COLLECTION = "collection"
 """What explains a long step in which Python's garbage collector ran: no phase, it runs inside of any of them."""
@@ -70,7 +66,7 @@ class Stall(NamedTuple):
     lost_ns: float  # what they take longer, spread over all steps
     share: float  # of the run's time
     factor: float  # 95 %: by which their cost may differ, as few as they are and as unequal
-    phase: str  # of PHASES, "" where none explains them
+    phase: str  # of run_phases.PHASES, "" where none explains them
     phase_share: float  # of what they take longer
     place: tuple[tuple[str, int, str], ...]  # file, line, function, and its callers; innermost first
     place_share: float  # of the samples that they have more than other steps
@@ -99,19 +95,6 @@ class _Judged(NamedTuple):
     usable: Mask  # steps that count
     base: Floats  # the median of the steps that were recorded in the same way
     within: Mapping[str, Ints]  # ns of each step by phase, and by the collector, which runs inside of phases
-
-
-def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
-    """Return ns per step and phase; they sum to the time of the step."""
-    trains = bool(run.phase("backwards").any())
-    parts = {name: run.phase(name) for name in PHASES[1:]}
-    if not trains:  # without gradients all the time: nothing there is beside the model
-        zero = np.zeros(run.num, np.int64)
-        parts |= dict.fromkeys(("evaluation", "rollout", "inference", "other"), zero)
-    rest = np.maximum(run.took_ns - sum(parts.values(), np.zeros(run.num, np.int64)), 0)
-    if trains:
-        return {"training": rest, **parts}
-    return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
 
 
 def _within_steps(run: RunSteps, capture: Capture) -> dict[str, Ints]:

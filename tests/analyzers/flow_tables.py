@@ -17,12 +17,13 @@ def tables(
     without: str = "",
     extra: tuple[str, ...] = (),
     within: str = "",
+    pause: int = 0,
     **texts: str,
 ):
     """Return two steps of 1000 µs with the operators of the data flow, each below one of another name.
 
     ``without`` is a name that they lack, ``extra`` are names of more operators, which come first; one named ``within``
-    calls all of them.
+    calls all of them. ``pause`` is what passes behind the first operator of a step, µs.
     """
     r = recording(devices=()) if devices == CPU else recording()
     flow: Dataflow = table.graph().flow
@@ -32,7 +33,7 @@ def tables(
             r.op(within, 1000 * step + 5, 1000 * step + 995)
         names = [one.name.partition(".")[0] for one in flow.operators if one.step == step]
         for i, name in enumerate((*extra, *(each for each in names if each != without))):
-            begin = 1000 * step + 10 + 110 * i
+            begin = 1000 * step + 10 + 110 * i + pause * (i > 0)
             r.op("aten::composite", begin - 1, begin + 101)
             r.op(name, begin, begin + 100, **texts)
             r.op(name, begin + 50, begin + 90)  # called by the one above

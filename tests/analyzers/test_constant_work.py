@@ -1,20 +1,43 @@
 """constant-work: what is the same in each step."""
 
+import pytest
+
 from diagnose.analyzers import constant_work
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
 
 
-def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
-    def masked(t):
-        ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
-        mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
-        return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
+def masked(t):
+    ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
+    mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
+    return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
 
+
+def test_a_mask_that_is_the_same_in_each_step_is_named_with_its_use(recording):
     (finding,) = constant_work.find(t := tables(recording, steps(masked)))
-    assert finding.lost_ns == 200_000
+    assert finding.lost_ns == 210_000
     assert finding.evidence[-1] == (
         "The mask (4 × 4) of line 42 of train.py has the same content in both steps; line 50 of train.py uses it."
     )
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["compute-less-often"]
+
+
+@pytest.mark.parametrize(("is_view", "lost_ns"), [(True, 320_000), (False, 200_000)])
+def test_a_view_between_two_operators_that_go_takes_no_time_that_stays(recording, is_view, lost_ns):
+    """What else stands between them stays, and so does the time on either side of it."""
+
+    def masked(t):
+        ones = t.op("ones", shape=(4, 4), line=41, ns=200, content="1")
+        t.op("t" if is_view else "exp", ones if is_view else t.value(4, 4), line=42, is_view=is_view)
+        mask = t.op("tril", ones, line=42, ns=200, content="mask", facts={"kind": "triangular"})
+        return t.op("mul", t.value(4, 4), mask, line=50, ns=200)
+
+    (finding,) = constant_work.find(tables(recording, steps(masked)))
+    assert finding.lost_ns == lost_ns
+
+
+@pytest.mark.parametrize(("pause", "lost_ns"), [(150, 360_000), (300, 202_000)])
+def test_a_long_interval_between_two_operators_that_go_is_not_theirs(recording, pause, lost_ns):
+    (finding,) = constant_work.find(tables(recording, steps(masked), pause=pause))
+    assert finding.lost_ns == lost_ns

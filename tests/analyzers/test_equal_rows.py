@@ -25,3 +25,13 @@ def test_rows_that_a_gather_repeats_cost_the_share_of_those_that_are_equal(recor
 
 def test_rows_taken_from_more_rows_are_not_repeated(recording):
     assert equal_rows.find(tables(recording, steps(messages(60)))) == []
+
+
+@pytest.mark.parametrize(("rest_ns", "is_found"), [(100, True), (10_000, False)])
+def test_a_small_layer_behind_a_small_table_is_below_the_floor(recording, rest_ns, is_found):
+    def operators(t):
+        words = t.op("embedding", t.value(10, 4, role="parameter"), t.value(100), shape=(100, 4), line=2, ns=100)
+        hidden = t.op("mm", words, t.value(4, 8, role="parameter"), shape=(100, 8), line=3, ns=100)
+        return t.op("bmm", t.op("softmax", hidden, line=4, ns=rest_ns), line=4, ns=rest_ns)
+
+    assert bool(equal_rows.find(tables(recording, steps(operators)))) is is_found

@@ -3,7 +3,9 @@
 import pytest
 
 from diagnose.analyzers import independent_loop
+from diagnose.analyzers.common import loops
 from diagnose.changes.common.prescribe import prescribe
+from diagnose.model.intervals import span
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
 
@@ -21,3 +23,13 @@ def test_independent_calls_cost_what_calling_them_does(recording):
         "chain of calls that need each other is 1."
     )
     assert [each.id for each in prescribe(finding, t.steps.step_ns, UNKNOWN)] == ["vectorise-loop"]
+
+
+def test_what_would_be_launch_bound_of_a_loop_is_its_own(recording, monkeypatch):
+    def experts(t):
+        outs = [t.op("addmm", t.value(4, 4), t.value(4, 4, role="parameter"), line=7, ns=100) for _ in range(4)]
+        return t.op("stack", *outs, line=8, ns=100)
+
+    monkeypatch.setattr(loops, "issued_in_loop", lambda t: span(*t.steps.window))
+    (finding,) = independent_loop.find(tables(recording, steps(experts)))
+    assert finding.lost_ns == 4 * 100_000 + 3 * 10_000  # of its lines, and nothing of others

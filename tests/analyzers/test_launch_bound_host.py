@@ -2,8 +2,11 @@
 
 import pytest
 
+from diagnose.analyzers import launch_bound
 from diagnose.changes.common.graphs import COMPILATION
+from diagnose.model.intervals import intersect, span, total
 from diagnose.reports import text
+from diagnose.tables import Tables
 
 
 def recurrent(recording, *, cells=60, each=16, module="nn.Module: Cell_0"):
@@ -48,6 +51,27 @@ def nested(recording, *, steps=1, lost_core=None):
 
 def test_operators_that_only_call_others_are_calls(recording):
     assert nested(recording).booked() == {"launch-bound": 509_000, "operators": 100_000, "python-stall": 391_000}
+
+
+@pytest.mark.parametrize(("until", "claims"), [(290, 0), (310, 310_000)])
+def test_what_other_rules_leave_of_calls_is_claimed_from_30_percent_of_the_step_on(recording, until, claims):
+    t = nested(recording).tables()
+    assert total(launch_bound.claim_host(t, span(0, until * 1000))) == claims
+
+
+@pytest.mark.parametrize(("before", "is_named"), [(0.4, True), (0.6, False)])
+def test_a_function_whose_time_other_rules_account_for_is_not_named(recording, before, is_named):
+    t = recurrent(recording).tables()
+    (start, end) = t.steps.window
+    first = span(start, start + int(before * (end - start)))
+    others = ("computed-again", lambda _t, left: intersect(left, first))
+    rest = ("outside-operators", lambda _t, left: left)
+    t = Tables(t.capture, t.trace, (others, ("launch-bound", launch_bound.claim_host), rest))
+    (finding,) = launch_bound.find(t)
+    assert ("issuer" in finding.facts, any("calls of the same Cell" in line for line in finding.evidence)) == (
+        is_named,
+        is_named,
+    )
 
 
 def test_a_small_operator_that_lost_its_core_in_one_step_does_not_work(recording):

@@ -1,6 +1,12 @@
 """page-faults: memory that the C library gives back to the system and gets again. Times in ms."""
 
+from dataclasses import replace
+
 import pytest
+
+from diagnose.analyzers import page_faults
+from diagnose.pipeline.find import build_tables
+from tests.analyzers.flow_tables import steps, tables
 
 FAULTS, EACH_NS = 100_000, 1000.0  # of a step of 400 ms a quarter
 
@@ -52,3 +58,17 @@ def test_what_is_no_finding(ran, change):
 
 def test_no_more_than_the_step_is_lost(ran):
     assert ran(faults=900_000).find("page-faults").lost_ns == pytest.approx(500e6)
+
+
+def test_faults_in_memory_that_operators_make_which_another_finding_names_are_its(recording, ran):
+    """Of the memory that a step makes, three quarters are of an operator whose result nothing uses."""
+
+    def made(t):
+        t.op("rand", shape=(6000,))
+        return t.op("randn", shape=(1000,))  # what reads it has a value as large
+
+    t, run = tables(recording, steps(made)), ran(faults=300_000).tables().capture
+    t = build_tables(replace(t.capture, run=run.run, info=run.info), t.trace)
+    (finding,) = page_faults.find(t)
+    assert finding.lost_ns == pytest.approx(0.75 * 0.25 * t.steps.step_ns)
+    assert "75 % of the new memory is of operators that other findings name." in finding.evidence[0]

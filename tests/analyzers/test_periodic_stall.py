@@ -100,6 +100,15 @@ def test_rollouts_of_one_step_in_many_are_collected_in_larger_batches(ran):
     assert d.prescriptions[0].id == "batch-rollouts"
 
 
+@pytest.mark.parametrize(("usual", "more", "found"), [(0, 4, True), (1, 3, False), (1, 4, True)])
+def test_what_each_step_computes_without_gradients_is_no_part_of_a_rollout(ran, usual, more, found):
+    """Each step has so many intervals without gradients, the long ones so many more."""
+    took = [25.0 if i % 10 == 9 else 10.0 for i in range(160)]
+    work = [usual + more * (t > 10) for t in took]
+    r = ran(took, rollout=[14.0 * (t > 10) for t in took], work=work, backwards=[1] * 160)
+    assert (r.find("periodic-stall") is not None) is found
+
+
 def collecting(ran, long_at, num=200, usual=10.0, pause=100.0):
     """Return a run of which some steps hold a collection that begins 2 ms after they do."""
     took = [pause + usual if i in long_at else usual for i in range(num)]

@@ -63,3 +63,35 @@ def test_elements_of_one_value_that_python_reads_in_a_loop_are_read_one_by_one()
     assert found(8, 1) == [(5, 3, 8)]
     assert found(7, 1) == []
     assert found(8, 2) == []  # four numbers of each
+
+
+def test_lines_of_one_function_that_read_in_turns_are_one_record():
+    t = Table()
+    labels, weights = (t.op("sum", t.value(64), line=line) for line in (3, 4))
+    for _ in range(8):
+        t.read_on_host(labels, line=6)
+        t.op("_local_scalar_dense", weights, line=7, reads_host=True, writes=())
+        t.op("exp", t.value(4), line=8)
+    (found,) = read_by_element(t.graph())
+    assert (lines(found.work), found.line.line, found.num_reads) == ([6, 7], 7, 16)
+
+
+def test_a_mask_by_which_rows_are_chosen_is_no_element_that_python_reads():
+    t = Table()
+    rows = t.op("exp", t.value(64), line=3)
+    for _ in range(8):
+        t.op("index", rows, line=5, reads_host=True)
+    assert read_by_element(t.graph()) == ()
+
+
+def test_a_number_that_is_compared_first_is_read_from_its_tensor_all_the_same():
+    def found(shape):
+        t = Table()
+        levels = t.op("mean", t.value(64, 8), shape=shape, line=3)
+        for _ in range(8):
+            level = type(levels)(levels.value, (), (), 0, "float32")
+            t.read_on_host(t.op("lt", level, shape=(), line=5), line=5)
+        return [(one.line.line, one.value_line.line, one.num_reads) for one in read_by_element(t.graph())]
+
+    assert found((8,)) == [(5, 3, 8)]
+    assert found(()) == []  # one number, read again and again

@@ -45,6 +45,22 @@ def test_so_does_one_whose_claim_fails(late, monkeypatch):
 
 
 @pytest.mark.usefixtures("noted")
+def test_so_does_one_that_claims_no_intervals(late, monkeypatch):
+    monkeypatch.setattr(gc_pause, "claim", lambda _t, _left: None)
+    answer = several(late).diagnosis()
+    assert ids(answer.findings) == ["python-stall", "launch-bound"]
+    assert [note.rule for note in answer.trust if note.rule] == ["gc-pause"]
+
+
+@pytest.mark.usefixtures("noted")
+def test_so_does_one_that_fails_while_its_findings_are_taken(late, monkeypatch):
+    monkeypatch.setattr(python_stall, "find", lambda _t: (broken() for _ in range(1)))
+    answer = several(late).diagnosis()
+    assert ids(answer.findings) == ["gc-pause", "launch-bound"]
+    assert [note.rule for note in answer.trust if note.rule] == ["python-stall"]
+
+
+@pytest.mark.usefixtures("noted")
 def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, monkeypatch):
     named = recording()
     named.step(1, 0, 1000)

@@ -17,6 +17,7 @@ from diagnose.capture.dataflow.roles import Roles
 from diagnose.capture.dataflow.schemas import MAKES_INPUT
 from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOMPUTING, STARTING
 from diagnose.capture.dataflow.storages import RawUse, RawValue
+from diagnose.capture.dataflow.unread import unread_values
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 
 __all__ = ["Recorded", "dataflow"]
@@ -56,7 +57,7 @@ def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[s
         rank=rank,
         left_out=tuple(left_out),
         cost_ns=mode.cost_ns,
-        roots=needed_values(operators, values, alive),
+        roots=needed_values(operators, values, alive) - unread_values(operators, values, alive),
         torch_version=torch.__version__,
     )
 

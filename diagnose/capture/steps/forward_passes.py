@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnose.capture.steps import hooks
-from diagnose.capture.steps.phases import MIN_REGIONS, Phases
+from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.model.limits import MIN_REGIONS
 
 __all__ = ["ForwardPasses"]
 

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from diagnose.capture.steps.page_faults import minor_faults
+from diagnose.model.limits import MIN_REGIONS
 
 __all__ = ["PHASES", "PhaseTimes", "Phases"]
 
-MIN_REGIONS = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MIN_BATCHES = 4
 MAX_FORWARDS = 10_000  # of a step that are looked at
 
