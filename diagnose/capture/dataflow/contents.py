@@ -19,7 +19,7 @@ from diagnose.capture.dataflow.bits import CODES, Bits
 from diagnose.capture.dataflow.device_samples import DeviceSamples
 from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
-from diagnose.capture.dataflow.structure import Kind, Structure, is_constant, structure, zero_rows
+from diagnose.capture.dataflow.structure import Kind, Structure, structure
 from diagnose.model.shapes import num_elements
 
 __all__ = ["UNKNOWN", "Content", "Contents"]
@@ -29,10 +29,7 @@ __all__ = ["UNKNOWN", "Content", "Contents"]
 MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
 MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
 _READ_ONLY = 0x100  # PyBUF_READ
-
-_memory: Any = ctypes.pythonapi.PyMemoryView_FromMemory
-_memory.restype = ctypes.py_object
-_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_START, _END = 1 << 16, 1 << 48  # between them are all addresses of a process
 
 
 class Content(NamedTuple):
@@ -43,7 +40,6 @@ class Content(NamedTuple):
     zeros: float = -1.0
     padded: float = -1.0
     evenly_padded: float = -1.0
-    repeated_rows: float = -1.0
     zero_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
@@ -51,7 +47,17 @@ class Content(NamedTuple):
 
 
 UNKNOWN = Content()
-_PLAIN, _CONSTANT = Structure(), Structure("constant")
+_PLAIN = Structure()
+
+
+def _memory() -> Bits:
+    view: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+    view.restype, view.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+    return np.frombuffer(view(_START, _END - _START, _READ_ONLY), np.uint8)
+
+
+_BYTES = _memory()  # the whole memory of this process: one slice of it is all that a look has to make
+_WORDS: dict[Any, Bits] = {kind: _BYTES.view(kind) for kind in {code.unsigned for code in CODES.values()}}
 
 
 class _Look(NamedTuple):
@@ -62,7 +68,7 @@ class _Look(NamedTuple):
     sample: bytes
     checksum: int  # of all elements, -1 if only the sample was read
     structure: Structure | None  # None if the sample is all there is: then it is judged with the others
-    with_structure: bool
+    with_kind: bool
 
 
 class Contents:
@@ -77,7 +83,7 @@ class Contents:
         self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
         self._devices = DeviceSamples()
 
-    def look(self, tensor: torch.Tensor, base: Base, *, with_structure: bool, is_given: bool = True) -> int:
+    def look(self, tensor: torch.Tensor, base: Base, *, with_kind: bool, is_given: bool = True) -> int:
         """Look at the content of a tensor's storage through ``base``; return its number, UNSEEN if there is none.
 
         ``is_given`` says that no operator has made it.
@@ -91,15 +97,15 @@ class Contents:
             return UNSEEN
         number = len(self._found)
         if base.device.type != "cpu" or not self._in_place:
-            if not self._devices.take(number, tensor, base, num, with_structure=with_structure):
+            if not self._devices.take(number, tensor, base, num, with_kind=with_kind):
                 return UNSEEN
         else:
             address = storage.data_ptr()
             if not address:
                 return UNSEEN
-            memory = _memory(address + base.offset * size, num * size, _READ_ONLY)
             max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
-            self._pending.append((number, _read(memory, base, max_bytes, with_structure=with_structure)))
+            bits = _bits(address + base.offset * size, num, CODES[base.dtype].unsigned)
+            self._pending.append((number, _read(bits, base, max_bytes, with_kind=with_kind)))
         self._found.append(UNKNOWN)
         if len(self._pending) >= MAX_PENDING:
             self._judge()
@@ -107,8 +113,8 @@ class Contents:
 
     def finish(self) -> list[Content]:
         """Fetch what is on devices and return what was seen, by number."""
-        for number, base, sample, whole, with_structure in self._devices.fetch():
-            self._pending.append((number, _fetched(base, sample, whole, with_structure=with_structure)))
+        for number, base, sample, whole, with_kind in self._devices.fetch():
+            self._pending.append((number, _fetched(base, sample, whole, with_kind=with_kind)))
         self._judge()
         return self._found
 
@@ -129,48 +135,43 @@ class Contents:
                 self._found[number] = content._replace(fingerprint=_fingerprint(look, self._salt))
 
 
-def _read(memory: Any, base: Base, max_bytes: int, *, with_structure: bool) -> _Look:
+def _bits(address: int, num: int, kind: Any) -> Bits:
+    """Return so many numbers in the host's memory."""
+    start, rest = divmod(address - _START, kind().itemsize)
+    if rest:
+        return _BYTES[address - _START :][: num * kind().itemsize].view(kind)
+    return _WORDS[kind][start : start + num]
+
+
+def _read(bits: Bits, base: Base, max_bytes: int, *, with_kind: bool) -> _Look:
     """Look at a content in the host's memory; of no more than so many bytes at all of it."""
     num = num_elements(base.shape)
-    is_dense = base.is_contiguous and num * base.dtype.itemsize == len(memory)
+    is_dense = base.is_contiguous and num == bits.size
     if is_dense and num <= MAX_SAMPLE:
-        return _looked_at(base, bytes(memory), -1, None, with_structure=with_structure)
-    bits: Bits = np.frombuffer(memory, CODES[base.dtype].unsigned)
-    sample = bits.take(offsets(base.shape, base.stride)).tobytes()
-    if not is_dense:
-        return _looked_at(base, sample, -1, None, with_structure=with_structure)
-    checksum = crc32(memory) if len(memory) <= max_bytes else -1
-    return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+        return _Look(base.dtype, base.shape, bits.tobytes(), 0, None, with_kind)
+    sample = bits.take(offsets(base.shape, base.stride))
+    checksum = crc32(bits) if is_dense and bits.nbytes <= max_bytes else -1
+    return _looked_at(base, sample, checksum, bits if is_dense else None, with_kind=with_kind)
 
 
-def _fetched(base: Base, sample: bytes, whole: bytes, *, with_structure: bool) -> _Look:
+def _fetched(base: Base, sample: bytes, whole: bytes, *, with_kind: bool) -> _Look:
     """Look at what was fetched from a device."""
-    if not whole:
-        return _looked_at(base, sample, -1, None, with_structure=with_structure)
-    bits: Bits = np.frombuffer(whole, CODES[base.dtype].unsigned)
-    checksum = crc32(whole) if bits.size > MAX_SAMPLE else -1
-    return _looked_at(base, sample, checksum, bits, with_structure=with_structure)
+    kind = CODES[base.dtype].unsigned
+    bits: Bits | None = np.frombuffer(whole, kind) if whole else None
+    return _looked_at(base, np.frombuffer(sample, kind), crc32(whole) if whole else -1, bits, with_kind=with_kind)
 
 
-def _looked_at(base: Base, sample: bytes, checksum: int, whole: Bits | None, *, with_structure: bool) -> _Look:
+def _looked_at(base: Base, sample: Bits, checksum: int, whole: Bits | None, *, with_kind: bool) -> _Look:
     if num_elements(base.shape) <= MAX_SAMPLE:
-        return _Look(base.dtype, base.shape, sample, 0, None, with_structure)
-    found = _PLAIN if whole is None else _structure(base.dtype, base.shape, sample, whole, with_structure)
-    return _Look(base.dtype, base.shape, sample, checksum, found, with_structure)
+        return _Look(base.dtype, base.shape, sample.tobytes(), 0, None, with_kind)
+    found = _PLAIN if whole is None else _structure(base.dtype, sample, whole.reshape(base.shape), with_kind=with_kind)
+    return _Look(base.dtype, base.shape, sample.tobytes(), checksum, found, with_kind)
 
 
-def _structure(
-    dtype: torch.dtype, shape: tuple[int, ...], sample: bytes, whole: Bits, with_structure: bool
-) -> Structure:
-    if whole.size < 2:
-        return _PLAIN
-    if is_constant(sample, whole):
-        return _CONSTANT
-    whole = whole.reshape(shape)
-    if not with_structure:
-        return Structure(zero_rows=zero_rows(whole))
+def _structure(dtype: torch.dtype, sample: Bits, whole: Bits, *, with_kind: bool) -> Structure:
     code = CODES[dtype]
-    return structure(whole, code.one, is_integer=not code.infinite)
+    is_number = bool(code.infinite) or dtype == torch.bool
+    return structure(sample, whole, code.one, is_number=is_number, with_kind=with_kind)
 
 
 def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
@@ -178,27 +179,15 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     code = CODES[dtype]
     bits = np.frombuffer(b"".join([look.sample for look in looks]), code.unsigned).reshape(len(looks), -1)
     size = bits & code.unsigned(code.magnitude)
-    zeros = (size == 0).mean(1)
-    subnormal = ((size > 0) & (size < code.normal)).mean(1) if code.normal else np.zeros(len(looks))
-    finite = (size < code.infinite).all(1) if code.infinite else np.ones(len(looks), np.bool_)
-    found = [
-        look.structure or _structure(dtype, look.shape, look.sample, bits[i], look.with_structure)
-        for i, look in enumerate(looks)
-    ]
-    return [
-        Content(
-            is_exact=look.checksum >= 0,
-            zeros=float(zeros[i]),
-            padded=found[i].padded,
-            evenly_padded=found[i].evenly_padded,
-            repeated_rows=found[i].repeated_rows,
-            zero_rows=found[i].zero_rows,
-            kind=found[i].kind,
-            subnormal=float(subnormal[i]),
-            is_finite=bool(finite[i]),
-        )
-        for i, look in enumerate(looks)
-    ]
+    zeros = (size == 0).mean(1).tolist()
+    subnormal = ((size > 0) & (size < code.normal)).mean(1).tolist() if code.normal else [0.0] * len(looks)
+    finite = (size < code.infinite).all(1).tolist() if code.infinite else [True] * len(looks)
+    found = []
+    for i, look in enumerate(looks):
+        of = look.structure or _structure(dtype, bits[i], bits[i].reshape(look.shape), with_kind=look.with_kind)
+        shares = of.padded, of.evenly_padded, of.zero_rows
+        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i], finite[i]))
+    return found
 
 
 def _fingerprint(look: _Look, salt: bytes) -> str:

@@ -153,7 +153,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         value = self.storages.values[use[0]]
         if value.content == PENDING and not begun.walk.kinds & OPTIMIZER and not self.is_short_of_time:
             value.content = self._contents.look(
-                tensor, value.base, with_structure=not begun.in_backward, is_given=value.producer < 0
+                tensor, value.base, with_kind=not begun.in_backward, is_given=value.producer < 0
             )
 
     def _after(self, begun: _Begun, result: Any, start: int, ended: int) -> None:
