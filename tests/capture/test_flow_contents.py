@@ -122,9 +122,13 @@ def test_padding(in_place):
 
 def test_rows_of_zeros():
     tensor = torch.ones(64, 10)
-    tensor[::4] = 0.0
+    tensor[::2] = 0.0
     tensor[1, 3:] = 0.0
-    assert one(tensor).zero_rows == 0.25
+    assert one(tensor).zero_rows == 0.5
+    assert one(torch.randn(1000, 64).relu().index_fill(0, torch.arange(600), 0.0)).zero_rows == pytest.approx(
+        0.6, abs=0.1
+    )
+    assert one(torch.randn(1000, 64).relu()).zero_rows == 0.0
     assert one(torch.ones(64, 10) + torch.eye(10).repeat(7, 1)[:64]).zero_rows == 0.0
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from isal.isal_zlib import crc32  # ten times as fast as that of Python's library
 
-from diagnose.capture.dataflow.bits import CODES, Bits
+from diagnose.capture.dataflow.bits import CODES, Bits, Code
 from diagnose.capture.dataflow.device_samples import DeviceSamples
-from diagnose.capture.dataflow.positions import MAX_SAMPLE, extent, offsets
+from diagnose.capture.dataflow.positions import MAX_SAMPLE, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
 from diagnose.capture.dataflow.structure import Kind, Structure, structure
 from diagnose.model.shapes import num_elements
@@ -47,7 +47,7 @@ class Content(NamedTuple):
 
 
 UNKNOWN = Content()
-_PLAIN = Structure()
+_UNKNOWN = Structure()
 
 
 def _memory() -> Bits:
@@ -57,14 +57,15 @@ def _memory() -> Bits:
 
 
 _BYTES = _memory()  # the whole memory of this process: one slice of it is all that a look has to make
-_WORDS: dict[Any, Bits] = {kind: _BYTES.view(kind) for kind in {code.unsigned for code in CODES.values()}}
+_WORDS: dict[int, Bits] = {code.size: _BYTES.view(code.unsigned) for code in CODES.values()}
+_row = tuple.__new__  # what the class of a named tuple calls
 
 
 class _Look(NamedTuple):
     """One content that was looked at."""
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    number: int
+    base: Base
     sample: bytes
     checksum: int  # of all elements, -1 if only the sample was read
     structure: Structure | None  # None if the sample is all there is: then it is judged with the others
@@ -80,7 +81,7 @@ class Contents:
     def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:
         self._in_place, self._salt = in_place, salt or os.urandom(16)
         self._found: list[Content] = []
-        self._pending: list[tuple[int, _Look]] = []  # number and look of those that are not judged yet
+        self._pending: list[_Look] = []  # that are not judged yet
         self._devices = DeviceSamples()
 
     def look(self, tensor: torch.Tensor, base: Base, *, with_kind: bool, is_given: bool = True) -> int:
@@ -88,11 +89,11 @@ class Contents:
 
         ``is_given`` says that no operator has made it.
         """
-        if base.dtype not in CODES or not base.has_storage or 0 in base.shape:
+        code = base.code
+        if code is None:
             return UNSEEN
         storage = tensor.untyped_storage()
-        size = base.dtype.itemsize
-        num = num_elements(base.shape) if base.is_contiguous else extent(base.shape, base.stride)
+        size, num = base.dtype.itemsize, base.extent
         if (base.offset + num) * size > storage.nbytes():  # it was resized
             return UNSEEN
         number = len(self._found)
@@ -103,9 +104,14 @@ class Contents:
             address = storage.data_ptr()
             if not address:
                 return UNSEEN
-            max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
-            bits = _bits(address + base.offset * size, num, CODES[base.dtype].unsigned)
-            self._pending.append((number, _read(bits, base, max_bytes, with_kind=with_kind)))
+            start = address + base.offset * size - _START
+            if num <= MAX_SAMPLE and base.is_contiguous:
+                sample = _BYTES[start : start + num * size].tobytes()
+                self._pending.append(_row(_Look, (number, base, sample, 0, None, with_kind)))
+            else:
+                bits = _WORDS[size][start // size :][:num] if start % size == 0 else _unaligned(start, num, code)
+                max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
+                self._pending.append(_read(number, bits, base, max_bytes, with_kind=with_kind))
         self._found.append(UNKNOWN)
         if len(self._pending) >= MAX_PENDING:
             self._judge()
@@ -114,7 +120,7 @@ class Contents:
     def finish(self) -> list[Content]:
         """Fetch what is on devices and return what was seen, by number."""
         for number, base, sample, whole, with_kind in self._devices.fetch():
-            self._pending.append((number, _fetched(base, sample, whole, with_kind=with_kind)))
+            self._pending.append(_fetched(number, base, sample, whole, with_kind=with_kind))
         self._judge()
         return self._found
 
@@ -125,53 +131,47 @@ class Contents:
 
     def _judge(self) -> None:
         """Turn looks into statistics, those of one dtype and as many elements together."""
-        groups: dict[tuple[torch.dtype, int], list[tuple[int, _Look]]] = {}
-        for number, look in self._pending:
-            groups.setdefault((look.dtype, len(look.sample)), []).append((number, look))
+        groups: dict[tuple[torch.dtype, int], list[_Look]] = {}
+        for look in self._pending:
+            groups.setdefault((look.base.dtype, len(look.sample)), []).append(look)
         self._pending = []
-        for (dtype, _), group in groups.items():
-            looks = [look for _, look in group]
-            for (number, look), content in zip(group, _statistics(dtype, looks), strict=True):
-                self._found[number] = content._replace(fingerprint=_fingerprint(look, self._salt))
+        for (dtype, _), looks in groups.items():
+            for look, content in zip(looks, _statistics(dtype, looks), strict=True):
+                self._found[look.number] = content._replace(fingerprint=_fingerprint(look, self._salt))
 
 
-def _bits(address: int, num: int, kind: Any) -> Bits:
-    """Return so many numbers in the host's memory."""
-    start, rest = divmod(address - _START, kind().itemsize)
-    if rest:
-        return _BYTES[address - _START :][: num * kind().itemsize].view(kind)
-    return _WORDS[kind][start : start + num]
+def _unaligned(start: int, num: int, code: Code) -> Bits:
+    return _BYTES[start : start + num * code.size].view(code.unsigned)
 
 
-def _read(bits: Bits, base: Base, max_bytes: int, *, with_kind: bool) -> _Look:
+def _read(number: int, bits: Bits, base: Base, max_bytes: int, *, with_kind: bool) -> _Look:
     """Look at a content in the host's memory; of no more than so many bytes at all of it."""
-    num = num_elements(base.shape)
-    is_dense = base.is_contiguous and num == bits.size
-    if is_dense and num <= MAX_SAMPLE:
-        return _Look(base.dtype, base.shape, bits.tobytes(), 0, None, with_kind)
     sample = bits.take(offsets(base.shape, base.stride))
-    checksum = crc32(bits) if is_dense and bits.nbytes <= max_bytes else -1
-    return _looked_at(base, sample, checksum, bits if is_dense else None, with_kind=with_kind)
+    found = _structure(base, sample, bits if base.is_contiguous else None, with_kind=with_kind)
+    checksum = -1
+    if found is None:
+        checksum = 0
+    elif base.is_contiguous and bits.nbytes <= max_bytes:
+        checksum = crc32(bits)
+    return _row(_Look, (number, base, sample.tobytes(), checksum, found, with_kind))
 
 
-def _fetched(base: Base, sample: bytes, whole: bytes, *, with_kind: bool) -> _Look:
+def _fetched(number: int, base: Base, sample: bytes, whole: bytes, *, with_kind: bool) -> _Look:
     """Look at what was fetched from a device."""
     kind = CODES[base.dtype].unsigned
     bits: Bits | None = np.frombuffer(whole, kind) if whole else None
-    return _looked_at(base, np.frombuffer(sample, kind), crc32(whole) if whole else -1, bits, with_kind=with_kind)
+    found = _structure(base, np.frombuffer(sample, kind), bits, with_kind=with_kind)
+    checksum = 0 if found is None else crc32(whole) if whole else -1
+    return _Look(number, base, sample, checksum, found, with_kind)
 
 
-def _looked_at(base: Base, sample: Bits, checksum: int, whole: Bits | None, *, with_kind: bool) -> _Look:
+def _structure(base: Base, sample: Bits, whole: Bits | None, *, with_kind: bool) -> Structure | None:
+    """Return what a content is, None where the sample is all of it."""
     if num_elements(base.shape) <= MAX_SAMPLE:
-        return _Look(base.dtype, base.shape, sample.tobytes(), 0, None, with_kind)
-    found = _PLAIN if whole is None else _structure(base.dtype, sample, whole.reshape(base.shape), with_kind=with_kind)
-    return _Look(base.dtype, base.shape, sample.tobytes(), checksum, found, with_kind)
-
-
-def _structure(dtype: torch.dtype, sample: Bits, whole: Bits, *, with_kind: bool) -> Structure:
-    code = CODES[dtype]
-    is_number = bool(code.infinite) or dtype == torch.bool
-    return structure(sample, whole, code.one, is_number=is_number, with_kind=with_kind)
+        return None
+    if whole is None:
+        return _UNKNOWN
+    return structure(sample, whole, base.shape, CODES[base.dtype], with_kind=with_kind)
 
 
 def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
@@ -184,12 +184,12 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     finite = (size < code.infinite).all(1).tolist() if code.infinite else [True] * len(looks)
     found = []
     for i, look in enumerate(looks):
-        of = look.structure or _structure(dtype, bits[i], bits[i].reshape(look.shape), with_kind=look.with_kind)
+        of = look.structure or structure(bits[i], bits[i], look.base.shape, code, with_kind=look.with_kind)
         shares = of.padded, of.evenly_padded, of.zero_rows
         found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i], finite[i]))
     return found
 
 
 def _fingerprint(look: _Look, salt: bytes) -> str:
-    what = f"{look.dtype} {look.shape} {look.checksum} ".encode()
+    what = f"{look.base.dtype} {look.base.shape} {look.checksum} ".encode()
     return hashlib.blake2b(what + look.sample, digest_size=8, key=salt).hexdigest()

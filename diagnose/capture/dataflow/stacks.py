@@ -33,6 +33,7 @@ _KINDS = (
     ("utils/checkpoint.py", RECOMPUTING),
 )
 _FUNCTIONS = {"_engine_run_backward": ENGINE, "compile_wrapper": COMPILED}  # the latter calls what was compiled
+_row = tuple.__new__  # what the class of a named tuple calls
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # from Python 3.12 on they have no frames
 
 
@@ -76,8 +77,8 @@ class Stacks:
                     kinds |= kind
             frame = frame.f_back
         if called is None:
-            return Walk(tuple(found), (), kinds)
-        return Walk(tuple(called), tuple(found), kinds)
+            return _row(Walk, (tuple(found), (), kinds))
+        return _row(Walk, (tuple(called), tuple(found), kinds))
 
     def frames(self, key: StackKey) -> tuple[Frame, ...]:
         """Return the frames of a stack."""

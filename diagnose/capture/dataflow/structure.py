@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.capture.dataflow.bits import Bits
+from diagnose.capture.dataflow.bits import Bits, Code
 from diagnose.capture.dataflow.positions import RUN, Positions, spread
 
 __all__ = ["Kind", "Structure", "runs_at_start", "structure"]
@@ -38,24 +38,28 @@ class Structure(NamedTuple):
     zero_rows: float = -1.0
 
 
-def structure(sample: Bits, bits: Bits, one: int, *, is_number: bool, with_kind: bool) -> Structure:
-    """Return what a content is of which ``sample`` holds some elements; ``one`` is how its dtype codes 1.
+_PLAIN = Structure(zero_rows=0.0)
 
-    Padding is counted in batches of integers, which neither ``is_number`` nor bits are. ``with_kind`` is false where
-    only rows of zeros are of interest.
+
+def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, with_kind: bool) -> Structure:
+    """Return what a content of a shape is, of which ``sample`` holds some elements.
+
+    Padding is counted in batches of what may be an index. ``with_kind`` is false where only rows of zeros are of
+    interest.
     """
     num_equal = np.count_nonzero(sample[1:] == sample[:-1])
-    if num_equal == sample.size - 1 and sample.size > 1 and _is_constant(bits.reshape(-1)):
+    may_be_padded = code.is_index and with_kind and len(shape) == 2
+    if num_equal < MIN_EQUAL * sample.size and not may_be_padded:
+        return _PLAIN
+    if num_equal == sample.size - 1 and sample.size > 1 and _is_constant(bits):
         return Structure("constant")
-    if bits.ndim < 2 or bits.shape[-1] < 2:
-        return Structure()
-    rows = bits.reshape(-1, bits.shape[-1])
-    padded = _padded(rows) if with_kind and bits.ndim == 2 and not is_number else (-1.0, -1.0)
-    if num_equal < MIN_EQUAL * sample.size:
-        return Structure("", *padded, 0.0)
-    if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, one):
+    if len(shape) < 2 or shape[-1] < 2:
+        return _PLAIN
+    rows = bits.reshape(-1, shape[-1])
+    padded = _padded(rows) if may_be_padded else (-1.0, -1.0)
+    if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
-    may_be_triangular = with_kind and bits.shape[-2] == bits.shape[-1] >= MIN_SIDE
+    may_be_triangular = with_kind and shape[-2] == shape[-1] >= MIN_SIDE
     kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
     return Structure(kind, *padded, _zero_rows(sample, rows))
 
@@ -64,7 +68,7 @@ def _is_constant(bits: Bits) -> bool:
     if bits.nbytes > MAX_COMPARED_BYTES:
         num = bits.size // _LINE
         bits = bits[: num * _LINE].reshape(num, _LINE)[spread(num, _num_compared(_LINE * bits.itemsize))]
-    return bool((bits == bits.flat[0]).all())
+    return bool((bits == bits.item(0)).all())
 
 
 def _num_compared(row_bytes: int) -> int:
