@@ -104,6 +104,38 @@ def test_kinds(tensor, kind, in_place):
     assert one(tensor, in_place=in_place).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (torch.ones(600, 600).tril(), "triangular"),
+        (torch.randn(3, 700, 700).triu(), "triangular"),
+        (
+            torch.randn(4, 300, 300).masked_fill(torch.ones(300, 300).triu(1) > 0, float("-inf")).softmax(-1),
+            "triangular",
+        ),
+        (torch.block_diag(*torch.ones(4, 150, 150)), ""),
+        (torch.nn.functional.one_hot(torch.arange(100) * 97, 20_000).float(), "one-hot"),
+        (torch.nn.functional.one_hot(torch.arange(900) % 3), "one-hot"),
+        (torch.randn(900, 900).relu(), ""),
+        (torch.zeros(900, 900, dtype=torch.bool), "constant"),
+        (torch.zeros(900, 900).index_fill(0, torch.arange(0, 900, 4), 1.0), ""),
+    ],
+)
+def test_kinds_of_large_contents(tensor, kind):
+    assert one(tensor).kind == kind
+
+
+def test_memory_that_is_not_aligned():
+    memory = bytearray(5 + 4 * 1000)
+    memory[5:] = torch.arange(1000, dtype=torch.int32).numpy().tobytes()
+    tensor = torch.frombuffer(memory, dtype=torch.int32, offset=5)
+    assert tensor.data_ptr() % 4
+    base = Base(tensor, tensor.untyped_storage())
+    looks = Contents(salt=b"salt")
+    found = looks.look(tensor, base, with_kind=True)
+    assert looks.finish()[found] == one(torch.arange(1000, dtype=torch.int32))
+
+
 @BOTH
 def test_padding(in_place):
     ids = torch.randint(1, 100, (16, 40))
