@@ -125,6 +125,12 @@ def test_kinds_of_large_contents(tensor, kind):
     assert one(tensor).kind == kind
 
 
+def test_memory_elsewhere_is_not_looked_at(monkeypatch):
+    monkeypatch.setattr(contents_module, "_END", contents_module._START + 1)
+    tensor = torch.ones(4)
+    assert Contents().look(tensor, Base(tensor, tensor.untyped_storage()), with_kind=True) == UNSEEN
+
+
 def test_memory_that_is_not_aligned():
     memory = bytearray(5 + 4 * 1000)
     memory[5:] = torch.arange(1000, dtype=torch.int32).numpy().tobytes()

@@ -29,7 +29,7 @@ __all__ = ["UNKNOWN", "Content", "Contents"]
 MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
 MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
 _READ_ONLY = 0x100  # PyBUF_READ
-_START, _END = 1 << 16, 1 << 48  # between them are all addresses of a process
+_START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
 
 
 class Content(NamedTuple):
@@ -56,7 +56,7 @@ def _memory() -> Bits:
     return np.frombuffer(view(_START, _END - _START, _READ_ONLY), np.uint8)
 
 
-_BYTES = _memory()  # the whole memory of this process: one slice of it is all that a look has to make
+_BYTES = _memory()  # the memory of this process: a slice of it is all that a look has to make
 _WORDS: dict[int, Bits] = {code.size: _BYTES.view(code.unsigned) for code in CODES.values()}
 _row = tuple.__new__  # what the class of a named tuple calls
 
@@ -102,14 +102,15 @@ class Contents:
                 return UNSEEN
         else:
             address = storage.data_ptr()
-            if not address:
+            if not _START <= address < _END:  # 0: it is empty
                 return UNSEEN
             start = address + base.offset * size - _START
             if num <= MAX_SAMPLE and base.is_contiguous:
                 sample = _BYTES[start : start + num * size].tobytes()
                 self._pending.append(_row(_Look, (number, base, sample, 0, None, with_kind)))
             else:
-                bits = _WORDS[size][start // size :][:num] if start % size == 0 else _unaligned(start, num, code)
+                at, rest = divmod(start, size)
+                bits = _unaligned(start, num, code) if rest else _WORDS[size][at : at + num]
                 max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
                 self._pending.append(_read(number, bits, base, max_bytes, with_kind=with_kind))
         self._found.append(UNKNOWN)
