@@ -18,7 +18,7 @@ from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sort
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.schemas import Schema
-from diagnose.capture.dataflow.stacks import FUNCTION, OPTIMIZER, Stacks, Walk
+from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
 
@@ -135,8 +135,9 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return schema
 
     def _begun(self, schema: Schema, call: Call, caller: FrameType | None) -> _Begun:
-        walk = self.stacks.walk(caller)
-        in_backward = torch._C._current_graph_task_id() != -1
+        backward = torch._C._current_graph_task_id()
+        walk = self.stacks.walk(caller, backward)
+        in_backward = backward != NO_BACKWARD
         reads: list[RawUse] = []
         if not schema.makes_input:
             storages, values = self.storages, self.storages.values
