@@ -62,7 +62,6 @@ class Value:
     # have one length it is in the second.
     padded: float = -1.0
     evenly_padded: float = -1.0
-    repeated_rows: float = -1.0  # share of rows (first dimension) that equal an earlier row, -1 where unknown
     zero_rows: float = -1.0  # share of rows (all dimensions but the last) that are 0 throughout, -1 where unknown
     # Of three dimensions: share of the second one, at either end, that is one constant in all of the others.
     padded_rows: float = -1.0

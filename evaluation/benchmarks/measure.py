@@ -60,8 +60,10 @@ def installed_copy(folder: Path) -> Path:
     """Install this tree as it is into an environment of its own; return the environment's Python.
 
     An editable installation, as the developers' is, starts 10 ms later than what users have. The packages that it needs
-    are those of the environment that this runs in.
+    are those of the environment that this runs in. A PYTHONPATH, whose packages would come first, is taken out of the
+    environment of this process and of those that it starts.
     """
+    os.environ.pop("PYTHONPATH", None)
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))

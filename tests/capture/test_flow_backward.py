@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from diagnose.capture.dataflow.stacks import Stacks
 from diagnose.capture.dataflow.window import record_dataflow
 from tests.capture.flows import line_of, named, only
 
@@ -64,3 +65,38 @@ def test_what_a_checkpoint_computes_again_is_no_backward_of_anything(reentrant):
     assert (first.phase, again.phase, again.forward) == ("forward", "backward", -1)
     assert again.place == first.place
     assert flow.operators[only(flow, "aten::tanh_backward").forward] in (first, again)
+
+
+def test_each_backward_pass_has_the_line_that_started_it():
+    weight = torch.ones(3, requires_grad=True)
+
+    def step():
+        weight.grad = torch.zeros(3)
+        weight.exp().sum().backward()  # the first pass
+        made = weight.sin()
+        made.register_hook(lambda gradient: gradient + 1)  # the hook
+        made.sum().backward()  # the second pass
+
+    flow = record_dataflow(step)
+    first, second, hook = (line_of(f"the {name}", __file__) for name in ("first pass", "second pass", "hook"))
+    assert [o.place.line for o in named(flow, "aten::add_.Tensor")] == [first, second]
+    assert [o.place.line for o in named(flow, "aten::add.Tensor")] == [hook]
+
+
+def test_frames_above_a_backward_pass_are_read_once(monkeypatch):
+    weight = torch.ones(3, requires_grad=True)
+    read = []
+    walk = Stacks._walk
+    monkeypatch.setattr(Stacks, "_walk", lambda stacks, frame: read.append(1) or walk(stacks, frame))
+
+    def step():
+        made = weight
+        for _ in range(20):
+            made = made.sin()
+        made.sum().backward()
+        weight.grad = None
+
+    flow = record_dataflow(step, 1)
+    num_forward = sum(o.phase == "forward" for o in flow.operators)
+    assert len(flow.operators) - num_forward > 40
+    assert len(read) < num_forward + 10

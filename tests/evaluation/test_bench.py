@@ -60,7 +60,12 @@ def test_a_tiny_trace_has_a_bar(bench):
     assert bench.OwnCosts(tiny_s=0.21, **costs).missed == ["a tiny trace"]
 
 
-def test_what_is_measured_is_a_copy_that_is_installed(bench, tmp_path):
+def test_what_is_measured_is_a_copy_that_is_installed(bench, monkeypatch, tmp_path):
+    other = tmp_path / "other"
+    (other / "diagnose" / "analyzers").mkdir(parents=True)
+    for package in ("diagnose", "diagnose/analyzers"):
+        (other / package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(other))
     python = importlib.import_module("measure").installed_copy(tmp_path / "installed")
     place = "import diagnose, diagnose.analyzers as rules; print(diagnose.__file__); print(rules.__file__)"
     shown = subprocess.run([python, "-c", place], capture_output=True, text=True, check=True, cwd=tmp_path)

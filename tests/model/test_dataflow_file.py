@@ -28,7 +28,7 @@ def flow():
             Value(storage=0, version=0, dtype="float32", shape=(2, 3), device="cpu", num_bytes=24, producer=-1,
                   role="parameter", name="net.fc.weight"),
             Value(storage=1, version=2, dtype="bool", shape=(), device="cuda:0", num_bytes=1, producer=0,
-                  fingerprint="00ff", is_exact=True, zeros=0.25, padded=0.5, repeated_rows=0.125, kind="one-hot",
+                  fingerprint="00ff", is_exact=True, zeros=0.25, padded=0.5, zero_rows=0.125, kind="one-hot",
                   subnormal=0.0625, is_finite=False, is_kept=True, dies=1, held_by=STACK),
         ),
         num_steps=2, rank=3, left_out=("One sentence.",), cost_ns=12, roots=frozenset({1}), torch_version="2.13.0",

@@ -24,6 +24,12 @@ class Code(NamedTuple):
     normal: int = 0  # the smallest normal number, 0 where there are no subnormal ones
     infinite: int = 0  # from here on no number is finite, 0 where all are
     one: int = 1
+    is_index: bool = False  # whether its numbers may be one
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of a number."""
+        return int(np.dtype(self.unsigned).itemsize)
 
 
 _FLOATS = {
@@ -36,10 +42,10 @@ _FLOATS = {
 }
 _INTEGERS = {
     torch.bool: Code(np.uint8, 0xFF),
-    torch.uint8: Code(np.uint8, 0xFF),
-    torch.int8: Code(np.uint8, 0xFF),
-    torch.int16: Code(np.uint16, 0xFFFF),
-    torch.int32: Code(np.uint32, 0xFFFFFFFF),
-    torch.int64: Code(np.uint64, (1 << 64) - 1),
+    torch.uint8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int16: Code(np.uint16, 0xFFFF, is_index=True),
+    torch.int32: Code(np.uint32, 0xFFFFFFFF, is_index=True),
+    torch.int64: Code(np.uint64, (1 << 64) - 1, is_index=True),
 }
 CODES: dict[torch.dtype, Code] = {**_FLOATS, **_INTEGERS}

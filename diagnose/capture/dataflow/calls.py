@@ -29,14 +29,18 @@ class Call(NamedTuple):
 
 def sorted_arguments(schema: Schema, args: Any, kwargs: Any) -> Call:
     """Return the arguments of a call, sorted."""
-    call = Call([], [], [], [])
-    written = schema.written
+    reads: list[torch.Tensor] = []
+    attributes: list[Attribute] = []
+    call = Call(reads, [], [], attributes)
+    written, sizes = schema.written, schema.sizes
     for i, value in enumerate(args):
         kind = type(value)
-        if kind in _SCALARS:  # these two first: nearly all arguments
-            call.attributes.append((i, value))
+        if kind in _SCALARS:  # these three first: nearly all arguments
+            attributes.append((i, value))
         elif i not in written and kind in PLAIN_TENSORS:
-            call.reads.append(value)
+            reads.append(value)
+        elif i in sizes:
+            attributes.append((i, tuple(value)))
         else:
             _sort(call, schema, i, value, writes=i in written)
     if schema.in_training and args[5] is True:

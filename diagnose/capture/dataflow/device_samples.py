@@ -26,7 +26,7 @@ class Fetched(NamedTuple):
     base: Base
     sample: bytes
     whole: bytes  # b"" where only the sample was taken
-    with_structure: bool
+    with_kind: bool
 
 
 class _Taken(NamedTuple):
@@ -34,7 +34,7 @@ class _Taken(NamedTuple):
     base: Base
     sample: torch.Tensor
     whole: torch.Tensor | None
-    with_structure: bool
+    with_kind: bool
 
 
 class DeviceSamples:
@@ -50,7 +50,7 @@ class DeviceSamples:
         """Return the devices of which samples were taken."""
         return sorted({str(each.base.device) for each in self._taken})
 
-    def take(self, number: int, tensor: torch.Tensor, base: Base, num: int, *, with_structure: bool) -> bool:
+    def take(self, number: int, tensor: torch.Tensor, base: Base, num: int, *, with_kind: bool) -> bool:
         """Take a sample of the ``num`` elements from a base's first to its last one; return whether that can be done.
 
         Nothing of it is recorded, neither here, nor by modes of the script, nor by autograd.
@@ -66,7 +66,7 @@ class DeviceSamples:
         except RuntimeError:  # a device without these operators
             return False
         self._num_bytes += sample.nbytes + (whole.nbytes if whole is not None else 0)
-        self._taken.append(_Taken(number, base, sample, whole, with_structure))
+        self._taken.append(_Taken(number, base, sample, whole, with_kind))
         return True
 
     def fetch(self) -> Iterator[Fetched]:
@@ -117,4 +117,4 @@ def _fetched(taken: list[_Taken]) -> Iterator[Fetched]:
         if each.whole is not None:
             first, last = next(rest)
             whole = data[first:last]
-        yield Fetched(each.number, each.base, data[begin:end], whole, each.with_structure)
+        yield Fetched(each.number, each.base, data[begin:end], whole, each.with_kind)

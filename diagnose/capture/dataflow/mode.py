@@ -18,8 +18,8 @@ from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sort
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.modules import Modules
 from diagnose.capture.dataflow.schemas import Schema
-from diagnose.capture.dataflow.stacks import FUNCTION, OPTIMIZER, Stacks, Walk
-from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, Storages
+from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
+from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
 
 __all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
@@ -28,6 +28,7 @@ _MASKS = frozenset({torch.bool, torch.uint8})
 MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
 MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory
 _NO_NUMBER = 1 << 62  # nodes that accumulate gradients have the largest number of 64 bits
+_now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
 
 
 class RawOperator(NamedTuple):
@@ -97,7 +98,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 return func(*args, **kwargs)
             self.subclasses.update(types)
             return NotImplemented  # what a subclass does comes here operator by operator
-        began = time.perf_counter_ns()
+        began = _now()
         try:
             schema = self._schemas.get(id(func)) or self._schema(func)
             if schema.is_mark:
@@ -106,14 +107,14 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         except Exception as error:
             self.fail(error)
             return func(*args, **kwargs)
-        start = time.perf_counter_ns()
+        start = _now()
         result = func(*args, **kwargs)
-        ended = time.perf_counter_ns()
+        ended = _now()
         try:
             self._after(begun, result, start, ended)
         except Exception as error:
             self.fail(error)
-        self.cost_ns += time.perf_counter_ns() - ended + start - began
+        self.cost_ns += _now() - ended + start - began
         return result
 
     def fail(self, error: Exception) -> None:
@@ -134,72 +135,84 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return schema
 
     def _begun(self, schema: Schema, call: Call, caller: FrameType | None) -> _Begun:
-        walk = self.stacks.walk(caller)
-        in_backward = torch._C._current_graph_task_id() != -1
-        begun = _Begun(schema, call, [], walk, in_backward)
+        backward = torch._C._current_graph_task_id()
+        walk = self.stacks.walk(caller, backward)
+        in_backward = backward != NO_BACKWARD
+        reads: list[RawUse] = []
         if not schema.makes_input:
+            storages, values = self.storages, self.storages.values
             with self._lock:
                 for tensor in call.reads:
-                    use = self.storages.use(tensor)
-                    self._look(use, tensor, begun)
-                    begun.reads.append(use)
-                for tensor in call.replaced:
-                    if _is_part(tensor):
-                        begun.reads.append(self.storages.use(tensor))
-        return begun
+                    use = storages.use(tensor)
+                    value = values[use[0]]
+                    if value.content == PENDING:
+                        self._look(value, tensor, walk, in_backward)
+                    reads.append(use)
+                if call.replaced:
+                    reads.extend([storages.use(tensor) for tensor in call.replaced if _is_part(tensor)])
+        return _row(_Begun, (schema, call, reads, walk, in_backward))
 
-    def _look(self, use: RawUse, tensor: torch.Tensor, begun: _Begun) -> None:
-        """Look at a value unless that has been done; an optimizer's own are of no interest, nor a gradient's shape."""
-        value = self.storages.values[use[0]]
-        if value.content == PENDING and not begun.walk.kinds & OPTIMIZER and not self.is_short_of_time:
+    def _look(self, value: RawValue, tensor: torch.Tensor, walk: Walk, in_backward: bool) -> None:
+        """Look at a value; an optimizer's own are of no interest, nor is the structure of a gradient."""
+        if not walk.kinds & OPTIMIZER and not self.is_short_of_time:
             value.content = self._contents.look(
-                tensor, value.base, with_structure=not begun.in_backward, is_given=value.producer < 0
+                tensor, value.base, with_kind=not in_backward, is_given=value.producer < 0
             )
 
     def _after(self, begun: _Begun, result: Any, start: int, ended: int) -> None:
         schema, call, reads, walk, in_backward = begun
         thread = get_ident()
         node = torch._C._current_autograd_node() if in_backward else None
-        is_view = False
         with self._lock:
             operator = len(self.operators)
-            self._note_maker(thread, operator, call, walk)
-            written = [(self.storages.write(tensor, operator), tensor) for tensor in call.written]
-            for tensor in tensors_in(result):
-                if schema.makes_input or schema.is_collective:
-                    written.append((self.storages.write(tensor, operator), tensor))
-                elif (use := self.storages.made(tensor, operator)) is not None:
-                    written.append((use, tensor))
-                else:
-                    is_view = True
-            for use, tensor in written:
-                if schema.is_collective or (schema.may_be_late and _is_late(call, tensor)):
-                    self.storages.values[use[0]].content = UNSEEN
-                elif not schema.leaves_contents:
-                    self._look(use, tensor, begun)
-            self.operators.append(
-                RawOperator(
-                    self.step,
-                    schema,
-                    start,
-                    ended - start,
-                    reads,
-                    [use for use, _ in written],
-                    call.attributes,
-                    walk,
-                    self._modules.current(),
-                    -1 if node is None or (number := node._sequence_nr()) >= _NO_NUMBER else number,
-                    in_backward,
-                    torch.is_grad_enabled(),
-                    thread,
-                    is_view and not written,
-                    schema.indexes and any(tensor.dtype in _MASKS for tensor in call.reads[1:]),
-                )
+            end = torch._C._autograd._get_sequence_nr()
+            if self._numbers.get(thread) != end:
+                self._note_makers(thread, operator, end, call, walk)
+            writes, is_view = self._written(begun, result, operator)
+            row = (
+                self.step,
+                schema,
+                start,
+                ended - start,
+                reads,
+                writes,
+                call.attributes,
+                walk,
+                self._modules.current(thread),
+                -1 if node is None or (number := node._sequence_nr()) >= _NO_NUMBER else number,
+                in_backward,
+                torch.is_grad_enabled(),
+                thread,
+                is_view,
+                schema.indexes and any(tensor.dtype in _MASKS for tensor in call.reads[1:]),
             )
+            self.operators.append(_row(RawOperator, row))
         if operator + 1 >= MAX_OPERATORS:
             self._end(f"{MAX_OPERATORS:,} operators were recorded")
         elif self.cost_ns > MAX_COST_S * 1e9:
             self._end(f"recording had taken {MAX_COST_S:g} s")
+
+    def _written(self, begun: _Begun, result: Any, operator: int) -> tuple[list[RawUse], bool]:
+        """Return what an operator has written, and whether its result is a view of something else."""
+        schema, call, _, walk, in_backward = begun
+        storages, values = self.storages, self.storages.values
+        is_new = schema.makes_input or schema.is_collective
+        written, is_view = call.written, False
+        writes = [storages.write(tensor, operator) for tensor in written] if written else []
+        for tensor in (result,) if type(result) in PLAIN_TENSORS else tensors_in(result):
+            use = storages.write(tensor, operator) if is_new else storages.made(tensor, operator)
+            if use is None:
+                is_view = True
+            else:
+                writes.append(use)
+                written.append(tensor)
+        for use, tensor in zip(writes, written, strict=True):
+            value = values[use[0]]
+            if schema.is_collective or (schema.may_be_late and _is_late(call, tensor)):
+                value.content = UNSEEN
+            elif value.content == PENDING and not schema.leaves_contents:
+                self._look(value, tensor, walk, in_backward)
+        return writes, is_view and not writes
 
     def note_python(self, tensor: torch.Tensor, name: str, only_reads: bool) -> None:
         """Note that Python is about to use a tensor's content without an operator."""
@@ -234,17 +247,16 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         except Exception as error:
             self.fail(error)
 
-    def _note_maker(self, thread: int, operator: int, call: Call, walk: Walk) -> None:
-        """Note for which operators autograd has made nodes since the operator before.
+    def _note_makers(self, thread: int, operator: int, end: int, call: Call, walk: Walk) -> None:
+        """Note for which operators autograd has made nodes since the operator before; ``end`` is the next one's number.
 
         It makes one ahead of an operator, or of an autograd function; of a write to a view it makes more afterwards.
         """
-        end = torch._C._autograd._get_sequence_nr()
         begin = self._numbers.get(thread, end)
-        if begin < end:
-            self.makers.update({(thread, number): operator - 1 for number in range(begin, end)})
-            if walk.kinds & FUNCTION or any(tensor.requires_grad for tensor in call.reads):
-                self.makers[thread, end - 1] = operator
+        for number in range(begin, end):
+            self.makers[thread, number] = operator - 1
+        if begin < end and (walk.kinds & FUNCTION or any(tensor.requires_grad for tensor in call.reads)):
+            self.makers[thread, end - 1] = operator
         self._numbers[thread] = end
 
 

@@ -39,9 +39,9 @@ class Modules:
             self._undo()
             self._undo = None
 
-    def current(self) -> int:
-        """Return the id of the innermost module that this thread is calling, 0 outside of any."""
-        calls = self._calls.get(get_ident())
+    def current(self, thread: int) -> int:
+        """Return the id of the innermost module that a thread is calling, 0 outside of any."""
+        calls = self._calls.get(thread)
         return calls[-1] if calls else 0
 
     @property

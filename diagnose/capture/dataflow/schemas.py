@@ -16,6 +16,7 @@ _REPLACING = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::_for
 # Statistics that these write while training, which their schemas leave out: argument by argument.
 _UNNAMED_WRITES = {f"aten::{name}_batch_norm": (3, 4) for name in ("native", "cudnn", "miopen")}
 MAKES_INPUT = "aten::lift_fresh"  # its argument is what torch.tensor and its like have made unseen
+_SIZES = frozenset({"List[int]", "Optional[List[int]]"})
 _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::_empty")  # names of operators that leave contents to chance
 
 
@@ -23,7 +24,18 @@ class Schema:
     """One operator with its overload."""
 
     __slots__ = (
-        *("name", "names", "written", "written_names", "replaces", "draws", "dropout", "reads_host", "indexes"),
+        *(
+            "name",
+            "names",
+            "written",
+            "written_names",
+            "replaces",
+            "draws",
+            "dropout",
+            "reads_host",
+            "indexes",
+            "sizes",
+        ),
         *(
             "in_training",
             "is_collective",
@@ -48,6 +60,7 @@ class Schema:
         self.names = tuple([argument.name for argument in arguments])
         self.written = frozenset(i for i in writes if not arguments[i].kwarg_only)
         self.written_names = frozenset(arguments[i].name for i in writes)
+        self.sizes = frozenset(i for i, a in enumerate(arguments) if str(a.type) in _SIZES)
         self.in_training = _UNNAMED_WRITES.get(base, ())
         self.draws = torch.Tag.nondeterministic_seeded in tags
         self.dropout = self.names.index("dropout_p") if "dropout_p" in self.names else -1

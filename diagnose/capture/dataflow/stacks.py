@@ -16,7 +16,20 @@ from diagnose.capture.dataflow.statements import statement_line
 from diagnose.capture.record.sampler import is_users
 from diagnose.model.dataflow import Frame
 
-__all__ = ["COMPILED", "FUNCTION", "LOADING", "OPTIMIZER", "RECOMPUTING", "STARTING", "StackKey", "Stacks", "Walk"]
+__all__ = [
+    "COMPILED",
+    "FUNCTION",
+    "LOADING",
+    "NO_BACKWARD",
+    "OPTIMIZER",
+    "RECOMPUTING",
+    "STARTING",
+    "StackKey",
+    "Stacks",
+    "Walk",
+]
+
+NO_BACKWARD = -1  # autograd's number of the backward pass outside of any
 
 StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followed by the offset of its instruction
 
@@ -33,6 +46,7 @@ _KINDS = (
     ("utils/checkpoint.py", RECOMPUTING),
 )
 _FUNCTIONS = {"_engine_run_backward": ENGINE, "compile_wrapper": COMPILED}  # the latter calls what was compiled
+_row = tuple.__new__  # what the class of a named tuple calls
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # from Python 3.12 on they have no frames
 
 
@@ -52,9 +66,21 @@ class Stacks:
         self._codes: dict[int, CodeType] = {}  # keeps each alive, so that no other gets its address
         self._frames: dict[tuple[int, int], Frame] = {}
         self._stacks: dict[StackKey, tuple[Frame, ...]] = {}
+        self._backward: tuple[int, Walk] = (NO_BACKWARD, Walk((), (), 0))
 
-    def walk(self, frame: FrameType | None) -> Walk:
-        """Return what ``frame`` and those that called it show."""
+    def walk(self, frame: FrameType | None, backward: int = NO_BACKWARD) -> Walk:
+        """Return what ``frame`` and those that called it show.
+
+        ``backward`` is autograd's number of the backward pass that is being executed. As long as it is, and calls
+        nothing of the user's, these frames are the same.
+        """
+        if backward == NO_BACKWARD or frame is None or self._kinds.get(id(frame.f_code)) != ENGINE:
+            return self._walk(frame)
+        if backward != self._backward[0]:
+            self._backward = backward, self._walk(frame)
+        return self._backward[1]
+
+    def _walk(self, frame: FrameType | None) -> Walk:
         known = self._kinds
         found: list[int] = []
         called: list[int] | None = None
@@ -76,8 +102,8 @@ class Stacks:
                     kinds |= kind
             frame = frame.f_back
         if called is None:
-            return Walk(tuple(found), (), kinds)
-        return Walk(tuple(called), tuple(found), kinds)
+            return _row(Walk, (tuple(found), (), kinds))
+        return _row(Walk, (tuple(called), tuple(found), kinds))
 
     def frames(self, key: StackKey) -> tuple[Frame, ...]:
         """Return the frames of a stack."""

@@ -11,14 +11,17 @@ from typing import Any, TypeAlias
 
 import torch
 
+from diagnose.capture.dataflow.bits import CODES, Code
+from diagnose.capture.dataflow.positions import extent
 from diagnose.model.shapes import num_elements
 
-__all__ = ["PENDING", "UNSEEN", "RawUse", "RawValue", "Storages"]
+__all__ = ["PENDING", "UNSEEN", "Base", "RawUse", "RawValue", "Storages"]
 
 UNSEEN, PENDING = -1, -2  # instead of the number of a content: it is not to be looked at, or not yet
 
 # Value, shape, stride, offset and dtype of one argument or result.
 RawUse: TypeAlias = "tuple[int, Sequence[int], tuple[int, ...], int, torch.dtype]"
+View: TypeAlias = "tuple[Sequence[int], tuple[int, ...], int, torch.dtype]"  # the same without the value
 
 
 class RawValue:
@@ -39,25 +42,30 @@ class Base:
     These are all of the storage: where the tensor shows a part, a write elsewhere must not go unnoticed.
     """
 
-    __slots__ = ("device", "dtype", "has_storage", "is_contiguous", "num_bytes", "offset", "seen", "shape", "stride")
+    __slots__ = (
+        *("code", "device", "dtype", "extent", "is_contiguous", "num_bytes", "offset", "seen", "shape", "stride"),
+    )
 
     def __init__(self, tensor: torch.Tensor, storage: Any) -> None:
         """``storage`` is None for a tensor that has none."""
-        self.dtype, self.device = tensor.dtype, tensor.device
-        self.seen = self.shape = _shape(tensor)
-        self.stride: tuple[int, ...] = ()
-        self.offset, self.is_contiguous, self.num_bytes = 0, False, 0
-        self.has_storage = storage is not None and not tensor.is_nested
-        if not self.has_storage:
+        view = _view(tensor)
+        shape, self.stride, self.offset, self.dtype = view or _view_of_none(tensor)
+        self.seen = self.shape = tuple(shape)
+        self.device = tensor.device
+        self.code: Code | None = None  # how its numbers are coded, None if it has none that can be read
+        self.extent = 0  # elements from the first to the last one
+        self.is_contiguous, self.num_bytes = False, 0
+        if storage is None or view is None:
             return
-        self.stride, self.offset = tuple(tensor.stride()), int(tensor.storage_offset())
-        self.is_contiguous = tensor.is_contiguous()
         self.num_bytes = storage.nbytes()
         num = self.num_bytes // self.dtype.itemsize
-        if self.is_contiguous and tensor.numel() == num:
-            return
-        if not _covers(self.shape, self.stride, num):
-            self.shape, self.stride, self.offset, self.is_contiguous = (num,), (1,), 0, True
+        self.is_contiguous = tensor.is_contiguous()
+        self.extent = tensor.numel()
+        if not (self.is_contiguous and self.extent == num):
+            if not _covers(self.shape, self.stride, num):
+                self.shape, self.stride, self.offset, self.is_contiguous = (num,), (1,), 0, True
+            self.extent = extent(self.shape, self.stride) if num else 0
+        self.code = CODES.get(self.dtype) if self.extent else None
 
 
 def _covers(shape: tuple[int, ...], stride: tuple[int, ...], num: int) -> bool:
@@ -99,7 +107,7 @@ class Storages:
         live = self._find(tensor)
         if live.value < 0:
             self._add(live, -1, 0)
-        return _use(live.value, tensor)
+        return live.value, *(_view(tensor) or _view_of_none(tensor))
 
     def write(self, tensor: torch.Tensor, producer: int) -> RawUse:
         """Return the value that an operator has just written into a tensor's storage."""
@@ -114,11 +122,11 @@ class Storages:
         version = self.values[live.value].version + 1 if live.value >= 0 else 0
         if not version or self.values[live.value].producer != producer:  # two results may share a storage
             self._add(live, producer, version)
-        return _use(live.value, tensor)
+        return live.value, *(_view(tensor) or _view_of_none(tensor))
 
     def present(self, tensor: torch.Tensor) -> int:
         """Return the present value of a tensor's storage, -1 if none has been seen."""
-        live = self._live.get(self._key(tensor)[0])
+        live = self._live.get(_key(tensor)[0])
         return live.value if live is not None else -1
 
     def origin(self, tensor: torch.Tensor) -> RawValue | None:
@@ -130,16 +138,8 @@ class Storages:
         """Stop following storages: what lives now lives on."""
         self._live = {}
 
-    def _key(self, tensor: torch.Tensor) -> tuple[int, Any]:
-        """Return an address and the object whose death ends its use: the storage, else the tensor itself."""
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse, or of another backend: no storage to be had
-            return id(tensor), tensor
-        return storage._cdata, storage
-
     def _find(self, tensor: torch.Tensor) -> _Live:
-        key, owner = self._key(tensor)
+        key, owner = _key(tensor)
         live = self._live.get(key)
         if live is None:
             live = _Live(self._num, Base(tensor, owner if owner is not tensor else None))
@@ -166,11 +166,24 @@ class Storages:
             self.values[value].dies = dies
 
 
-def _use(value: int, tensor: torch.Tensor) -> RawUse:
+def _key(tensor: torch.Tensor) -> tuple[int, Any]:
+    """Return an address and the object whose death ends its use: the storage, else the tensor itself."""
     try:
-        return value, tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, or of another backend: no storage to be had
+        return id(tensor), tensor
+    return storage._cdata, storage
+
+
+def _view(tensor: torch.Tensor) -> View | None:
+    try:
+        return tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype
     except RuntimeError:  # it has no strides
-        return value, _shape(tensor), (), 0, tensor.dtype
+        return None
+
+
+def _view_of_none(tensor: torch.Tensor) -> View:
+    return _shape(tensor), (), 0, tensor.dtype
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
