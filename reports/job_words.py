@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnose.model.diagnosis import Diagnosis, RankSummary
-from diagnose.model.job import Job
+from diagnose.model.diagnosis import Diagnosis, Job, RankSummary
 from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr
 

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from diagnose.text.masking import mask_text
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import mask_text, one_line
 
 __all__ = ["PREFIX", "Progress"]
 

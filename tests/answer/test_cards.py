@@ -7,9 +7,7 @@ import pytest
 
 from diagnose.answer.cards import Prediction, late_rank, predictions
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import Finding, Trial
-from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.model.job import Job
+from diagnose.model.diagnosis import Finding, Forecast, Job, Trial, Waterfall
 
 MS = 1_000_000
 
