@@ -59,7 +59,7 @@ def _part(one: DeadWork) -> Avoidable:
     is_first = one.kind == "gradient" or one.value_line not in one.work.lines
     lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
     facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
-    return Avoidable(title, text, one.work, lines, facts, confidence=confidence)
+    return Avoidable(title, text, one.work, lines, facts, one.avoidable, confidence)
 
 
 _RULE = AvoidableRule(META, _detect)

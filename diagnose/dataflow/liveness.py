@@ -34,6 +34,7 @@ class DeadWork:
     draws: bool  # random numbers: without the work, later draws are others
     is_certain: bool
     parameters: tuple[str, ...] = ()  # of which gradients are taken, and which no optimizer changes
+    avoidable: float = 1.0  # share of the operators' time
 
 
 class _Place(NamedTuple):
@@ -86,7 +87,37 @@ def dead_work(graph: Graph) -> tuple[DeadWork, ...]:
         )
         for key, rows in found.items()
     )
-    return tuple(sorted(records, key=lambda one: -one.work.share))
+    partly = _partly_dead(graph, live, surely_live, with_gradients=not updates)
+    return tuple(sorted((*records, *partly), key=lambda one: -one.work.share * one.avoidable))
+
+
+def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gradients: bool) -> list[DeadWork]:
+    """Return the needed operators of the backward pass that make a product which is not needed beside one that is.
+
+    Of a convolution the gradients of input and weight take a product each; that of the bias takes little.
+    """
+    found: dict[_Key, list[int]] = {}
+    for i in graph.of_step(0):
+        one = graph.operators[i]
+        if i in live and one.phase == "backward" and plain_name(one.name) == "convolution_backward":
+            products = [use.value for use in one.writes if len(graph.values[use.value].shape) > 2]
+            needed = [value for value in products if _is_needed(graph, live, value, with_gradients=with_gradients)]
+            surely = [value for value in products if _is_needed(graph, surely_live, value, with_gradients=True)]
+            starts = _start_of_backward(graph, i)
+            if len(products) > 1 and len(needed) == 1 and starts is not None:
+                place = _Place("gradient", *parting(one.stack, graph.operators[starts].stack))
+                found.setdefault(_Key(place, surely == needed), []).append(i)
+    return [
+        DeadWork("gradient", graph.work(rows), *key.place[1:3], False, key.is_certain, avoidable=0.5)
+        for key, rows in found.items()
+    ]
+
+
+def _is_needed(graph: Graph, live: set[int], value: int, *, with_gradients: bool) -> bool:
+    stays = graph.lives_on[value] and graph.later[value] < 0
+    if stays and (with_gradients or graph.values[value].role != "gradient"):
+        return True
+    return any(i in live for i in graph.readers[value])
 
 
 def _ends_in_backward(graph: Graph, group: list[int]) -> _Place:
@@ -108,11 +139,17 @@ def _with_gradients(graph: Graph, group: list[int]) -> set[str]:
 
 
 def _starts_backward(graph: Graph, i: int) -> Frame | None:
-    """Return the line that asks for the backward pass of an operator: it makes the first gradient."""
+    """Return the line that asks for the backward pass of an operator."""
+    starts = _start_of_backward(graph, i)
+    return graph.operators[starts].place if starts is not None else None
+
+
+def _start_of_backward(graph: Graph, i: int) -> int | None:
+    """Return the operator that makes the first gradient of an operator's backward pass."""
     for j in range(i, -1, -1):
         one = graph.operators[j]
         if one.phase == "backward" and one.forward < 0 and plain_name(one.name) == "ones_like":
-            return one.place
+            return j
     return None
 
 

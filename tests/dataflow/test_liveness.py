@@ -1,5 +1,9 @@
 """Dead work: a result or gradient that reaches no parameter, state or host read."""
 
+from dataclasses import replace
+
+import pytest
+
 from diagnose.dataflow.liveness import dead_work
 from tests.dataflow.table import Table, lines
 
@@ -124,3 +128,29 @@ def test_gradients_of_parameters_without_an_optimizer_are_named_where_the_backwa
 
     assert (found("base").value_line.line, found("base").parameters) == (83, ("base",))
     assert (found("head").value_line.line, found("head").parameters) == (23, ())
+
+
+def convolution_backward(t, gradient, **more):
+    """Add the backward of a convolution; return the gradients of its input and of its weight."""
+    to_input = t.op("convolution_backward", gradient, shape=(2, 3, 8, 8), phase="backward", **more)
+    to_weight = t.value(4, 3, 3, 3, role="gradient")
+    t.values[-1] = replace(t.values[-1], producer=len(t.operators) - 1)
+    t.operators[-1] = replace(t.operators[-1], writes=(to_input, to_weight))
+    return to_input, to_weight
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_of_a_convolution_the_gradient_of_the_weight_may_be_dead_alone(is_read):
+    def step(t, weight):
+        out = t.op("mm", t.value(4, 4), weight, line=10, ns=50)
+        start = t.op("ones_like", out, line=11, ns=0, phase="backward")
+        to_input, to_weight = convolution_backward(t, start, line=33, at=(10,), ns=50)
+        return t.op("add", to_input, to_weight, shape=(4, 4), ns=0) if is_read else to_input
+
+    found = dead_work(two_steps(step).graph())
+    if is_read:
+        assert found == ()
+    else:
+        (one,) = found
+        assert (one.kind, one.value_line.line, one.use_line.line, one.avoidable) == ("gradient", 10, 11, 0.5)
+        assert (lines(one.work), one.work.share, one.is_certain) == ([33], 50 / 101, True)
