@@ -26,7 +26,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import REACHED_SHARE, gpu_spec, groups
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="at-roofline",

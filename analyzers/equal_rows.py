@@ -24,7 +24,7 @@ from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.dataflow.rows import EqualRows
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="equal-rows",

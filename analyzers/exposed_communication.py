@@ -41,8 +41,8 @@ from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
 from diagnose.tables.lost import only_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
+from diagnose.text.numbers import duration, percent
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import duration, percent
 
 META = RuleMeta(
     id="exposed-communication",

@@ -28,7 +28,7 @@ from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import PAGEABLE, TO_HOST
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="exposed-copy",

@@ -27,8 +27,8 @@ from diagnose.model.intervals import among, distinct, grouped, intersect, total,
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase, matching
+from diagnose.text.numbers import duration, percent, plural
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import duration, percent, plural
 
 META = RuleMeta(
     id="full-precision-matmul",

@@ -26,7 +26,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.growing_steps import growing_steps
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="growing-steps",

@@ -33,15 +33,15 @@ from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import layers
-from diagnose.tables.host_gaps import (
+from diagnose.tables.host_compute import (
     NEVER_COMPUTES,
     computing_operators,
     filled_by_operators,
     host_compute,
     silent_operators,
 )
+from diagnose.text.numbers import duration
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import duration
 
 META = RuleMeta(
     id="host-compute",

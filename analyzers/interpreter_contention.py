@@ -31,7 +31,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import outside_operators
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="interpreter-contention",

@@ -27,7 +27,7 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
 from diagnose.tables.syncs import RETURN_NS, blocking_calls
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="lost-records",

@@ -26,7 +26,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import gpu_spec
-from diagnose.text.plain_text import plural
+from diagnose.text.numbers import plural
 
 META = RuleMeta(
     id="memory-pressure",

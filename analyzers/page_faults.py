@@ -29,7 +29,7 @@ from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="page-faults",

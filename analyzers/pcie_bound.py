@@ -24,7 +24,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase
 from diagnose.tables.roofline import gpu_spec
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="pcie-bound",

@@ -31,7 +31,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="periodic-stall",

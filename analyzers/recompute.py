@@ -31,8 +31,8 @@ from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, span
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
+from diagnose.text.numbers import duration
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import duration
 
 META = RuleMeta(
     id="recompute",

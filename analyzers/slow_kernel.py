@@ -38,7 +38,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="slow-kernel",

@@ -27,7 +27,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
-from diagnose.text.plain_text import duration, plural
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="small-collectives",

@@ -33,7 +33,7 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables
-from diagnose.text.plain_text import duration, percent, plural
+from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison

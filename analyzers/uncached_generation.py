@@ -28,7 +28,7 @@ from diagnose.model.intervals import EMPTY, Intervals, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.growing_calls import growing_calls, tasks_of
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 META = RuleMeta(
     id="uncached-generation",

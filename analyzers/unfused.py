@@ -31,7 +31,7 @@ from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="unfused",

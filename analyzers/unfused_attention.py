@@ -30,7 +30,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.text.plain_text import duration, plural
+from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
     id="unfused-attention",

@@ -39,7 +39,7 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, groups
-from diagnose.text.plain_text import duration, percent, plural
+from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
     id="unfused-elementwise",

@@ -32,7 +32,7 @@ from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 META = RuleMeta(
     id="work-on-nothing",

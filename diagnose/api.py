@@ -27,7 +27,7 @@ from diagnose.model.diagnosis import (
     bind_renderers,
 )
 from diagnose.model.events import Note
-from diagnose.text.plain_text import line_of, place_of
+from diagnose.text.code_places import line_of, place_of
 from diagnose.text.progress import Progress
 from diagnose.trials.step_function import prove
 

@@ -46,7 +46,7 @@ class DiagnoseError(Exception):
 
     def __str__(self) -> str:
         """Return the sentence; what it quotes may hold credentials, which are masked."""
-        from diagnose.text.plain_text import mask_text
+        from diagnose.text.masking import mask_text
 
         return mask_text(super().__str__())
 

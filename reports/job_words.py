@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diagnose.model.diagnosis import Diagnosis, Job, RankSummary
+from diagnose.model.diagnosis import Diagnosis, RankSummary
+from diagnose.model.job import Job
 from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr
 

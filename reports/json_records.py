@@ -7,7 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from diagnose.model.diagnosis import Confidence, Promise, TrialMethod, Verdict
+from diagnose.model.diagnosis import Confidence, Promise, Verdict
+from diagnose.model.trial_methods import TrialMethod
 
 __all__ = [
     "FindingRecord",

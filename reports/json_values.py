@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, TypeVar
 
-from diagnose.model.diagnosis import Where
+from diagnose.model.locations import Where
 
 __all__ = ["Json", "each", "ms", "plain", "share", "text", "where_to_dict"]
 

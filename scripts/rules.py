@@ -15,7 +15,7 @@ from diagnose.analyzers import Analyzer
 from diagnose.changes import CHANGES, trial_words
 from diagnose.changes.common.change import ByHand, Change
 from diagnose.changes.common.inventory import provable, public_modules
-from diagnose.text.plain_text import parse_page
+from diagnose.text.pages import parse_page
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "evaluation"))
 from remedy_figures import FIGURES

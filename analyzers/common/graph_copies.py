@@ -11,7 +11,8 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import graph_nodes, operators
+from diagnose.tables.graph_nodes import graph_nodes
+from diagnose.tables.op_launches import operators
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["CASTS", "graph_copies"]

@@ -13,7 +13,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
-from diagnose.text.plain_text import duration, percent, plural
+from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels", "with_idle"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.collectives import BUS_FACTORS, collectives_of
 from diagnose.tables import Tables, shared_table
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 __all__ = ["SlowRate", "slow_rate"]
 

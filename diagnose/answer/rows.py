@@ -11,7 +11,7 @@ from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
 from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["FindingRow", "finding_rows"]
 

@@ -14,7 +14,8 @@ from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words, english
-from diagnose.text.plain_text import duration, one_line
+from diagnose.text.numbers import duration
+from diagnose.text.plain_text import one_line
 
 __all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
 

@@ -32,8 +32,8 @@ from diagnose.changes.common.change import Advice, ByHand, Change, identical
 from diagnose.changes.common.loading import draws_at, is_iterable, number
 from diagnose.changes.common.lookups import lookup_code, lookup_of
 from diagnose.changes.common.prepared import prepared
-from diagnose.model.diagnosis import Where
-from diagnose.text.plain_text import percent
+from diagnose.model.locations import Where
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall

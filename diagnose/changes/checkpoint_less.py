@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
 from diagnose.changes.common.change import Advice, ByHand, Change, identical
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -19,7 +19,7 @@ from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical, rounding
 from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.patches import compiling
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -104,7 +104,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.tables.names import LOADER_NEXT, ZERO_GRAD
     from diagnose.tables.optimizer_spans import updates
     from diagnose.tables.program import program_of
-    from diagnose.tables.syncs import sync_free
+    from diagnose.tables.sync_free import sync_free
 
     # What operators do beside launching has findings of its own.
     loading, collecting = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP), t.host_rows(Kind.GC)

@@ -19,7 +19,7 @@ from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_o
 from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, rounding
 from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
 from diagnose.changes.patches import compiling
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.arrays import Mask, Rows

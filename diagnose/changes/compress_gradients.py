@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
 from diagnose.changes.common.gradients import ddp_arguments, ddp_call, has_free_core, is_a_reduction, to_large_gradients
 from diagnose.changes.patches import distributed
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -49,7 +49,7 @@ from diagnose.changes.common.loading import (
 )
 from diagnose.changes.patches import loading
 from diagnose.model.limits import MAX_READY_SHARE
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

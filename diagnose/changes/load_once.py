@@ -26,7 +26,7 @@ from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identi
 from diagnose.changes.common.loading import is_iterable, number
 from diagnose.changes.common.prepared import MAX_KEPT_BYTES, WHOLE, bytes_of_all, prepared
 from diagnose.changes.patches import loading
-from diagnose.text.plain_text import size_words
+from diagnose.text.numbers import size_words
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

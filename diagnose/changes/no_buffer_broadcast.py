@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.change import Advice, Change, Patch, identical
 from diagnose.changes.common.gradients import NO_BROADCAST
 from diagnose.changes.patches import distributed
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

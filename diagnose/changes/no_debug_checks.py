@@ -15,7 +15,7 @@ from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
 from diagnose.changes.patches import debugging
 from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import compiling
-from diagnose.text.plain_text import growth
+from diagnose.text.numbers import growth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

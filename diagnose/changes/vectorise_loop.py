@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
-from diagnose.model.diagnosis import Where
+from diagnose.model.locations import Where
+from diagnose.text.numbers import percent
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import percent
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding

@@ -20,16 +20,12 @@ from diagnose.capture.process.launch import Place
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable
-from diagnose.trials.originals import can_restrict
-from diagnose.trials.runs import VARIABLE, remove_leftovers, run_folder
-from diagnose.trials.working_copy import (
-    WorkingCopy,
-    below,
-    is_environment,
-    name_originals,
-    plan_copy,
-    plan_surroundings,
-)
+from diagnose.trials.copy_plan import is_environment, plan_copy
+from diagnose.trials.original_names import name_originals
+from diagnose.trials.protection import can_restrict
+from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
+from diagnose.trials.surroundings import below, plan_surroundings
+from diagnose.trials.working_copy import WorkingCopy
 
 __all__ = ["CopiedFolder", "copied_folder", "warn_of_checkpoints"]
 
@@ -39,7 +35,7 @@ MAX_LOOKED_AT = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
-    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.originals import restrict; "
+    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.protection import restrict; "
     "restrict(json.load(open(sys.argv[2]))); os.execv(sys.argv[3], sys.argv[3:])"
 )
 

@@ -22,7 +22,8 @@ from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
 from diagnose.model.frozen import dataclass
 from diagnose.model.plugins import installed, load_plugins
-from diagnose.text.plain_text import Page, one_line, parse_page
+from diagnose.text.pages import Page, parse_page
+from diagnose.text.plain_text import one_line
 
 if TYPE_CHECKING:
     from diagnose.changes.common.change import Change

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from diagnose.errors import UsageError
-from diagnose.model.capture import Launched
+from diagnose.model.launched import Launched
 from diagnose.text.commands import command_line
 from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line

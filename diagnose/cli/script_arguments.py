@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import click
 
 from diagnose.cli.help import Command
-from diagnose.model.capture import launched
+from diagnose.model.launched import launched
 from diagnose.text.progress import Progress
 
 __all__ = ["ScriptCommand", "shared_names"]

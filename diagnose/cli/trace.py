@@ -26,10 +26,10 @@ from diagnose.cli.diff_files import with_diff_files
 from diagnose.cli.exchange import Exchange
 from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
-from diagnose.model.capture import Launched, launched
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
 from diagnose.model.frozen import dataclass
+from diagnose.model.launched import Launched, launched
 from diagnose.text.commands import command_line
 from diagnose.text.progress import Progress
 
@@ -116,7 +116,7 @@ def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
     """Return the diagnosis with diffs of the script, which is at hand where it is a file."""
     if request.module or not Path(request.script).is_file():
         return diagnosis
-    from diagnose.trials.source_edits import with_diffs
+    from diagnose.trials.printed_diffs import with_diffs
 
     return with_diffs(diagnosis, Path(request.script))
 

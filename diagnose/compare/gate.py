@@ -14,7 +14,7 @@ from diagnose.compare.compare import Comparison
 from diagnose.compare.format import sentence, step_times, what_changed
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Where
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 __all__ = ["EXIT_CODES", "GateResult", "GateVerdict", "evaluate_gate", "junit", "parse_tolerance", "sarif"]
 

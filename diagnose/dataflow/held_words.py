@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from diagnose.dataflow.growth import PiledUp
 from diagnose.model.dataflow import line_words
-from diagnose.text.plain_text import enumeration, plural, size_words
+from diagnose.text.numbers import enumeration, plural, size_words
 
 __all__ = ["held_words"]
 

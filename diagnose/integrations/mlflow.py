@@ -10,7 +10,7 @@ from __future__ import annotations
 from diagnose.errors import missing_extra
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.exports import scalars
-from diagnose.text.plain_text import mask_text
+from diagnose.text.masking import mask_text
 
 try:
     import mlflow

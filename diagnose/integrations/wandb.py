@@ -12,7 +12,7 @@ from typing import Any
 from diagnose.errors import UsageError, missing_extra
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.reports.exports import scalars
-from diagnose.text.plain_text import mask_text
+from diagnose.text.masking import mask_text
 
 try:
     import wandb

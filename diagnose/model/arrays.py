@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Ids", "Ints", "Mask", "Rows", "read_only", "without_collector"]
-
-# Python's collector of cyclic garbage, held back where nothing forms a cycle.
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Keep Python's collector from walking many objects of which none forms a cycle, such as a trace's events."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
+__all__ = ["Floats", "Ids", "Ints", "Mask", "Rows", "read_only"]
 
 T = TypeVar("T")
 

@@ -9,329 +9,46 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
+from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
 from diagnose.model.frozen import NamedTuple, dataclass
+from diagnose.model.locations import Example, Where
+from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
-from diagnose.text.patterns import lazy_pattern
+from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
     from diagnose.model.charts import CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory, Picture, Roofline
+    from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.job import Job
     from diagnose.model.step_memory import MemoryByLine
 
 __all__ = [
-    "FRAME",
-    "HOW_TRIED",
-    "MAX_RANGE",
-    "NOTHING_CERTAIN",
-    "AlignedCollective",
-    "AlignedRank",
-    "AlignedStep",
-    "CollectiveSummary",
     "Confidence",
-    "CriticalPath",
-    "CrossCheck",
     "Diagnosis",
     "Example",
     "Facts",
     "Finding",
-    "Forecast",
     "IgnoredFinding",
-    "Job",
     "Partition",
-    "PathSegment",
-    "PlainSteps",
     "Prescription",
     "Promise",
     "Queue",
-    "RankRow",
     "RankSummary",
     "Renderers",
-    "SlowGroup",
     "Source",
     "Trial",
-    "TrialMethod",
     "Verdict",
-    "Waterfall",
     "Where",
     "bind_renderers",
-    "middle_ns",
-    "shows_no_difference",
 ]
-
-# What the ranks of a job show together, as reports need it. Times are ns; ranks are their numbers in the job.
-
-PURPOSES: Final = (
-    "ddp-bucket",
-    "fsdp-gather",
-    "fsdp-scatter",
-    "tensor-parallel",
-    "expert-parallel",
-    "context-parallel",
-    "buffer-broadcast",
-    "all-to-all",
-    "pipeline",
-)
-"""What a collective may serve."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveSummary:
-    """Collectives of one kind, in all groups that do the same; means over ranks."""
-
-    name: str
-    purpose: str  # of PURPOSES, "" where nothing shows it
-    group_use: str  # the group's description, "" where none is recorded
-    group_size: int
-    num_groups: int
-    num_bytes: int  # of one rank; -1: not recorded
-    dtype: str
-    per_step: float  # how many on each rank
-    waiting_ns: float  # of each step: inside for longer than the rank that came last
-    exposed_waiting_ns: float  # of it what nothing hides
-    transfer_ns: float  # of one: what the rank that came last was inside for
-    hidden_share: float  # of the time of all, what computation covers
-    algorithm_gbps: float  # size of the whole operation by its transfer, 1e9 bytes a second; 0: not known
-    bus_gbps: float  # times what a link carries of it
-    peak_gbps: float = 0.0  # of the links within a host, where all members are on one; 0: not known
-
-
-@dataclass(frozen=True, slots=True)
-class SlowGroup:
-    """A process group whose collectives take longer than the same in the other groups."""
-
-    members: tuple[int, ...]
-    use: str
-    num_others: int
-    ratio: float
-    more_ns: float  # a step
-    bus_gbps: float  # 0: not known
-    others_gbps: float  # their median
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """One rank in the tables of a job."""
-
-    rank: int
-    late_ns: float | None  # median over the steps: own time less that of its equals; None: not compared
-    by_step_ns: tuple[float | None, ...]  # the same for each step: a row of the heat map
-    blame_share: float  # of all waiting, what was for this rank
-    begins_ns: float  # how much later than the others' median it begins the first step
-    arrivals_ns: tuple[
-        float | None, ...
-    ] = ()  # before the last rank, in each of Job.arrivals; None: does not take part
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedCollective:
-    """What one rank has of a collective, on the clock of an ``AlignedStep``."""
-
-    name: str  # its purpose, where that is known
-    start_ns: float
-    waiting_ns: float  # at first: inside for longer than the rank that came last
-    transfer_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedRank:
-    """One rank in an ``AlignedStep``."""
-
-    rank: int
-    part: str  # late, slowest, median or fastest
-    begin_ns: float  # of the step, on the host
-    end_ns: float
-    causes: tuple[tuple[str, float], ...] = ()  # what it loses most time to up to its last collective, ns
-    collectives: tuple[AlignedCollective, ...] = ()  # that were matched with other ranks', in the order of their starts
-    num_collectives: int = 0  # of these only the longest are kept where there are very many
-
-
-@dataclass(frozen=True, slots=True)
-class AlignedStep:
-    """One step of a few ranks on one clock; its zero is the first thing that any of them does in it."""
-
-    step: int  # its number
-    ranks: tuple[AlignedRank, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """How the ranks compare; ``rows`` begin with the worst rank, and hold the late ones in any case."""
-
-    num_ranks: int  # that were compared
-    num_collectives: int  # matched
-    residual_ns: float  # median distance of the ends of one collective, clocks laid over each other
-    steps: tuple[int, ...]  # their numbers: the columns of the heat map
-    rows: tuple[RankRow, ...] = ()
-    arrivals: tuple[str, ...] = ()  # the collectives of the middle step that arrivals_ns are of, in their order
-    late_ranks: tuple[int, ...] = ()  # for which the others wait
-    late_ns: float = 0.0
-    saved_ns: float = 0.0  # what a step is shorter where they come when the next latest does
-    cause: str = ""  # a rule, a phase of computing, slower-device, -host, -rank or -kernel, more-work; "": not known
-    cause_ns: float = 0.0  # more of it a step than on the equals
-    cause_share: float = 0.0  # of the lateness
-    ratio: float = 1.0  # by which everything is slower
-    taking_turns: tuple[int, ...] = ()  # ranks that are late in turns
-    begins_late: int | None = None  # for whose late begin the others wait in the first collective
-    begins_late_ns: float = 0.0
-    first_share: float = 0.0  # of all waiting, in the first collective of the window
-    slow_group: SlowGroup | None = None
-    collectives: tuple[CollectiveSummary, ...] = ()
-    differences: tuple[tuple[str, float], ...] = ()  # cause, ns a step more than the equals; the largest first
-    num_rows: int = 0  # that there would be of all ranks: more than ``rows`` where these are the worst only
-    aligned: AlignedStep | None = None  # a middle step of the late rank, or the slowest, the median and the fastest
-    num_late: int = 0  # steps in which the latest of late_ranks is late
-    num_unmatched: int = 0  # collectives that could not be compared: who is late in them is not known
-
-
-# What a replay shows: the critical path of the steps, and what they would take after changes. Times in ns.
-
-MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise
-
-
-class PathSegment(NamedTuple):
-    """A piece of the critical path of one step: what the step's end waited for; times are ns from the step's start."""
-
-    start_ns: int
-    end_ns: int
-    category: str  # compute, communication, copy, host, latency
-    name: str
-    lane: str
-
-
-class CriticalPath(NamedTuple):
-    """What the step consists of when every wait is followed to its reason."""
-
-    shares: Mapping[str, float]  # of the path by category, over the replayed steps; sums to 1
-    pieces: tuple[PathSegment, ...] = ()  # of the pictured step, in time order, small ones joined
-
-
-class Forecast(NamedTuple):
-    """The step after some prescriptions, replayed together."""
-
-    ids: tuple[str, ...]  # of the prescriptions applied, in order; () for the step as it is
-    title: str  # of the one applied last, or "now"
-    step_ns: float
-    low_ns: float
-    high_ns: float
-
-    @property
-    def is_narrow(self) -> bool:
-        """Return whether the step can be stated, and not only between what it lies."""
-        return self.high_ns <= MAX_RANGE * self.low_ns
-
-
-class Waterfall(NamedTuple):
-    """The best combination, one prescription after the other; the first entry is the step as measured."""
-
-    forecasts: tuple[Forecast, ...]
-    bound_by: str  # what binds the step after the last one, as it stands in "is bound by …"
-    shares: Mapping[str, float]  # of the critical path then, by category
-    combinations: tuple[Forecast, ...] = ()  # of every subset: bit i of the index stands for change i of the chain
-
-
-def middle_ns(low_ns: float, high_ns: float) -> float:
-    """Return the prediction of a range, which is its middle: a card, a bar and a trial name the same number."""
-    return (low_ns + high_ns) / 2
-
-
-# Step times without the profiler, right before and right after the recorded steps.
-
-
-class PlainSteps(NamedTuple):
-    """Times in ns; medians of the steps around the timing window, and the run's mean step."""
-
-    before_ns: (
-        float | None
-    )  # right before it; None for fewer than four, not known ones, or where those after it show what it is set against
-    recorded_ns: float  # in it, as recorded
-    after_ns: float | None  # right after it
-    mean_ns: float | None  # of the run, without what recording made longer; None where the device's profiler did more
-    num: int  # behind the mean
-    agree: bool  # those before and after by their spread, and the recorded ones are not shorter by more than that
-
-
-# One figure of a diagnosis beside that of another tool.
-
-
-@dataclass(frozen=True, slots=True)
-class CrossCheck:
-    """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
-
-    measure: str
-    ours: float | None
-    by_their_definition: float | None  # computed from our events as the other tool defines it
-    theirs: float | None
-    explanation: str  # of the difference, by definition
-    explained: bool = True  # whether our events give the other tool's figure by its definition
-
-
-# How a trial makes a change, and the words for it: the same on a change's page, in a report and in the docs.
-
-NOTHING_CERTAIN = "so nothing is certain"
-"""What the note of a trial has whose runs cannot be compared with how far equal runs differ."""
-
-TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
-"""How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
-
-HOW_TRIED: Mapping[TrialMethod, str] = {
-    "patch": "prove applies it to the unmodified script",
-    "edited copy": "prove makes it in the text of a copy of the script",
-    "by hand": "Made by hand",
-}
-
-
-def shows_no_difference(trial: Trial) -> bool:
-    """Return whether the runs show that the change makes no difference worth having."""
-    from diagnose.model.statistics import is_even  # with numpy, which the process of a trial is not to import
-
-    return is_even(trial.interval) and NOTHING_CERTAIN not in trial.note
-
-
-# Places in the user's program, and single occurrences of a finding with what stood around them.
-
-FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
-"""A Python frame as the profiler writes it, with the first line of its function."""
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """The place in the user's program; each field None where the trace does not show it.
-
-    It is the innermost frame of the user's own files, with its line; ``library`` is what a library or generated code
-    runs inside it. Without such a frame the place is the operator.
-    """
-
-    file: str | None = None
-    line: int | None = None
-    function: str | None = None
-    op: str | None = None  # the outermost operator or annotation, such as aten::item
-    stack: tuple[str, ...] = ()  # innermost first, "file(line): function" or an op's name
-    code: str | None = None  # the text of the line, where the capture holds it
-    library: str | None = field(default=None, compare=False)  # "file:line in function" that it ran inside the line
-    last_line: int | None = None  # of the loop or function that begins at the line, where the place is all of it
-    caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One occurrence of a finding, with what stood around it."""
-
-    step: int
-    start_ns: int  # from the beginning of its step
-    lost_ns: int
-    before: str  # the device task before, or ""
-    after: str  # the device task after, or ""
-    host: str  # what the launching thread did meanwhile
-    where: Where = Where()
-
 
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]

@@ -5,23 +5,15 @@ Fields may be missing and unknown ones are ignored; a value of another type or o
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from diagnose.errors import InputError
-from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import middle
-
 __all__ = [
     "MAX_INT",
-    "SHARES",
     "AllocatorRecord",
     "AutocastRecord",
     "CallRecord",
@@ -39,103 +31,9 @@ __all__ = [
     "ProcessRecord",
     "SamplerRecord",
     "Time",
-    "WaitsFor",
     "as_facts",
-    "as_reason",
-    "decode",
     "fitting",
-    "read_by",
 ]
-
-# What the host waits for the device for, as far as the names of the operators around the wait show it.
-
-WaitsFor: TypeAlias = Literal["copy", "exchange", "shape", "branch", "value", "synchronize"]
-"""A copy from the host; the sizes of an exchange; the shape of a result; which branch to take; a value that is read;
-nothing but that the device is done."""
-
-SHARES: Mapping[str, WaitsFor] = MappingProxyType({"to_device": "copy", "feeds_exchange": "exchange"})
-"""Facts of a finding that hold the share of the idle time with one reason."""
-
-_REASONS: tuple[WaitsFor, ...] = get_args(WaitsFor)
-# Operators whose result's shape depends on values, and those that a branch in Python rests on.
-_SHAPES = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("nonzero", "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "where", "bincount"),
-        *("_unique", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
-    )
-) | {"torchvision::nms"}
-_BRANCHES = frozenset({"aten::is_nonzero", "aten::equal", "aten::allclose"})
-_READS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::to", "aten::_to_copy", "aten::copy_"})
-
-
-def read_by(operators: Iterable[str]) -> WaitsFor:
-    """Return what operators around a wait read, outermost first: the outermost is the one that the script calls."""
-    for op in operators:
-        if op in _BRANCHES:
-            return "branch"
-        if op in _SHAPES:
-            return "shape"
-        if op in _READS:
-            return "value"
-    return "value"
-
-
-def as_reason(value: object) -> WaitsFor | None:
-    """Return a fact as a reason, None where it is none."""
-    return next((reason for reason in _REASONS if reason == value), None)
-
-
-# JSON files into typed records: what does not fit becomes one sentence that names the file and the field.
-
-_T = TypeVar("_T")
-_ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
-_WHERE = lazy_pattern(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
-_FORM = lazy_pattern(r"str matching regex .*", re.DOTALL)
-_SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
-_PAIR_OR_HALF = lazy_pattern(rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-MAX_CHARS = 120  # characters of what a decoder found wrong: it may repeat a key of the file
-
-
-def decode(text: bytes | str, kind: type[_T], *, source: str, remedy: str) -> _T:
-    """Return the JSON text as a record of the given type; fields that the type lacks are ignored.
-
-    Half a surrogate pair, as a path that is not UTF-8 leaves it, becomes U+FFFD.
-
-    Raises:
-        InputError: it is no JSON, or a value has another type or lies outside its range.
-    """
-    try:
-        with _ONE_AT_A_TIME:
-            return _decoded(text.encode("utf-8", "replace") if isinstance(text, str) else text, kind)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{source} cannot be used: {_fault(error)}. {remedy}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InputError(f"{source} is not valid JSON. {remedy}") from None
-    except RecursionError:
-        raise InputError(f"{source} is nested too deeply to be read. {remedy}") from None
-
-
-def _decoded(text: bytes, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        whole = _PAIR_OR_HALF.sub(lambda found: found[1] or rb"\ufffd", text)
-        if whole == text:
-            raise
-        return msgspec.json.decode(whole, type=kind)
-
-
-def _fault(error: msgspec.ValidationError) -> str:
-    """Return "its field rank is wrong (expected int >= 0)"."""
-    message = str(error)
-    found = _WHERE.search(message)
-    what = _FORM.sub("a plain name", (message[: found.start()] if found else message).replace("`", ""))
-    where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
-    return f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"
-
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits
 MAX_MS = 1e12  # thirty years

@@ -80,10 +80,7 @@ def _known(types: tuple[type, ...]) -> _Types:
 @cache
 def _of_model() -> _Types:
     """Return the types that results are made of, by name."""
-    from diagnose.model import charts, diagnosis, events, rules
-    from diagnose.model import diagnosis as forecast
-    from diagnose.model import diagnosis as job
-    from diagnose.model import diagnosis as locations
+    from diagnose.model import charts, diagnosis, events, forecast, job, locations, rules
 
     modules = (charts, diagnosis, events, forecast, job, locations, rules)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]

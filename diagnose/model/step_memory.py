@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import dataclass
+from diagnose.model.locations import Where
 
 __all__ = ["KeptByLine", "LeftByLine", "MemoryByLine"]
 

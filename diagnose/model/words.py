@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from diagnose.model.frozen import NamedTuple
-from diagnose.text.plain_text import plural
+from diagnose.text.numbers import plural
 
 __all__ = ["Count", "Words", "english"]
 

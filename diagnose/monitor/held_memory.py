@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diagnose.dataflow.growth import PiledUp
 from diagnose.dataflow.held_words import held_words
-from diagnose.text.plain_text import enumeration
+from diagnose.text.numbers import enumeration
 
 __all__ = ["HeldLine", "HeldMemory", "NamedHolder", "held_memory"]
 

@@ -11,7 +11,7 @@ from statistics import median, stdev
 from diagnose.monitor.run_folder import MonitoredRun
 from diagnose.monitor.step_rows import percentile
 from diagnose.monitor.trends import observe
-from diagnose.text.plain_text import duration, growth, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["Shift", "Summary", "history_json", "history_text", "shift", "summary"]
 

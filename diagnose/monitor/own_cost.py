@@ -6,7 +6,7 @@ import math
 from collections import deque
 from statistics import median
 
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["MAX_SHARE", "METERED_STEPS", "OwnCost"]
 

@@ -26,8 +26,8 @@ from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable, replace_private
 from diagnose.monitor.held_memory import HeldMemory
 from diagnose.monitor.step_rows import Row, read_rows
+from diagnose.text.masking import mask_command
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import mask_command
 
 __all__ = [
     "REQUEST_FILE",
@@ -151,7 +151,7 @@ class RunFolder:
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        from diagnose.capture.record.script_config import describe_gpus
+        from diagnose.capture.record.process_settings import describe_gpus
 
         self.info = replace(
             self.info,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from diagnose.monitor.step_rows import Row, percentile
-from diagnose.text.plain_text import duration, growth, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = ["MIN_REFERENCE", "GrowthDetector", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
 

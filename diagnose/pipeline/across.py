@@ -13,26 +13,18 @@ from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
-from diagnose.model.diagnosis import (
-    Diagnosis,
-    Finding,
-    Forecast,
-    Prescription,
-    RankSummary,
-    Source,
-    Waterfall,
-    middle_ns,
-)
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
+from diagnose.model.forecast import Forecast, Waterfall, middle_ns
 from diagnose.model.limits import MIN_GAIN_SHARE
-from diagnose.pipeline.find import noting
+from diagnose.pipeline.noting import noting
 from diagnose.pipeline.savings import by_value
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, job_of
 from diagnose.ranks.profile import RankProfile
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 __all__ = ["answer_of", "from_summary", "parts_of_ranks", "ranks_to_examine", "shown"]
 

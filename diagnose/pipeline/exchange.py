@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from diagnose.errors import InputError
-from diagnose.model.capture import RECEIVED_FILE
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import replace_private
+from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import inflate
 from diagnose.pipeline.rank_results import (
     Work,

@@ -3,267 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.locate import source_line
-from diagnose.answer.ranking import answering
-from diagnose.answer.screen import with_words
-from diagnose.changes import CHANGES, group_of
-from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
+from diagnose.changes import CHANGES
 from diagnose.dataflow import Analyses, analyse
-from diagnose.errors import UsageError, is_debugging
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, Prescription, Where
+from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
-from diagnose.model.frozen import NamedTuple, dataclass
+from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead
+from diagnose.pipeline.noting import noting
+from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import one_line
-
-if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Waterfall
-    from diagnose.model.rules import RuleMeta
 
 __all__ = [
     "RankFindings",
-    "RuleChoice",
     "analysed",
     "applied_rules",
     "build_tables",
     "costs_more",
     "find_in_rank",
-    "leave_out",
-    "noting",
-    "one_compilation",
-    "prescriptions_of",
     "tables_without_recording",
     "without_recording",
-    "worth_showing",
 ]
-
-# Leaves out findings that the user does not want to see: by the id of their rule, or by a comment in the program.
-#
-# A comment ``# diagnose: ignore=host-sync`` on the line that a finding names first, or on a line of its own above it,
-# leaves that finding out. Nothing is calculated anew: partition, causes, kernels and savings stay as they are, and the
-# diagnosis holds what was left out.
-
-SIMILAR = 0.6  # of difflib: an id with a few letters wrong has more
-MAX_SOURCE_BYTES = 4 << 20  # a longer file was not written by hand, and is not searched for comments
-COMMENT = lazy_pattern(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
-
-
-@dataclass(frozen=True, slots=True)
-class RuleChoice:
-    """Which rules' findings are shown."""
-
-    select: frozenset[str] = field(default_factory=frozenset)  # empty: all
-    ignore: frozenset[str] = field(default_factory=frozenset)
-
-    @classmethod
-    def of(cls, select: Iterable[str] = (), ignore: Iterable[str] = ()) -> RuleChoice:
-        """Return the choice of ``--select`` and ``--ignore``, each of which may hold several ids with commas.
-
-        Raises:
-            UsageError: there is no rule of that name.
-        """
-        return cls(frozenset(_known(select, "--select")), frozenset(_known(ignore, "--ignore")))
-
-    def leaves_out(self, rule: str) -> bool:
-        """Return whether a rule's findings are left out wherever they are."""
-        return rule in self.ignore or bool(self.select and rule not in self.select)
-
-
-def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
-    """Return the diagnosis without the findings that options or comments leave out, which it then holds as ignored."""
-    notes: dict[str, None] = {}
-    ignored = tuple(_ignored(d.findings, choice, notes))
-    after = leave_out(d.after, choice) if d.after is not None else None
-    if not ignored:
-        return replace(d, after=after, trust=(*d.trust, *map(Note, notes))) if notes or after is not d.after else d
-    out = [one.finding for one in ignored]
-    left = [finding for finding in d.findings if finding not in out]
-    rules = {finding.rule for finding in left}
-    prescriptions = tuple(p for p in d.prescriptions if p.rule in rules)
-    gone = {p.id for p in d.prescriptions} - {p.id for p in prescriptions}
-    shown = replace(
-        d,
-        findings=tuple(left),
-        prescriptions=prescriptions,
-        also_possible=tuple(p for p in d.also_possible if p.rule in rules),
-        waterfall=None if d.waterfall and any(gone & set(f.ids) for f in d.waterfall.forecasts) else d.waterfall,
-        ranks=tuple(replace(r, dominant=None) if choice.leaves_out(r.dominant or "") else r for r in d.ranks),
-        after=after,
-        ignored=ignored,
-        trust=(*d.trust, *map(Note, notes)),
-    )
-    return shown if d.dominant in rules else _with_new_answer(shown)
-
-
-def _with_new_answer(d: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the most valuable of the findings that are left as its answer."""
-    largest = answering(d.findings, d.step_ns, has_device=d.queue is not None)
-    return with_words(replace(d, dominant=largest.rule if largest is not None else None))
-
-
-def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, None]) -> Iterator[IgnoredFinding]:
-    for finding in findings:
-        if choice.leaves_out(finding.rule):
-            yield IgnoredFinding(finding, "option")
-            continue
-        place = finding.where[0] if finding.where else None
-        named = list(_rules_in_comments(place)) if place is not None else []
-        for name in named:
-            if place is not None and name not in _rules():
-                hint = _hint(name)
-                notes[f"The comment at {_place(place)} ignores an unknown rule '{one_line(name)}'{hint}."] = None
-        if finding.rule in named:
-            yield IgnoredFinding(finding, "comment")
-
-
-def _rules_in_comments(place: Where) -> Iterator[str]:
-    """Yield the ids in the comments of a line and of the line above it; the source may have changed since."""
-    texts = [place.code] if place.code else []
-    lines = _source(place.file) if place.file and place.line else []
-    if place.line and 0 < place.line <= len(lines) and place.code in {None, "", lines[place.line - 1].strip()}:
-        texts.append(lines[place.line - 1])
-        above = lines[place.line - 2].strip() if place.line > 1 else ""
-        texts += [above] if above.startswith("#") else []
-    found = (match for text in dict.fromkeys(texts) for match in COMMENT.finditer(text))
-    yield from dict.fromkeys(_today(name) for match in found for name in match[1].split(","))
-
-
-def _source(file: str) -> list[str]:
-    """Return the lines of a Python file that is on this machine, none where it is not."""
-    path = Path(file)
-    try:
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_SOURCE_BYTES:
-            return []
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):
-        return []
-
-
-def _place(where: Where) -> str:
-    return one_line(f"{Path(where.file or '').name}:{where.line}")
-
-
-def _known(names: Iterable[str], option: str) -> Iterator[str]:
-    for name in (part.strip() for text in names for part in text.split(",")):
-        wanted = _today(name.lower())
-        if wanted in _rules():
-            yield wanted
-        elif name:
-            hint = _hint(wanted) or ", diagnose explain lists all of them"
-            raise UsageError(f"Unknown rule '{one_line(name)}' of {option}{hint}.")
-
-
-def _rules() -> Mapping[str, RuleMeta]:
-    from diagnose.analyzers import META  # few findings have such a comment, and all rules take a moment to import
-
-    return META
-
-
-def _today(name: str) -> str:
-    """Return the id of a rule, for that of a rule which is gone the one that names the same."""
-    from diagnose.analyzers import FORMER
-
-    wanted = name.strip().replace("_", "-")
-    return FORMER.get(wanted, wanted)
-
-
-def _hint(name: str) -> str:
-    import difflib  # few ids are wrong
-
-    similar = difflib.get_close_matches(name, _rules(), n=1, cutoff=SIMILAR)
-    return f": the nearest is {similar[0]}" if similar else ""
-
-
-# A fault of one rule, or of a part that only a report shows, costs that part alone.
-
-
-@contextmanager
-def noting(rule: str, notes: list[Note]) -> Iterator[None]:
-    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
-    try:
-        yield
-    except Exception as error:
-        if is_debugging():
-            raise
-        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
-        if note not in notes:
-            notes.append(note)
-
-
-# The changes for what was found in one rank: each once, and those alone that are worth showing.
-
-
-def prescriptions_of(
-    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
-) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once.
-
-    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
-    them is chance.
-    """
-    listed: dict[str, Prescription] = {}
-    for finding in found:
-        given: list[Prescription] = []
-        with noting(finding.rule, notes):
-            given = prescribe(finding, step_ns, program)
-        for p in given:
-            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
-                listed[p.id] = p
-    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
-
-
-def worth_showing(
-    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
-) -> tuple[Prescription, ...]:
-    """Leave out what saves little, alone and behind what the waterfall changes before it.
-
-    So is a change for some steps only whose object another one changes for all: workers that go need not be kept.
-    """
-    by_rule = {f.rule: f for f in found}
-    together = steps_after.forecasts[-1].ids if steps_after else ()
-    shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
-    changed = {group_of(p.id) for p in shown if p.mean_step_ns is None}
-    return tuple(p for p in shown if p.mean_step_ns is None or not group_of(p.id) or group_of(p.id) not in changed)
-
-
-def one_compilation(
-    shown: tuple[Prescription, ...], steps_after: Waterfall | None
-) -> tuple[tuple[Prescription, ...], tuple[Prescription, ...]]:
-    """Return the prescriptions with one at most that compiles the model, and for what the others were prescribed.
-
-    They are ways of one edit, and one is chosen: that of the forecast, else what saves most. It stands in the place of
-    the others for their findings, without a saving of its own there.
-    """
-    together = steps_after.forecasts[-1].ids if steps_after else ()
-    compiling = [p for p in shown if compiles_model(p)]
-    if len(compiling) < 2:
-        return shown, ()
-    kept = next((p for p in compiling if p.id in together), max(compiling, key=lambda p: sum(p.saves_ns)))
-    others = [p for p in compiling if p is not kept and p.rule != kept.rule]
-    instead = without_savings([replace(kept, rule=p.rule) for p in others])
-    return tuple(p for p in shown if p is kept or p not in compiling), instead
-
-
-def _weight(prescription: Prescription) -> tuple[bool, float]:
-    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
 
 
 def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | None:

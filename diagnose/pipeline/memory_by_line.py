@@ -8,7 +8,7 @@ from diagnose.analyzers.common.locate import source_line
 from diagnose.dataflow.kept import kept_by_line
 from diagnose.model.arrays import Floats
 from diagnose.model.dataflow import Frame
-from diagnose.model.diagnosis import Where
+from diagnose.model.locations import Where
 from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.pipeline.operator_times import operator_times
 from diagnose.tables import Tables

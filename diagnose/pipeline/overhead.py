@@ -33,7 +33,7 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import plain_steps, steady_beside
 from diagnose.tables.run_steps import Variation, variation
-from diagnose.text.plain_text import duration, growth, percent
+from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
     "PROFILER",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import msgspec
 
 from diagnose.errors import InputError, is_debugging
-from diagnose.model.arrays import without_collector
+from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.serialization import pack, unpack

@@ -8,7 +8,8 @@ from dataclasses import field, replace
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import effect_of
-from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescription, Waterfall
+from diagnose.model.diagnosis import Finding, Prescription
+from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.model.frozen import dataclass
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
@@ -28,7 +29,7 @@ from diagnose.replay.predict import (
 from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
-from diagnose.tables.host_gaps import is_paced_by_workers
+from diagnose.tables.host_work import is_paced_by_workers
 
 __all__ = [
     "Replayed",

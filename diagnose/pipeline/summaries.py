@@ -20,7 +20,7 @@ import msgspec
 from diagnose.errors import InputError, UsageError, missing_extra
 from diagnose.model.files import printable, write_bytes
 from diagnose.ranks.profile import JobProfile, RankProfile
-from diagnose.text.plain_text import mask_text
+from diagnose.text.masking import mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored, is_url, list_folder, matching_urls
 

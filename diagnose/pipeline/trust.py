@@ -10,13 +10,14 @@ import numpy as np
 from diagnose.analyzers import lost_records, unexplained_device, warm_up
 from diagnose.answer.gates import MAX_ESTIMATE
 from diagnose.answer.ranking import HOST_FLOOR
-from diagnose.model.capture import accelerator_of
+from diagnose.model.accelerators import accelerator_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note
 from diagnose.model.intervals import distinct, total
 from diagnose.pipeline.overhead import PROFILER, estimate_note, estimated_share, variation_note
 from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
+from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.impossible_times import (
     MAX_CROSSING_SHARE,
@@ -36,9 +37,8 @@ from diagnose.tables.lost import (
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
-from diagnose.tables.syncs import late_by
+from diagnose.text.numbers import percent, plural
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import percent, plural
 
 __all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
 

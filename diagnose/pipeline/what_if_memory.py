@@ -22,7 +22,7 @@ from diagnose.replay.predict import Predicted, predict
 from diagnose.replay.transforms import scale_host, shorten_tasks
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of, shows_values
-from diagnose.text.plain_text import duration, plural, size_words
+from diagnose.text.numbers import duration, plural, size_words
 
 __all__ = ["ComputedAgain", "WithinMemory", "twice", "within_memory"]
 

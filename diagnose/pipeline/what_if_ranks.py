@@ -13,7 +13,7 @@ from diagnose.analyzers import META
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Forecast
+from diagnose.model.forecast import Forecast
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
 from diagnose.pipeline.what_if_request import AskedOfJob
@@ -23,7 +23,7 @@ from diagnose.ranks.replay import Part, Schedule, replayed, schedule_of, without
 from diagnose.ranks.rescheduled import in_buckets, overlapped
 from diagnose.ranks.usable import listed
 from diagnose.replay.predict import MAX_ERROR_TO_RELY
-from diagnose.text.plain_text import percent, plural
+from diagnose.text.numbers import percent, plural
 
 __all__ = ["of_all_ranks"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.model.diagnosis import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.model.frozen import dataclass
+from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group

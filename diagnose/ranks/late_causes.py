@@ -11,8 +11,8 @@ from dataclasses import field, replace
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import dataclass
+from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more
 from diagnose.ranks.profile import PHASES, RankProfile

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals
+from diagnose.model.locations import Where
 from diagnose.ranks.profile import LineTime, RankProfile
 from diagnose.tables import Tables
 

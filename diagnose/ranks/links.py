@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.model.diagnosis import CollectiveSummary, SlowGroup
 from diagnose.model.intervals import distinct
+from diagnose.model.job import CollectiveSummary, SlowGroup
 from diagnose.ranks.collectives import BUS_FACTORS
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import Group, RankProfile

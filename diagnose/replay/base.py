@@ -26,7 +26,7 @@ from diagnose.tables.host import Layers
 from diagnose.tables.lost import graph_holes
 from diagnose.tables.names import Pattern
 from diagnose.tables.steps import Steps
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 __all__ = [
     "MAX_ERROR_TO_PREDICT",

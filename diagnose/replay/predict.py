@@ -12,7 +12,7 @@ from math import hypot
 
 import numpy as np
 
-from diagnose.model.diagnosis import middle_ns
+from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import grouped
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base

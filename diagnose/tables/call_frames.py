@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import FRAME
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, among
+from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.python_calls import names_of

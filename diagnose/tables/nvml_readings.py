@@ -10,7 +10,7 @@ from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
-from diagnose.text.plain_text import percent
+from diagnose.text.numbers import percent
 
 __all__ = [
     "ANY",

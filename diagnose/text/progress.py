@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from diagnose.text.plain_text import mask_text, one_line
+from diagnose.text.masking import mask_text
+from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
 

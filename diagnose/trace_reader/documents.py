@@ -22,9 +22,10 @@ from diagnose.model.capture import (
 )
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.dataflow_file import dataflow_from_json
+from diagnose.model.decoding import decode
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.records import Count, LookupRecord, Time, decode
-from diagnose.text.plain_text import mask_command, mask_text
+from diagnose.model.records import Count, LookupRecord, Time
+from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored
 

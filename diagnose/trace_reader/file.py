@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from diagnose.errors import InputError, NotATraceError
-from diagnose.model.arrays import without_collector
+from diagnose.model.collector import without_collector
 from diagnose.model.events import Note, Trace
 from diagnose.model.frozen import NamedTuple
 from diagnose.trace_reader.envelope import (

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from diagnose.errors import InputError
 from diagnose.model.frozen import dataclass
-from diagnose.text.plain_text import mask_text
+from diagnose.text.masking import mask_text
 from diagnose.trace_reader.archives import ARCHIVES, FIRST_BYTES, is_archive, keep_stream, list_archive
 from diagnose.trace_reader.documents import read_info
 from diagnose.trace_reader.source import STANDARD_INPUT, open_pipe

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from diagnose.errors import InputError, missing_extra
 from diagnose.model.frozen import dataclass
+from diagnose.text.masking import mask_text
 from diagnose.text.patterns import lazy_pattern
-from diagnose.text.plain_text import mask_text, middle, one_line
+from diagnose.text.plain_text import middle, one_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -12,7 +12,7 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.trials.copying import copy_file, remove_tree, shares_blocks
-from diagnose.trials.working_copy import below
+from diagnose.trials.surroundings import below
 
 __all__ = ["back_up", "backup_place", "check_number"]
 

@@ -5,71 +5,32 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import ForkedChildren
+from diagnose.capture.process.children import ForkedChildren
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps.hooks import when_imported
+from diagnose.capture.steps.import_hooks import when_imported
 from diagnose.capture.steps.listener import Listener
-from diagnose.changes import edits_script, patch_of
+from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
 from diagnose.model.files import replace_private
+from diagnose.trials.edited_script import edited
+from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
 from diagnose.trials.timing import StepTimer
-from diagnose.trials.trials import error_text
 from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
 
-__all__ = ["edited", "main"]
-
-# Lets a script run with changes in its text, without touching its file.
-
-
-@contextmanager
-def edited(
-    script: Sequence[str], ids: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], log: Log, *, module: bool
-) -> Iterator[None]:
-    """Within the block, whoever opens the script's code gets it with those changes that are made in its text.
-
-    Raises:
-        CannotApply: a change cannot be made there; the sentence is the trial's result.
-        UsageError: libcst is not installed, or the script is no Python.
-    """
-    wanted = [name for name in ids if edits_script(name)]
-    if not wanted or (not module and not Path(script[0]).is_file()):
-        yield
-        return
-    if module:
-        raise CannotApply(f"{wanted[0]} is made in the text of a script, and this is a module.")
-    from diagnose.trials.source_edits import edited_source
-
-    file = Path(script[0])
-    source, done, left = edited_source(file.read_text(encoding="utf-8"), str(file), wanted, arguments)
-    if left:
-        raise CannotApply(f"{next(iter(left))} cannot be made: {next(iter(left.values()))}.")
-    for name in done:
-        log.did(f"{name}, in the text of {file.name}")
-    original, real = io.open_code, os.path.realpath(file)
-
-    def open_code(path: str) -> IO[bytes]:
-        return io.BytesIO(source.encode()) if os.path.realpath(path) == real else original(path)
-
-    io.open_code = open_code
-    try:
-        yield
-    finally:
-        io.open_code = original
+__all__ = ["main"]
 
 
 def main() -> NoReturn:

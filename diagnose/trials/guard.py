@@ -16,50 +16,12 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["BOOTSTRAP", "GUARD_EXIT", "EndedBySignal", "ended_by_signals", "main"]
-
-# Lets SIGTERM and SIGHUP end ``diagnose prove`` as Ctrl-C does: runs are ended and folders removed on the way out.
-
-NUMBERS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class EndedBySignal(BaseException):  # not an error: no handler of errors may keep it
-    """Unwinds the command."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number  # as a shell shows it
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Raise `EndedBySignal` in the block at the first signal; what is ignored, as under nohup, stays so."""
-    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in NUMBERS}
-
-    def end(number: int, _frame: object) -> None:
-        for other in NUMBERS:  # a second one must not interrupt the cleaning up
-            signal.signal(other, signal.SIG_IGN)
-        raise EndedBySignal(number)
-
-    for number in NUMBERS:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
+__all__ = ["BOOTSTRAP", "GUARD_EXIT", "main"]
 
 BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from diagnose.trials.guard import main; main()"
 GUARD_EXIT = 70  # the command could not be started
@@ -179,7 +141,7 @@ def _start(command: list[str], environment: Mapping[str, str], writable: list[st
 
             isolate(hosts)
         if writable is not None:
-            from diagnose.trials.originals import restrict
+            from diagnose.trials.protection import restrict
 
             restrict(writable)
         os.execvp(command[0], command)

@@ -21,9 +21,9 @@ from diagnose.capture.steps.hooks import shut_workers
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
+from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialResult
 from diagnose.trials.timing import StepTimer
-from diagnose.trials.trials import error_text
 from diagnose.trials.watching import DevicePeak, Numbers, Returned
 
 __all__ = ["InProcess", "StepFn"]

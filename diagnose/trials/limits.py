@@ -12,7 +12,7 @@ from pathlib import Path
 from diagnose.text.plain_text import one_line
 from diagnose.trials.backup import backup_place
 from diagnose.trials.isolation import SHARED_MEMORY, why_not_isolated
-from diagnose.trials.originals import can_restrict
+from diagnose.trials.protection import can_restrict
 
 __all__ = ["Limits", "limits_of"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import libcst as cst
 from libcst import matchers as m
 
+from diagnose.trials.kept_values import assigned_names, with_kept_values
 from diagnose.trials.line_edits import (
     with_device_argument,
     with_gradients_set_to_none,
@@ -15,14 +16,9 @@ from diagnose.trials.line_edits import (
     without_contiguous,
     without_synchronize,
 )
+from diagnose.trials.model_edits import parameters_of, with_compiled_model
 from diagnose.trials.replaced_calls import with_calls
-from diagnose.trials.source_edits import (
-    assigned_names,
-    parameters_of,
-    with_background_saver,
-    with_compiled_model,
-    with_kept_values,
-)
+from diagnose.trials.saver_edits import with_background_saver
 
 __all__ = [
     "imports_torch",

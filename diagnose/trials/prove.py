@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil
-from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from diagnose.changes import any_compiles
-from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
-from diagnose.model.diagnosis import NOTHING_CERTAIN, Diagnosis, Facts, Trial
-from diagnose.model.events import Note
-from diagnose.model.statistics import mean_step, period_of
-from diagnose.trials.candidates import Candidate, candidates, not_run, together
+from diagnose.errors import CaptureError, OriginalsChangedError
+from diagnose.model.diagnosis import Trial
+from diagnose.model.step_means import mean_step, period_of
+from diagnose.model.trial_methods import NOTHING_CERTAIN
+from diagnose.trials.candidates import Candidate, together
+from diagnose.trials.measuring import ProveResult, Recorded, Runs
+from diagnose.trials.sentences import sentence
 from diagnose.trials.spec import TrialResult
 from diagnose.trials.trials import (
     TrialRuns,
@@ -27,122 +26,12 @@ from diagnose.trials.trials import (
     is_settled,
     joined,
     nothing_done,
-    sentence,
     skipped,
     undecided,
     with_note,
 )
 
-__all__ = [
-    "NOTHING_TRIED",
-    "OWN_RANKS",
-    "Budget",
-    "ProveResult",
-    "Recorded",
-    "Runs",
-    "arguments_for_edits",
-    "arguments_of",
-    "lines_of",
-    "parse_budget",
-    "prove",
-    "proven",
-    "starts_own_ranks",
-    "with_trials",
-]
-
-# What trials are given and what they give: the runs of a script, its recording, and the result.
-
-
-class Runs(Protocol):
-    """What runs the script."""
-
-    warm_up: int
-    timed: int
-    edits: bool  # whether changes can be made in the text of what runs
-
-    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
-        """Run the script with patches; a failure is a result too."""
-
-
-class Recorded(NamedTuple):
-    """What the recording before the trials showed."""
-
-    step_ns: Sequence[float] = ()  # of steps without a profiler
-    took_s: float = 0.0  # with its analysis; 0 where it was made before
-    kept_s: float = 0.0  # beyond the budget: kept for a recording with the gains, free where there are none
-
-
-@dataclass
-class ProveResult:
-    """What the runs showed."""
-
-    trials: list[Trial] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
-    num_runs: int = 0
-    nothing_tried: bool = False  # the budget ended before
-
-
-# The time that ``diagnose prove`` may take: the recording before the trials, the trials, and the recording after.
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-
-MAX_KEPT_SHARE = 1 / 3  # of what is left after the first recording
-_NO_TIME_AFTER = (
-    "The budget was used up before the steps with the changes could be recorded; raise it to see what limits them."
-)
-
-
-def parse_budget(text: str, *, name: str = "--budget") -> float:
-    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
-
-    Raises:
-        UsageError: it is none of these, or not above zero.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        raise UsageError(f"Invalid {name} '{text}': use 90s, 10m or 1h.")
-    return seconds
-
-
-class Budget:
-    """Seconds, counted from now on.
-
-    The recording at the end is taken to need as long as the one at the beginning did, its analysis included; so much is
-    kept back for it, unless that is more than a third of what is left: then the trials get it all.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._ends = time.monotonic() + seconds
-        self.recording_s = 0.0  # that the first recording took, with its analysis
-
-    @property
-    def left(self) -> float:
-        """Return the seconds that are left, not below 0."""
-        return max(self._ends - time.monotonic(), 0.0)
-
-    @property
-    def for_trials(self) -> float:
-        """Return the seconds that trials may take."""
-        kept_s = self.recording_s if self.recording_s <= MAX_KEPT_SHARE * self.left else 0.0
-        return self.left - kept_s
-
-    def records(self, best: Sequence[str], notes: list[str]) -> bool:
-        """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
-        has_time = self.left > 0 and self.left >= self.recording_s
-        if best and not has_time:
-            notes.append(_NO_TIME_AFTER)
-        return bool(best) and has_time
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Time the first recording."""
-        began = time.monotonic()
-        yield
-        self.recording_s = time.monotonic() - began
-
+__all__ = ["NOTHING_TRIED", "ProveResult", "Recorded", "Runs", "prove"]
 
 Kind: TypeAlias = Literal["single", "combination", "without"]
 
@@ -437,63 +326,3 @@ class _Proving:
 
     def _has_time_for(self, num_runs: int) -> bool:
         return time.monotonic() - self._began + num_runs * self._longest_s <= self._budget_s
-
-
-# From a diagnosis to one with trials: chooses what to run, has it run, and puts the results in.
-
-OWN_RANKS = (
-    "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, "
-    "pass --launcher 'torchrun --standalone --nproc-per-node N'."
-)
-NOTHING = "No prescription of this diagnosis can be applied from outside, so nothing was run."
-
-
-def proven(
-    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, report: Callable[[str], None]
-) -> ProveResult:
-    """Run what was asked for, or what the diagnosis prescribes.
-
-    Raises:
-        CaptureError: what is unchanged could not be measured.
-    """
-    chosen = candidates(diagnosis, asked, edits=runs.edits)
-    budget_s = budget.for_trials
-    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s, kept_s=budget.left - budget_s)
-    return prove(runs, chosen, budget_s, report, recorded) if chosen else ProveResult(notes=[NOTHING])
-
-
-def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
-    """Return whether several ranks were recorded although nothing but the script was there to start them."""
-    return len(diagnosis.ranks) > 1 and not launcher
-
-
-def with_trials(
-    diagnosis: Diagnosis, result: ProveResult, asked: Sequence[str] = (), *, edits: bool = False
-) -> Diagnosis:
-    """Return the diagnosis with the trials, and with a note for what was not run; ``asked`` are the ids asked for."""
-    notes = [*result.notes, *not_run(diagnosis, asked, edits=edits)]
-    return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *(Note(text) for text in notes)))
-
-
-def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:
-    """Return what the diagnosis wants its prescriptions applied with, by id."""
-    return {p.id: p.arguments for p in (*diagnosis.also_possible, *diagnosis.prescriptions) if p.arguments}
-
-
-def arguments_for_edits(diagnosis: Diagnosis, script: Path) -> dict[str, Facts]:
-    """Return the same for changes of the script's text: with the type of its device and the lines of their findings."""
-    device = "cuda" if diagnosis.queue else "cpu"
-    prescribed = (*diagnosis.also_possible, *diagnosis.prescriptions)
-    return {p.id: {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, script)} for p in prescribed}
-
-
-def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
-    """Return the lines of the script that the rule's finding names, and those of its examples."""
-    found = [f for f in (diagnosis.findings) if f.rule == rule]
-    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
-    return tuple(sorted({p.line for p in places if p.line and p.file and _is_end_of(Path(p.file), script.resolve())}))
-
-
-def _is_end_of(named: Path, path: Path) -> bool:
-    """Return whether a trace's name of a file, which is data and no pattern, can be that of ``path``."""
-    return path.parts[-len(named.parts) :] == named.parts

@@ -2,176 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shlex
-import stat
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import diagnose
-from diagnose.capture.process.process import kill_marked
+from diagnose.capture.process.process_cleanup import kill_marked
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.changes import any_compiles
-from diagnose.errors import CaptureError, InputError, OriginalsChangedError, OutputError, UsageError
-from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
-from diagnose.text.plain_text import MASK, clean, mask_command, middle, one_line
-from diagnose.text.progress import Progress
-from diagnose.trials.copying import remove_tree
+from diagnose.errors import OriginalsChangedError
+from diagnose.text.masking import MASK, mask_command
+from diagnose.text.plain_text import clean
+from diagnose.trials.copy_plan import CopyPlan, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
 from diagnose.trials.isolation import hosts_text
 from diagnose.trials.limits import Limits, limits_of
+from diagnose.trials.original_names import name_originals
 from diagnose.trials.refusals import why_refused
+from diagnose.trials.run_folder import VARIABLE
+from diagnose.trials.run_results import last_line, read_result, shorten
 from diagnose.trials.spec import TrialRequest, TrialResult
 from diagnose.trials.trackers import offline_settings
-from diagnose.trials.working_copy import CopyPlan, name_originals, plan_copy
 from diagnose.trials.workplace import ROOT, Workplace
 
-__all__ = [
-    "PREFIX",
-    "VARIABLE",
-    "Command",
-    "Runner",
-    "in_the_copy",
-    "last_line",
-    "read_result",
-    "record",
-    "recorded_command",
-    "remove_leftovers",
-    "run_folder",
-    "shorten",
-]
-
-# What a run has left: its result, which the script may have damaged, and the end of what it printed.
-
-LAST_BYTES = 20_000  # of the output that are looked through for its last line
-LOG_MB = 1.0  # of a run's output that is kept: its end
-MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
-
-
-def shorten(log: Path) -> None:
-    """Keep the end of a long log."""
-    keep = int(LOG_MB * 1e6)
-    if log.stat().st_size <= keep:
-        return
-    with log.open("rb") as file:
-        file.seek(-keep, os.SEEK_END)
-        tail = file.read()
-    log.write_bytes(b"[the beginning was cut off]\n" + tail)
-
-
-def read_result(folder: Path, order: TrialRequest, code: int | None, timeout_s: float, last: str) -> TrialResult:
-    """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
-    if code is None:
-        return TrialResult(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
-    try:
-        return replace(TrialResult.from_json(_text_of(folder / "result.json")), ids=order.ids)
-    except FileNotFoundError:
-        why = f"It ended with exit code {code} before anything was measured{last}."
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
-    return TrialResult(ids=order.ids, exit_code=code, failure=why)
-
-
-def _text_of(path: Path) -> str:
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError("it is not a regular file")
-    if found.st_size > MAX_RESULT_BYTES:
-        raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
-    return path.read_text(encoding="utf-8")
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a log as a part of a sentence, "" where there is none."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_BYTES))
-        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return f" (its last line: {clean(lines[-1])[:160]})" if lines else ""
-
-
-# The temporary folder of one ``diagnose prove``, and what is left of those that were killed.
-#
-# A live ``prove`` holds a lock on a file in its folder. The kernel releases it however the process ends, so a folder
-# with our marker whose lock can be had belongs to nobody: it is removed at the next start, and its processes are
-# ended.
-
-PREFIX = "diagnose-prove-"
-VARIABLE = "DIAGNOSE_TRIAL"  # in the environment of every process of a run: the run's folder
-LOCK, MARKER = "prove.lock", b"diagnose prove holds a lock on this file while it runs\n"
-
-
-@contextmanager
-def run_folder() -> Iterator[Path]:
-    """Make a temporary folder that is gone after the block, with every process that was started for it.
-
-    Raises:
-        OutputError: there is no place for temporary files.
-    """
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-        lock = _locked(folder)
-    except OSError as error:
-        raise OutputError(
-            f"No temporary folder can be made: {error.strerror}. Free some space or set TMPDIR to another disk."
-        ) from error
-    try:
-        yield folder
-    finally:
-        kill_marked(VARIABLE, folder)
-        remove_tree(folder)
-        os.close(lock)
-
-
-def remove_leftovers() -> int:
-    """Remove the folders of runs that are gone, end their processes, and return how many there were."""
-    num_removed = 0
-    for folder in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*"):
-        lock = _lock_of_the_dead(folder)
-        if lock is not None:
-            kill_marked(VARIABLE, folder)
-            remove_tree(folder)
-            os.close(lock)
-            num_removed += 1
-    return num_removed
-
-
-def _locked(folder: Path) -> int:
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: then the marker is not written, and nobody
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # takes the folder for a leftover
-        os.write(descriptor, MARKER)
-    return descriptor
-
-
-def _lock_of_the_dead(folder: Path) -> int | None:
-    """Return the lock, now ours, of a folder that is our user's, carries the marker and has no owner any more."""
-    descriptor = -1
-    with contextlib.suppress(OSError):
-        if not _is_own(folder.lstat(), stat.S_IFDIR):
-            return None
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        if _is_own(os.fstat(descriptor), stat.S_IFREG):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.pread(descriptor, len(MARKER) + 1, 0) == MARKER:
-                return descriptor
-    if descriptor >= 0:
-        os.close(descriptor)
-    return None
-
-
-def _is_own(found: os.stat_result, kind: int) -> bool:
-    return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.getuid()
-
+__all__ = ["Command", "Runner"]
 
 BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
@@ -437,131 +298,3 @@ def _in_copy(word: str, cwd: Path, copy: Path) -> str:
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     path = Path(os.path.normpath(value))  # a relative one is inside of nothing that is absolute
     return f"{option}{equals}{copy / path.relative_to(cwd)}" if path.is_relative_to(cwd) else word
-
-
-# The command that a capture was recorded with: data from a file that anybody may have written, so checked in full.
-
-MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
-LOST_CHARACTER = "\ufffd"  # stands for what was no UTF-8
-MAX_STARTED_RANKS = 1_024  # started on this machine
-
-
-def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
-    """Return what to run again.
-
-    Raises:
-        UsageError: the folder is no capture, or what it has recorded cannot be run here.
-    """
-    described = sorted(capture.glob("capture*.json"))
-    if not described:
-        raise UsageError(
-            f"Invalid capture {capture}: it holds no command; use a capture of diagnose trace, or name the script."
-        )
-    info = _info(described[0])
-    script, cwd, world = _script(info, described[0]), _cwd(info, described[0]), _world_size(info, described[0])
-    if script[0] != "-m" and not Path(cwd, script[0]).is_file() and not Path(cwd, script[0], "__main__.py").is_file():
-        raise _cannot(described[0], "its script does not exist here")
-    if world > 1 and not launcher:
-        launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}")
-    return Command(script, cwd, launcher)
-
-
-def _info(path: Path) -> CaptureInfo:
-    """Read the description as it is: what is masked for display could not be run."""
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_INFO_BYTES:
-            raise _cannot(path, "it is not a description of a capture")
-        return CaptureInfo.from_json(path.read_bytes(), source=str(path))
-    except OSError as error:
-        raise _cannot(path, "it cannot be read") from error
-    except InputError as error:
-        raise UsageError(f"{error} Or name the script instead.") from None
-
-
-def _script(info: CaptureInfo, path: Path) -> tuple[str, ...]:
-    words = info.command
-    if not words or not all(map(_is_word, words)):
-        raise _cannot(path, "it holds no command")
-    if words[0] in ("", "<notebook>") or words == ("-m",):
-        raise _cannot(path, "it was not captured from a script")
-    if sum(map(len, words)) > MAX_COMMAND:
-        raise _cannot(path, f"its command is longer than {MAX_COMMAND:,} characters")
-    if any(MASK in word for word in words):
-        first = clean(" ".join(words[: 1 + (words[0] == "-m")]))
-        raise UsageError(
-            f"{path} holds the command with its credentials masked, so it cannot be run again from there; name the "
-            f"script with its arguments: diagnose prove {first} …"
-        )
-    return words
-
-
-def _cwd(info: CaptureInfo, path: Path) -> Path:
-    cwd = info.cwd or "."
-    if not _is_word(cwd) or not Path(cwd).is_dir():
-        raise _cannot(path, "the folder that it ran in does not exist here")
-    return Path(cwd).absolute()
-
-
-def _world_size(info: CaptureInfo, path: Path) -> int:
-    if info.world_size > MAX_STARTED_RANKS:
-        raise _cannot(path, f"its world_size is not a number of ranks from 1 to {MAX_STARTED_RANKS:,}")
-    return info.world_size
-
-
-def _is_word(word: str) -> bool:
-    """Return whether the operating system would take it as an argument, and it is what was recorded."""
-    try:
-        return LOST_CHARACTER not in word and b"\0" not in os.fsencode(word)
-    except UnicodeEncodeError:
-        return False
-
-
-def _cannot(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path} does not show a command that can be run again: {why}; name the script instead.")
-
-
-# Traces the script in a process of its own, before the trials and after them; where that fails, states why.
-
-TIMEOUT_S, LAST_S = 600.0, 1.0
-RECORDING_SHARE = 1 / 3  # of the time that is left: a recording ends itself by then, with the steps that it has
-SHOWN_LINES, SHOWN_WIDTH = 20, 300  # of what a script printed that could not be traced: its traceback
-IN_COPY = (
-    " It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same, which "
-    "protects no file."
-)
-TOO_SHORT = " If that is too short for a recording, give --budget more."
-AT_INPUT = " In these runs its standard input is empty: let it take from its arguments what it asks for."
-
-
-def in_the_copy(runner: Runner) -> str:
-    """Return the remedy for an unchanged script that failed in the copy of its working folder, "" elsewhere.
-
-    How it failed does not matter: what it misses there, one script raises for and another prints and exits.
-    """
-    return IN_COPY if runner.cwd_mode == "copy" else ""
-
-
-def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, progress: Progress) -> None:
-    """Trace the script with patches into a folder.
-
-    Raises:
-        CaptureError: it could not be traced; without patches, the end of what it printed stands on standard error.
-    """
-    why = f"with {' and '.join(ids)}, to see what binds it then" if ids else "to find what holds it back"
-    timeout_s = min(TIMEOUT_S, max(budget_s, LAST_S))
-    with progress.phase(f"tracing {runner.command.text} {why}"):
-        run = runner.trace(ids, capture, timeout_s=timeout_s, recording_s=RECORDING_SHARE * timeout_s)
-    if run.failure:
-        if not ids and runner.last_log is not None:
-            sys.stderr.write(_end_of(runner.last_log))
-        remedy = TOO_SHORT if run.wall_s >= timeout_s else _remedy(run.failure, runner, changed=bool(ids))
-        raise CaptureError(f"{run.failure}{remedy}")
-
-
-def _remedy(failure: str, runner: Runner, *, changed: bool) -> str:
-    return f"{AT_INPUT if 'EOFError' in failure else ''}{'' if changed else in_the_copy(runner)}"
-
-
-def _end_of(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "".join(f"{middle(one_line(line), SHOWN_WIDTH)}\n" for line in lines[-SHOWN_LINES:])

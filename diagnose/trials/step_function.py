@@ -74,8 +74,9 @@ def prove(
     """
     asked = [name.strip() for name in apply.split(",") if name.strip()] if isinstance(apply, str) else list(apply)
     budget_s = _checked(asked, budget)
+    from diagnose.trials.budget import Budget
     from diagnose.trials.in_process import InProcess
-    from diagnose.trials.prove import Budget, arguments_of, proven, with_trials
+    from diagnose.trials.outcome import arguments_of, proven, with_trials
 
     runs, progress, time_left = InProcess(step_fn_factory, seed), Progress(quiet=quiet), Budget(budget_s)
     if diagnosis is None:
@@ -101,8 +102,8 @@ def _checked(asked: Sequence[str], budget: str | float) -> float:
         UsageError: see `prove`.
     """
     from diagnose.capture.process.ranks import rank_and_size
+    from diagnose.trials.budget import parse_budget
     from diagnose.trials.candidates import check_ids
-    from diagnose.trials.prove import parse_budget
 
     check_ids(asked, own_process=False)
     if rank_and_size()[1] > 1:

@@ -13,11 +13,13 @@ from pathlib import Path
 from diagnose.text.plain_text import clean
 from diagnose.trials.backup import back_up, check_number
 from diagnose.trials.caches import seed, user_caches
+from diagnose.trials.copy_plan import CopyPlan
 from diagnose.trials.copying import remove_tree
 from diagnose.trials.isolation import SHARED_MEMORY
 from diagnose.trials.limits import Limits
 from diagnose.trials.originals import Originals
-from diagnose.trials.working_copy import CopyPlan, WorkingCopy, below, plan_surroundings
+from diagnose.trials.surroundings import below, plan_surroundings
+from diagnose.trials.working_copy import WorkingCopy
 
 __all__ = ["ROOT", "Workplace"]
 

@@ -15,7 +15,7 @@ from simulation.job_plans import CALM, REASONS, Plan
 from simulation.jobs import FIRST_STEP, JobRun, run_job
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Job
+    from diagnose.model.job import Job
 
 __all__ = ["JobScore", "run_jobs", "score_job", "table_of"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 __all__ = ["OWN", "SHARED", "Entry", "entries", "page"]
 

@@ -14,8 +14,9 @@ from xml.sax.saxutils import escape
 
 from diagnose.model.charts import Gap, Picture, Span
 from diagnose.model.rules import Legend
-from diagnose.reports.charts import legible, ticks
-from diagnose.reports.format import CATEGORIES
+from diagnose.reports.colours import legible
+from diagnose.reports.rule_labels import CATEGORIES
+from diagnose.reports.svg import ticks
 
 __all__ = ["Detail", "draw"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Where
+from diagnose.model.locations import Where
 from diagnose.pipeline import across
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict

@@ -7,7 +7,8 @@ import pytest
 from diagnose.answer.headline import MAX_WORDS
 from diagnose.answer.screen import answer, with_words
 from diagnose.model.charts import FlopUtilisation
-from diagnose.model.diagnosis import Finding, Job
+from diagnose.model.diagnosis import Finding
+from diagnose.model.job import Job
 from diagnose.model.words import english
 
 MS = 1_000_000

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.answer.screen import answer, shown_rank
-from diagnose.model.diagnosis import Job, Trial, Where
+from diagnose.model.diagnosis import Trial, Where
+from diagnose.model.job import Job
 from diagnose.model.words import english
 from diagnose.reports.text import render
 

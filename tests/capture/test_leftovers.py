@@ -10,7 +10,7 @@ from diagnose.cli import trace as tracing
 from diagnose.cli.exchange import Exchange
 from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
-from diagnose.model.capture import Launched
+from diagnose.model.launched import Launched
 
 DESCRIBED = json.dumps({"schema_version": 1, "light_file": "rank0.light.pt.trace.json.gz"})
 

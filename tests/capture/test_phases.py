@@ -11,7 +11,8 @@ from torch.distributions import Categorical, OneHotCategorical
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.listener import Listener
-from diagnose.capture.steps.phases import Phases, PhaseTimes, watch_gradients, watch_saves
+from diagnose.capture.steps.phase_hooks import watch_gradients, watch_saves
+from diagnose.capture.steps.phases import Phases, PhaseTimes
 
 
 class Step:

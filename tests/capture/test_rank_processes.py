@@ -7,7 +7,8 @@ import pytest
 from torch.utils.data._utils.worker import _worker_loop
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.rank_processes import RankProcess, SpawnedRank, trace_processes
+from diagnose.capture.process.rank_processes import RankProcess, trace_processes
+from diagnose.capture.process.spawned import SpawnedRank
 
 
 def train(rank):

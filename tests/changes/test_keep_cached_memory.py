@@ -5,7 +5,8 @@ import torch
 from diagnose.changes.common.patching import Log
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.changes.patches.memory import keep_cached_memory
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.model.diagnosis import Finding
+from diagnose.model.locations import Where
 
 
 def stall(code):

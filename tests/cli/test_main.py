@@ -203,7 +203,7 @@ def test_one_rank_is_answered_without_what_several_ranks_need(tmp_path):
     trace.write_text(json.dumps({"traceEvents": [launch | {"args": {"correlation": 1}}, kernel]}))
     code = (
         "import sys; from diagnose.cli import main; main.run(['analyze', sys.argv[1], '--json', '--no-cache']);"
-        "heavy = {'torch', 'rich', 'webbrowser', 'secrets', 'diagnose.ranks.comparison', 'diagnose.model.diagnosis'};"
+        "heavy = {'torch', 'rich', 'webbrowser', 'secrets', 'diagnose.ranks.comparison', 'diagnose.model.job'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(trace)], check=True, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import pytest
 from diagnose.cli import ranks
 from diagnose.cli.ranks import chosen_ranks
 from diagnose.errors import UsageError
-from diagnose.model.capture import Launched
+from diagnose.model.launched import Launched
 from diagnose.text.progress import Progress
 
 QUIET = Progress(quiet=True)

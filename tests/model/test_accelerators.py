@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.model.capture import accelerator_of, unrecorded_note
+from diagnose.model.accelerators import accelerator_of, unrecorded_note
 
 
 @pytest.mark.parametrize(

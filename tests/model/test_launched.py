@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.capture.process import ranks
 from diagnose.errors import UsageError
-from diagnose.model.capture import Launched, launched
+from diagnose.model.launched import Launched, launched
 
 SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from diagnose.model import capture as module
-from diagnose.model.capture import cores_of_rank, usable_cores
+from diagnose.model import usable_cores as module
+from diagnose.model.usable_cores import cores_of_rank, usable_cores
 
 
 @pytest.fixture

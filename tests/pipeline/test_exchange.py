@@ -12,8 +12,8 @@ import pytest
 
 from diagnose.compare.sides import open_side
 from diagnose.errors import InputError
-from diagnose.model.capture import RECEIVED_FILE
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import pack
 from diagnose.pipeline import exchange
 from diagnose.pipeline.exchange import Received, gather, own_files, read_received, take_part, write_received

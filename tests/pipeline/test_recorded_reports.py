@@ -15,7 +15,7 @@ from diagnose.answer.rows import finding_rows
 from diagnose.answer.screen import answer
 from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
-from diagnose.text.plain_text import duration, percent, plural
+from diagnose.text.numbers import duration, percent, plural
 from tests.pipeline.rendered import forms, part, read
 
 MAX_WORDS_OF_LITTLE = 19  # with the records that are missing and what the step consists of

@@ -8,7 +8,7 @@ from diagnose.model.events import Kind
 from diagnose.pipeline.find import without_recording
 from diagnose.pipeline.overhead import as_unrecorded
 from diagnose.replay.unrecorded import unrecorded
-from diagnose.text.plain_text import duration
+from diagnose.text.numbers import duration
 
 NUM = 40  # launches of a step
 OP_US, CALL_US = 6.0, 4.0  # of an operator without its call, and of the call in it

@@ -3,17 +3,8 @@
 from dataclasses import replace
 
 from diagnose.model.charts import CodeTime, CodeTimes, KernelTime
-from diagnose.model.diagnosis import (
-    CollectiveSummary,
-    Diagnosis,
-    Finding,
-    Job,
-    Partition,
-    Prescription,
-    RankRow,
-    RankSummary,
-    Where,
-)
+from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, RankSummary, Where
+from diagnose.model.job import CollectiveSummary, Job, RankRow
 from tests.reports.forms import MS, SOURCE, cpu_bound, finding, gaps, prescription
 
 

@@ -8,13 +8,15 @@ import pytest
 
 from diagnose.answer.cards import Prediction
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import Finding, Forecast, Job, Waterfall
+from diagnose.model.diagnosis import Finding
+from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.job import Job
 from diagnose.pipeline.run import analyze_paths
-from diagnose.reports.charts import contrast, legible
-from diagnose.reports.format import CATEGORIES, PARTS, PATH, PHASES
+from diagnose.reports.colours import contrast, legible
 from diagnose.reports.html import render as page
 from diagnose.reports.language import language
 from diagnose.reports.markdown import as_markdown, outcome
+from diagnose.reports.rule_labels import CATEGORIES, PARTS, PATH, PHASES
 from diagnose.reports.saving_words import behind, saving
 from diagnose.reports.text import render as text_report
 from tests.reports.test_html import Page

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.model.diagnosis import PURPOSES, Partition
+from diagnose.model.diagnosis import Partition
+from diagnose.model.job import PURPOSES
 from diagnose.reports.json import render, schema, to_dict
 
 validator = pytest.importorskip("jsonschema", reason="the schema is checked with the package jsonschema")

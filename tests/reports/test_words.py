@@ -4,7 +4,8 @@ import pytest
 
 from diagnose.model.charts import Gap
 from diagnose.model.diagnosis import Where
-from diagnose.reports.format import PHASES, duration, line_of, path_tail, percent, place, summed
+from diagnose.reports.format import duration, line_of, path_tail, percent, place, summed
+from diagnose.reports.rule_labels import PHASES
 from diagnose.reports.text_charts import bar, cells, depth_columns, idle_columns, shades, sparkline
 from diagnose.text.kernel_names import shorten
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.text.plain_text import mask_code, mask_command, mask_text, mask_values
+from diagnose.text.masking import mask_code, mask_command, mask_text, mask_values
 from diagnose.text.progress import Progress
 
 HF = "hf_" + "aB3dE5fG7hJ9" * 3

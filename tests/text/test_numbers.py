@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.text.plain_text import enumeration, growth, percent
+from diagnose.text.numbers import enumeration, growth, percent
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.errors import OriginalsChangedError, UsageError
 from diagnose.trials import backup, limits
-from diagnose.trials.working_copy import below
+from diagnose.trials.surroundings import below
 
 HARMS = """
 import pathlib

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.trials import prove as module
-from diagnose.trials.prove import Budget
+from diagnose.trials import budget as module
+from diagnose.trials.budget import Budget
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.trials import caches
 from diagnose.trials.caches import FILLED, Cache, seed, user_caches
-from diagnose.trials.originals import can_restrict
+from diagnose.trials.protection import can_restrict
 from diagnose.trials.runs import Command, Runner
 
 

@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from diagnose.trials.originals import can_restrict
+from diagnose.trials.original_names import name_originals
+from diagnose.trials.protection import can_restrict
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.working_copy import below, name_originals, plan_surroundings
+from diagnose.trials.surroundings import below, plan_surroundings
 
 
 @pytest.fixture

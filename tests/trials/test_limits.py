@@ -12,7 +12,7 @@ from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.trials import limits
 from diagnose.trials.isolation import why_not_isolated
 from diagnose.trials.limits import limits_of
-from diagnose.trials.originals import can_restrict
+from diagnose.trials.protection import can_restrict
 from diagnose.trials.refusals import why_refused
 
 restricted = pytest.mark.skipif(not can_restrict(), reason="this system has no Landlock")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.guard import EndedBySignal, ended_by_signals
-from diagnose.trials.runs import LOCK, MARKER, PREFIX, remove_leftovers, run_folder
+from diagnose.trials.ending import EndedBySignal, ended_by_signals
+from diagnose.trials.run_folder import LOCK, MARKER, PREFIX, remove_leftovers, run_folder
 
 PATIENCE_S = 60
 HOLDS = """
 import os, pathlib, subprocess, sys, time
-from diagnose.trials.runs import run_folder
+from diagnose.trials.run_folder import run_folder
 with run_folder() as folder:
     left = subprocess.Popen(["sleep", "300"], env={"DIAGNOSE_TRIAL": f"{folder}/run-001", "PATH": os.environ["PATH"]})
     while b"DIAGNOSE_TRIAL" not in pathlib.Path(f"/proc/{left.pid}/environ").read_bytes():

@@ -11,13 +11,14 @@ import pytest
 
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.text.progress import Progress
-from diagnose.trials import limits, runs
-from diagnose.trials import working_copy as copy_plan
+from diagnose.trials import copy_plan, limits, runs
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.prove import prove
-from diagnose.trials.runs import Command, Runner, read_result, record
+from diagnose.trials.recording import record
+from diagnose.trials.run_results import read_result
+from diagnose.trials.runs import Command, Runner
 from diagnose.trials.spec import TrialRequest, TrialResult
-from diagnose.trials.working_copy import below
+from diagnose.trials.surroundings import below
 
 PATIENCE_S = 60
 

@@ -7,7 +7,8 @@ import libcst as cst
 import pytest
 
 from diagnose.changes.save_in_background import NO_OVERLAP
-from diagnose.trials.source_edits import edited_source, with_background_saver
+from diagnose.trials.saver_edits import with_background_saver
+from diagnose.trials.source_edits import edited_source
 
 HEAD = """import os, shutil, subprocess
 import torch

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.trials import working_copy as copy_plan
-from diagnose.trials.working_copy import WorkingCopy, plan_copy
+from diagnose.trials import copy_plan
+from diagnose.trials.copy_plan import plan_copy
+from diagnose.trials.working_copy import WorkingCopy
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from diagnose.errors import CaptureError
-from diagnose.text.plain_text import plural
+from diagnose.text.numbers import plural
 
 if TYPE_CHECKING:
     from diagnose.capture.process.script import Outcome

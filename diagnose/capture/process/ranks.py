@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from diagnose.errors import UsageError
-from diagnose.model.capture import JOB_VARIABLES, launched
+from diagnose.model.launched import JOB_VARIABLES, launched
 
 __all__ = ["agree_on_run_id", "rank_and_size", "ranks_on_this_node"]
 

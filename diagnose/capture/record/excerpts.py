@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diagnose.text.plain_text import mask_code
+from diagnose.text.masking import mask_code
 
 __all__ = ["Excerpt", "excerpt_of"]
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from diagnose.capture.record.sampler import is_users, is_users_file
 from diagnose.capture.record.taken import Taken
-from diagnose.text.plain_text import duration, percent
+from diagnose.text.numbers import duration, percent
 
 __all__ = ["PATIENCE_S", "StepWait", "spent_at"]
 

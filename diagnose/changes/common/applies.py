@@ -9,7 +9,7 @@ from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
-    from diagnose.model.records import WaitsFor
+    from diagnose.model.host_reads import WaitsFor
     from diagnose.tables.program import Program
 
 __all__ = [
@@ -146,7 +146,7 @@ def _caller(finding: Finding) -> str:
 
 def waits_for(finding: Finding) -> WaitsFor:
     """Return what the host waits for, in most of the time that the finding names."""
-    from diagnose.model.records import SHARES, as_reason, read_by
+    from diagnose.model.host_reads import SHARES, as_reason, read_by
 
     reason, place = as_reason(finding.facts.get("waits_for")), own_place(finding)
     if reason == "synchronize" and place is not None and place.code and not _WAITS.search(place.code):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.changes import CHANGES, trial_method
-from diagnose.model.diagnosis import TrialMethod
 from diagnose.model.frozen import dataclass
+from diagnose.model.trial_methods import TrialMethod
 
 __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.change import SetArguments, other_training
-from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.locations import Where
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
-from diagnose.model.diagnosis import Where
+from diagnose.model.locations import Where
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts

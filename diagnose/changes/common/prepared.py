@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.loading import OWN_COLLATE, is_iterable, number
-from diagnose.model.diagnosis import Where
 from diagnose.model.frozen import dataclass
-from diagnose.text.plain_text import duration, size_words
+from diagnose.model.locations import Where
+from diagnose.text.numbers import duration, size_words
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall

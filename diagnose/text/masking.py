@@ -1,0 +1,259 @@
+"""Masks credentials in commands, messages and quoted source lines, so that captures and reports can be shared.
+
+Three things are masked: values whose own form is that of a credential (``hf_…``, a JWT, the password in a URL), values
+behind a name that can only be a credential's (``--api-key``, ``WANDB_API_KEY``, ``wandb.api_key``), and random-looking
+values behind a name that may be one (``--my-token``, ``--key``). Numbers, switches, references to variables and
+paths to files stay. Every pattern begins at a boundary that its own characters exclude, so the time is linear.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from diagnose.text.patterns import lazy_pattern
+
+__all__ = ["MASK", "mask_code", "mask_command", "mask_text", "mask_values"]
+
+MASK = "***"
+
+_Tier: TypeAlias = Literal["sure", "maybe", "none"]
+
+# Forms that nothing else has. The longest run of their characters is taken, then its length is checked.
+_PREFIXED = lazy_pattern(
+    r"(?<![\w.\-])(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|"
+    r"ya29\.|eyJ|npm_|pypi-|dckr_pat_|nvapi-|gsk_|r8_|dop_v1_|SG\.|xai-|pk-lf-|dapi(?=[0-9a-f]{32}))(?P<rest>[\w.\-]+)",
+    re.ASCII,
+)
+_MIN_REST = 16  # an AWS key id has 16 characters behind its prefix, every other form has more
+_OPENAI = lazy_pattern(r"(?<![\w.\-])sk-(?:proj|ant|svcacct|admin)-\w{16}[\w\-]*", re.ASCII)  # also one without a digit
+_BOT = lazy_pattern(  # of Telegram: a number and a word; of Discord: three words
+    r"(?<![\w.\-])(?:(?:bot)?\d{6,12}:[\w\-]{30,64}|[MNO][\w\-]{20,30}\.[\w\-]{6}\.[\w\-]{25,50})(?![\w.\-])", re.ASCII
+)
+_WEBHOOK = lazy_pattern(
+    r"((?:hooks\.slack\.com/(?:services|workflows|triggers)|discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks|"
+    r"\.webhook\.office\.com/webhookb2|/open-apis/bot/v2/hook)/)[^\s\"'?#]+"
+)
+_BEARER = lazy_pattern(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
+_MIN_BEARER = 8
+_PRIVATE_KEY = lazy_pattern(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-\"']*(-----END)?")
+_URL_PASSWORD = lazy_pattern(r"(://[^\s/:@]*:)[^\s/]+@")
+_URL_USER = lazy_pattern(r"://([^\s/:@]+)@")
+_LOGIN = lazy_pattern(r"(?<![^\s=,\"'])([A-Za-z][\w.+\-]{0,63}:)([^\s/:@\"',]{1,256})@(?!sha\d)(?=[\w\[])", re.ASCII)
+
+# A name and what parts it from its value: an equals sign or a colon, perhaps behind a closing quote and bracket, or,
+# after an option, a space.
+_NAME = lazy_pattern(r"(?<![\w.\-])([\w.\-]+)([\"']?\]?\s{0,3}(?::(?![:/])|=(?!=))\s{0,3}| {1,3}(?=[^\s\-]))", re.ASCII)
+_QUOTED = lazy_pattern(r"([rbfu]{0,2}([\"']))((?:(?!\2)[^\\\n]|\\.)*)\2", re.IGNORECASE)
+_BEGIN = lazy_pattern(r"[\"']?([^\s,;&\"'(){}\[\]<>=]{1,256})")  # of a value without quotes: enough to judge it by
+_BARE = lazy_pattern(r"[\"']?[^\s,;&\"'(){}\[\]<>]+")
+_COOKIE = lazy_pattern(r"[^\s;\"'=]+=[^\s;\"']*(?:; ?[^\s;\"'=]+=[^\s;\"']*)*")
+_ANNOTATION = lazy_pattern(
+    r"(?:[A-Za-z_][\w.\[\]| ,\"']{0,64}?|\"[^\"\n]{1,64}\" {0,3}|'[^'\n]{1,64}' {0,3})=(?!=)\s{0,3}"
+)
+# A tuple, a list, or what takes a user and a password.
+_GROUP = lazy_pattern(r"(?:\w{0,64}(?:Auth|Credentials?))?[(\[][^)\]\n]{0,256}")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CAMEL = lazy_pattern(r"(?<=[a-z])(?=[A-Z])")
+_PARTS = lazy_pattern(r"[_\-.]+")
+_ALNUM = lazy_pattern(r"[A-Za-z0-9]{16,}")
+
+_SECRETS = _words(
+    "secret password passwd passphrase credential apikey authkey accesskey secretkey privatekey authtoken accesstoken"
+    " apitoken hftoken authorization"
+)
+_ALONE = _words("token auth pwd pw pass bearer otp totp pin")  # secrets only where they are the whole name
+_PASSES = _words("pass pwd pw")
+_ACCOUNTS = _words("db database smtp imap mail email ftp proxy http https redis mysql postgres pg mongo root")
+_OWNERS = _words(  # a token or key of one of these is a credential; an eos_token or a sort_key is none
+    "api access secret private auth oauth oauth2 bearer session security refresh id jwt personal login user account"
+    " service client app application admin master signing encryption deploy license subscription storage registry hub"
+    " hf huggingface wandb comet neptune clearml mlflow databricks dagshub aws azure gcp google s3 minio github gh"
+    " gitlab git openai anthropic cohere replicate together groq mistral nvidia ngc slack discord telegram bot pypi npm"
+    " docker kaggle sentry webhook sas pat ssh"
+)
+_ABOUT = _words(  # a name that ends so is about a credential and holds none
+    "file path dir folder name env var variable len length size num count type field policy dim index idx url uri"
+    " column id ids ttl expiry timeout mode class min max prob rate ratio level jar"
+)
+_SWITCHES = _words("use no has is require requires disable enable with skip needs allow")
+_IN_URLS = _words("token key sig signature credential code auth pass password secret apikey")
+_NOTHING = _words("true false none null yes no on off auto default required optional")
+_PATH = lazy_pattern(r"(?:\.{1,2}|~\w*|/(?:home|root|run|etc|var|tmp|mnt|usr|opt|data|srv|workspace|Users))/")
+_HEX = lazy_pattern(r"[0-9a-f]+")
+_NUMBER = lazy_pattern(r"[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+
+
+def mask_command(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command's words with every credential replaced by ``MASK``; an option's value may be the next word."""
+    return tuple(_mask_word(word, before) for word, before in zip(words, ("", *words), strict=False))
+
+
+def mask_text(text: str) -> str:
+    """Return a message, a command in one line or other plain text with every credential replaced by ``MASK``."""
+    return _mask_assigned(_mask_forms(text), code=False)
+
+
+def mask_code(line: str) -> str:
+    """Return source code in which credentials that stand in it as literals are replaced by ``MASK``."""
+    return _mask_assigned(_mask_forms(line), code=True)
+
+
+def mask_values(value: object, name: str = "") -> object:
+    """Return decoded JSON with every credential in its strings and behind its keys replaced by ``MASK``."""
+    if isinstance(value, dict):
+        return {key: mask_values(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [mask_values(inner, name) for inner in value]
+    if isinstance(value, bool) or value is None or not _is_secret(name, str(value)):
+        return mask_text(value) if isinstance(value, str) else value
+    return MASK
+
+
+def _mask_word(word: str, before: str) -> str:
+    name, equals, value = word.partition("=")
+    if equals and not any(c.isspace() or c in "?&:" for c in name) and _is_secret(name, value):
+        return f"{name}={MASK}"
+    if before.startswith("-") and "=" not in before and not word.startswith("-") and _is_secret(before, word):
+        return MASK
+    return mask_text(word)
+
+
+def _mask_forms(text: str) -> str:
+    text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
+    text = _URL_PASSWORD.sub(rf"\1{MASK}@", text)
+    text = _URL_USER.sub(lambda m: f"://{MASK}@" if _is_random(m[1]) else m[0], text)
+    text = _LOGIN.sub(rf"\1{MASK}@", text)
+    text = _BOT.sub(MASK, _OPENAI.sub(MASK, _WEBHOOK.sub(rf"\1{MASK}", text)))
+    text = _PREFIXED.sub(lambda m: MASK if len(m["rest"]) >= _MIN_REST and _has_digit(m["rest"]) else m[0], text)
+    return _BEARER.sub(lambda m: f"{m[1]} {MASK}" if _is_bearer(m[2]) else m[0], text)
+
+
+def _is_bearer(value: str) -> bool:
+    return len(value) >= _MIN_BEARER and (_has_digit(value) or not value.islower())
+
+
+def _mask_assigned(text: str, *, code: bool) -> str:
+    return "".join(_assigned(text, code=code))
+
+
+def _assigned(text: str, *, code: bool) -> Iterator[str]:
+    """Yield the text in pieces, the values of credentials replaced."""
+    at = 0
+    while found := _NAME.search(text, at):
+        yield text[at : found.end()]
+        masked, at = _value(found, code=code)
+        yield masked
+    yield text[at:]
+
+
+def _value(found: re.Match[str], *, code: bool) -> tuple[str, int]:
+    """Return what takes the place of a name's value, and where it ends; nothing, and its begin, for one that stays."""
+    text, at, name = found.string, found.end(), found[1]
+    by = found[2].strip(" \t\r\n\"']")
+    in_url = text[max(found.start() - 1, 0) : found.start()] in ("?", "&") and _parts(name)[-1] in _IN_URLS
+    if not (by or name.startswith("-")) or not (in_url or _tier(name) != "none"):
+        return "", at
+    annotation = _ANNOTATION.match(text, at) if code and by == ":" else None
+    start = annotation.end() if annotation else at
+    literals = _QUOTED.match(text, start) or (_GROUP.match(text, start) if code else None)
+    if literals:
+        masked = _QUOTED.sub(lambda one: _masked(one, name), literals[0])
+        return (f"{text[at:start]}{masked}", literals.end()) if masked != literals[0] else ("", at)
+    if code:
+        return "", at
+    return _word(found, in_url=in_url, is_message=by == ":" and not _PARTS.search(name))
+
+
+def _word(found: re.Match[str], *, in_url: bool, is_message: bool) -> tuple[str, int]:
+    """Return what `_value` does, of a value without quotes; "invalid token: expected a name" is a message."""
+    text, at, name = found.string, found.end(), found[1]
+    begin = _BEGIN.match(text, at)
+    if begin is None or not (_is_secret(name, begin[1]) or (in_url and not _is_harmless(begin[1]))):
+        return "", at
+    whole = _COOKIE.match(text, at) if _parts(name)[-1] == "cookie" else None
+    if whole is None and is_message and not _is_random(begin[1], 8):
+        return "", at
+    whole = whole or _BARE.match(text, at)
+    return MASK, whole.end() if whole else at
+
+
+def _masked(quoted: re.Match[str], name: str) -> str:
+    return f"{quoted[1]}{MASK}{quoted[2]}" if _is_secret(name, quoted[3]) else quoted[0]
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether what stands behind a name is a credential."""
+    tier = _tier(name)
+    if tier == "none" or _is_harmless(value):
+        return False
+    if tier == "maybe":
+        return _is_random(value)
+    return not (_NUMBER.fullmatch(value) and _parts(name)[-1] in {"token", "key", "auth"})
+
+
+def _tier(name: str) -> _Tier:
+    parts = _parts(name)
+    last = parts[-1]
+    if last in _ABOUT and not {"access", "key"} <= set(parts):  # AWS_ACCESS_KEY_ID
+        return "none"
+    if parts[0] in _SWITCHES:
+        return "maybe"
+    if not _SECRETS.isdisjoint(parts) or last == "cookie" or (len(parts) == 1 and last in _ALONE):
+        return "sure"
+    if last in {"token", "key", *_PASSES} or {"access", "key"} <= set(parts):
+        owners = _OWNERS | _ACCOUNTS if last in _PASSES else _OWNERS
+        return "maybe" if owners.isdisjoint(parts[:-1]) and "access" not in parts else "sure"
+    if last == "signature" and not {"amz", "goog"}.isdisjoint(parts):
+        return "sure"
+    return "maybe" if last in {"api", "auth", "p", "pat", "sig", "signature"} else "none"
+
+
+def _parts(name: str) -> list[str]:
+    """Return the lower-case words of the last part of a dotted name, plurals without their s."""
+    last = name.strip("-.+~_\"'").rpartition(".")[2]
+    words = [w.lower() for w in _PARTS.split(_CAMEL.sub("_", last) if not last.isupper() else last) if w]
+    return [
+        w.removesuffix("s") if w.removesuffix("s") in {*_SECRETS, "token", "key", "cookie"} else w for w in words
+    ] or [""]
+
+
+def _is_harmless(value: str) -> bool:
+    """Return whether a value is a switch, a count, a reference to a variable, a path or a placeholder."""
+    value = value.strip("\"'")
+    if not value or (len(value) <= 2 and value.isdecimal()):
+        return True
+    return value.lower() in _NOTHING or value[0] in "$<@" or value == MASK or bool(_PATH.match(value))
+
+
+def _is_random(value: str, least: int = 16) -> bool:
+    """Return whether a value holds a run of letters and digits that no word or number looks like."""
+    if least < 16:
+        return len(value) >= least and _has_digit(value) and any(map(str.isalpha, value))
+    return any(_changes(run) >= 4 or _is_mixed(run) for run in _ALNUM.findall(value))
+
+
+def _is_mixed(run: str) -> bool:
+    """Return whether letters and digits make a hexadecimal number, or three kinds of characters a long word."""
+    if not _has_digit(run):
+        return False
+    if _HEX.fullmatch(run):
+        return not run.isdigit()
+    return len(run) >= 20 and run != run.lower() and run != run.upper()
+
+
+def _changes(run: str) -> int:
+    """Return how often letters and digits take turns."""
+    digits = [char.isdigit() for char in run]
+    return sum(a != b for a, b in pairwise(digits))
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))
