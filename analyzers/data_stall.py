@@ -36,7 +36,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_work import MAX_FETCH_NS, loads_in_process
+from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
 
 META = RuleMeta(

@@ -32,7 +32,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
-from diagnose.tables.host_compute import without_operators
+from diagnose.tables.host_gaps import without_operators
 from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(

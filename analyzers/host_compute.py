@@ -33,7 +33,7 @@ from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import layers
-from diagnose.tables.host_compute import (
+from diagnose.tables.host_gaps import (
     NEVER_COMPUTES,
     computing_operators,
     filled_by_operators,

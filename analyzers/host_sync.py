@@ -34,12 +34,9 @@ from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.batched import batched_gaps
-from diagnose.tables.clock_skew import late_by
-from diagnose.tables.host_compute import host_compute
-from diagnose.tables.host_gaps import host_gaps
+from diagnose.tables.host_gaps import host_compute, host_gaps
 from diagnose.tables.names import LAUNCH, STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, blocking_calls, reads_nothing, waits_for_host_copies
+from diagnose.tables.syncs import RETURN_NS, batched_gaps, blocking_calls, late_by, reads_nothing, waits_for_host_copies
 from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(

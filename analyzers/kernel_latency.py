@@ -23,7 +23,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import graph_nodes
+from diagnose.tables.op_launches import graph_nodes
 from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(

@@ -35,18 +35,68 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
-from diagnose.tables.compiled_calls import before_graphs, share_before_graphs
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
-from diagnose.tables.host_compute import without_operators
-from diagnose.tables.issuers import MIN_IN_LOOP, MIN_IN_MODEL, Issuer, issued, issued_in_loop, issuer_of
+from diagnose.tables.host_gaps import without_operators
+from diagnose.tables.issuers import (
+    MIN_IN_LOOP,
+    MIN_IN_MODEL,
+    Issuer,
+    SampledLoop,
+    issued,
+    issued_in_loop,
+    issuer_of,
+    sampled_loop,
+)
 from diagnose.tables.lost import launches_without_task
-from diagnose.tables.names import DATA_SIZES
+from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
 from diagnose.tables.sampled_issuer import PASSES_ON
-from diagnose.tables.sampled_loops import SampledLoop, sampled_loop
-from diagnose.tables.sync_free import MIN_GRAPH_LAUNCHES, in_sync_free
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, blocking_calls, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
+from diagnose.text.patterns import lazy_pattern
+
+__all__ = ["before_graphs", "share_before_graphs"]
+
+# What a compiled function does on the host before its first launch: guards, its inputs, the trees of CUDA graphs.
+
+_REGION = lazy_pattern(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
+
+
+@shared_table
+def before_graphs(t: Tables) -> Intervals:
+    """Return the time from a compiled function's begin to its first launch, where that is the launch of a graph.
+
+    What begins no later than the function and ends within it, as the look-up of its guards does, is part of it.
+    """
+    events = t.trace.events
+    regions = t.in_window(t.calls(_REGION, Kind.OP, Kind.ANNOTATION))
+    launches = t.calls(LAUNCH)
+    if not len(regions) or not len(launches):
+        return EMPTY
+    graphs = set(t.calls(GRAPH_LAUNCH).tolist())
+    starts, ends = [], []
+    for thread in t.threads:
+        mine = launches[events.thread[launches] == thread]
+        mine = mine[np.argsort(events.start[mine], kind="stable")]
+        own = regions[events.thread[regions] == thread]
+        first = np.searchsorted(events.start[mine], events.start[own])
+        for region, at in zip(own.tolist(), first.tolist(), strict=True):
+            is_look_up = t.name(region).startswith("TorchDynamo")
+            if (
+                at < len(mine)
+                and int(mine[at]) in graphs
+                and (is_look_up or events.start[mine[at]] < events.end[region])
+            ):
+                starts.append(int(events.start[region]))
+                ends.append(int(min(events.start[mine[at]], events.end[region])))
+    return union((np.array(starts, np.int64), np.array(ends, np.int64))) if starts else EMPTY
+
+
+def share_before_graphs(t: Tables, pieces: Intervals) -> float:
+    """Return the share of idle pieces in which a compiled function had not launched its graph yet."""
+    whole = total(pieces)
+    return total(intersect(pieces, before_graphs(t))) / whole if whole else 0.0
+
 
 META = RuleMeta(
     id="launch-bound",

@@ -44,9 +44,8 @@ from diagnose.model.intervals import distinct
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import graph_nodes
 from diagnose.tables.names import AnyCase
-from diagnose.tables.op_launches import operator_inputs
+from diagnose.tables.op_launches import graph_nodes, operator_inputs
 from diagnose.text.numbers import plural
 from diagnose.text.patterns import lazy_pattern
 

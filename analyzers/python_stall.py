@@ -43,10 +43,10 @@ from diagnose.tables.host_gaps import (
     recurring_gaps,
     waiting_share,
 )
-from diagnose.tables.late_samples import is_loop_head
 from diagnose.tables.names import TO_HOST
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
+from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(

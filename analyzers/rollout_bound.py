@@ -32,8 +32,7 @@ from diagnose.tables.flow import flow_of
 from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.no_grad_calls import HEAVY, NoGradCalls, no_grad_calls
 from diagnose.tables.plain_steps import plain_steps
-from diagnose.tables.run_lines import lines_in
-from diagnose.tables.run_steps import phase_shares
+from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
 
 META = RuleMeta(

@@ -33,9 +33,9 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import graphed_updates
-from diagnose.tables.launch_latency import late_tasks
+from diagnose.tables.gaps import late_tasks
 from diagnose.tables.names import FUSED
+from diagnose.tables.op_launches import graphed_updates
 from diagnose.tables.optimizer_spans import updates
 
 META = RuleMeta(

@@ -28,7 +28,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
-from diagnose.tables.host_compute import first_use, gaps_of_first_use, graph_captures
+from diagnose.tables.host_gaps import first_use, gaps_of_first_use, graph_captures
 from diagnose.tables.names import GRAPH_CAPTURE, LOADS_CODE, matching
 from diagnose.tables.thresholds import THRESHOLDS
 

@@ -35,7 +35,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, u
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_work import MAX_FETCH_NS, loads_in_process
+from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import percent
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from diagnose.model.diagnosis import Where
 from diagnose.model.flow_picture import FlowNode, FlowPicture
-from diagnose.reports.colours import legible
+from diagnose.reports.charts import Svg, legible
 from diagnose.reports.format import line_of, percent, plural
 from diagnose.reports.language import tr, translated
-from diagnose.reports.svg import Svg
 from diagnose.text.plain_text import middle
 
 __all__ = ["flow_chart", "flow_rows", "flow_title"]

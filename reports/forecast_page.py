@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import NamedTuple
-from diagnose.reports.colours import legible
+from diagnose.reports.charts import legible
 from diagnose.reports.format import duration, percent
+from diagnose.reports.html import render_page
 from diagnose.reports.language import tr, translated
-from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import CATEGORIES, PATH
 
 __all__ = ["Basis", "render"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from diagnose import __version__
 from diagnose.answer.screen import answer
+from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.diagnosis import (
     Diagnosis,
     Example,
@@ -23,8 +24,6 @@ from diagnose.model.diagnosis import (
     Source,
 )
 from diagnose.model.words import english
-from diagnose.reports.json_code import code_to_dict
-from diagnose.reports.json_job import job_to_dict
 from diagnose.reports.json_memory import memory_by_line_to_dict, memory_to_dict
 from diagnose.reports.json_trial import trial_to_dict
 from diagnose.reports.json_values import Json, each, ms, plain, share, text, where_to_dict
@@ -32,9 +31,149 @@ from diagnose.reports.json_values import Json, each, ms, plain, share, text, whe
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime
     from diagnose.model.forecast import Waterfall
+    from diagnose.model.job import AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
     from diagnose.model.plain_steps import PlainSteps
 
-__all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
+__all__ = ["SCHEMA_VERSION", "Json", "code_to_dict", "job_to_dict", "render", "schema", "to_dict"]
+
+# How the ranks of a job compare, as JSON has it; ``diagnosis.schema.json`` describes the fields.
+
+
+def job_to_dict(j: Job) -> dict[str, Json]:
+    """Return how the ranks compare as plain values."""
+    return {
+        "ranks": j.num_ranks,
+        "collectives_matched": j.num_collectives,
+        "residual_ms": ms(j.residual_ns),
+        "late": {
+            "ranks": list(j.late_ranks),
+            "late_ms": ms(j.late_ns),
+            "saved_ms": ms(j.saved_ns),
+            "cause": j.cause,
+            "cause_ms": ms(j.cause_ns),
+            "cause_share": share(j.cause_share),
+            "slower_by": share(j.ratio),
+            "differences": [{"cause": cause, "more_ms": ms(ns)} for cause, ns in j.differences],
+        },
+        "taking_turns": list(j.taking_turns),
+        "first_collective": {
+            "share": share(j.first_share),
+            "begins_late": j.begins_late,
+            "begins_late_ms": ms(j.begins_late_ns),
+        },
+        "slow_group": None if j.slow_group is None else _slow_group(j.slow_group),
+        "steps": list(j.steps),
+        "arrivals": each(text, j.arrivals),
+        "rows": each(_json_job_row, j.rows),
+        "rows_of": max(j.num_rows, len(j.rows)),
+        "collectives": each(_collective, j.collectives),
+        "aligned_step": None if j.aligned is None else _aligned(j.aligned),
+    }
+
+
+def _aligned(a: AlignedStep) -> dict[str, Json]:
+    return {"step": a.step, "ranks": each(_aligned_rank, a.ranks)}
+
+
+def _aligned_rank(r: AlignedRank) -> dict[str, Json]:
+    return {
+        "rank": r.rank,
+        "part": r.part,
+        "begin_ms": ms(r.begin_ns),
+        "end_ms": ms(r.end_ns),
+        "causes": [{"cause": cause, "lost_ms": ms(ns)} for cause, ns in r.causes],
+        "collectives": [
+            {
+                "name": text(c.name),
+                "start_ms": ms(c.start_ns),
+                "waiting_ms": ms(c.waiting_ns),
+                "transfer_ms": ms(c.transfer_ns),
+            }
+            for c in r.collectives
+        ],
+        "collectives_of": max(r.num_collectives, len(r.collectives)),
+    }
+
+
+def _slow_group(g: SlowGroup) -> dict[str, Json]:
+    return {
+        "ranks": list(g.members),
+        "use": text(g.use),
+        "other_groups": g.num_others,
+        "slower_by": share(g.ratio),
+        "more_ms": ms(g.more_ns),
+        "bus_gbps": share(g.bus_gbps),
+        "others_bus_gbps": share(g.others_gbps),
+    }
+
+
+def _json_job_row(r: RankRow) -> dict[str, Json]:
+    return {
+        "rank": r.rank,
+        "host": text(r.host),
+        "late_ms": _ms_or_null(r.late_ns),
+        "late_by_step_ms": each(_ms_or_null, r.by_step_ns),
+        "blame_share": share(r.blame_share),
+        "begins_late_ms": ms(r.begins_ns),
+        "arrivals_ms": each(_ms_or_null, r.arrivals_ns),
+    }
+
+
+def _ms_or_null(ns: float | None) -> Json:
+    return None if ns is None else ms(ns)
+
+
+def _collective(c: CollectiveSummary) -> dict[str, Json]:
+    return {
+        "name": text(c.name),
+        "purpose": c.purpose,
+        "group_use": text(c.group_use),
+        "group_size": c.group_size,
+        "groups": c.num_groups,
+        "bytes": c.num_bytes if c.num_bytes >= 0 else None,
+        "dtype": text(c.dtype),
+        "per_step": share(c.per_step),
+        "waiting_ms": ms(c.waiting_ns),
+        "exposed_waiting_ms": ms(c.exposed_waiting_ns),
+        "transfer_ms": ms(c.transfer_ns),
+        "hidden_share": share(c.hidden_share),
+        "algorithm_gbps": share(c.algorithm_gbps) if c.algorithm_gbps else None,
+        "bus_gbps": share(c.bus_gbps) if c.bus_gbps else None,
+        "peak_gbps": share(c.peak_gbps) if c.peak_gbps else None,
+    }
+
+
+# The times by phase, module and function in the JSON.
+
+
+def code_to_dict(code: CodeTimes) -> dict[str, Json]:
+    """Return the tables; what the recording does not show is null."""
+    return {
+        "source": code.source,
+        "step_ms": ms(code.step_ns),
+        "as_timed": code.as_timed,
+        "phases": each(_row, code.phases),
+        "modules": each(_row, code.modules),
+        "functions": each(_row, code.functions),
+    }
+
+
+def _row(row: CodeTime) -> dict[str, Json]:
+    def time(ns: float | None) -> Json:
+        return None if ns is None else ms(ns)
+
+    return {
+        "name": text(row.name),
+        "depth": row.depth,
+        "calls_per_step": share(row.calls),
+        "host_ms": time(row.host_ns),
+        "self_ms": ms(row.self_ns),
+        "device_ms": time(row.device_ns),
+        "backward_ms": time(row.backward_ns),
+        "backward_device_ms": time(row.backward_device_ns),
+        "share": share(row.share),
+    }
+
 
 SCHEMA_VERSION = 1
 

@@ -15,9 +15,8 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import functor, graph_nodes, graphed_updates
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import operator_inputs
+from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs
 from diagnose.tables.optimizer_spans import updates
 from diagnose.text.patterns import lazy_pattern
 

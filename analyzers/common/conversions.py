@@ -13,7 +13,7 @@ from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import covered, distinct
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import graph_nodes
+from diagnose.tables.op_launches import graph_nodes
 from diagnose.tables.optimizer_spans import updates
 from diagnose.text.patterns import lazy_pattern
 

@@ -11,8 +11,7 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
-from diagnose.tables.graph_nodes import graph_nodes
-from diagnose.tables.op_launches import operators
+from diagnose.tables.op_launches import graph_nodes, operators
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["CASTS", "graph_copies"]

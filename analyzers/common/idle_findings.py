@@ -16,7 +16,7 @@ from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
-from diagnose.tables.host_work import host_work
+from diagnose.tables.host_gaps import host_work
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS

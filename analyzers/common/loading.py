@@ -18,9 +18,9 @@ from diagnose.model.records import LoaderRecord, as_facts
 from diagnose.model.user_files import is_own_file, is_user_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
-from diagnose.tables.late_samples import is_loop_head
 from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
 from diagnose.text.patterns import lazy_pattern
 

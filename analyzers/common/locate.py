@@ -25,10 +25,10 @@ from diagnose.model.intervals import Intervals, distinct
 from diagnose.model.locations import FRAME
 from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.late_samples import late_samples
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
 from diagnose.tables.open_frames import open_frames
 from diagnose.tables.passes import links
+from diagnose.tables.run_steps import late_samples
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.step_calls import Call, step_calls
 from diagnose.text.patterns import lazy_pattern

@@ -21,7 +21,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.tables import Tables
-from diagnose.tables.allocations import NEVER, Allocations, find_allocations
+from diagnose.tables.lost import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.nvml_readings import device_memory
 from diagnose.tables.optimizer_spans import updates

@@ -104,7 +104,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.tables.names import LOADER_NEXT, ZERO_GRAD
     from diagnose.tables.optimizer_spans import updates
     from diagnose.tables.program import program_of
-    from diagnose.tables.sync_free import sync_free
+    from diagnose.tables.syncs import sync_free
 
     # What operators do beside launching has findings of its own.
     loading, collecting = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP), t.host_rows(Kind.GC)

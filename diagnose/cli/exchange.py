@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnose.capture.process.store_link import StoreGone, StoreLink
+from diagnose.capture.process.rank_processes import StoreGone, StoreLink
 from diagnose.errors import DiagnoseError, is_debugging
 from diagnose.model.files import printable, reason
 from diagnose.text.progress import Progress

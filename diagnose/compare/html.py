@@ -9,11 +9,10 @@ from diagnose.compare.compare import Change, Comparison
 from diagnose.compare.format import sentence
 from diagnose.compare.gate import GateResult
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.charts import colour_of
-from diagnose.reports.colours import legible
+from diagnose.reports.charts import colour_of, legible
 from diagnose.reports.format import duration
+from diagnose.reports.html import render_page
 from diagnose.reports.language import tr, translated
-from diagnose.reports.pages import render_page
 from diagnose.reports.rule_labels import PARTS, TABULAR
 
 __all__ = ["as_html"]

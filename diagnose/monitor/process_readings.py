@@ -29,7 +29,7 @@ class ProcessReadings:
 
     def start(self) -> None:
         """Begin to read NVML where this process uses a GPU of NVIDIA's."""
-        from diagnose.capture.record.process_settings import describe_gpus
+        from diagnose.capture.record.script_config import describe_gpus
 
         used = {str(gpu["uuid"]).removeprefix("GPU-") for gpu in describe_gpus() if gpu["in_use"]}
         if used and self._thread is None:

@@ -151,7 +151,7 @@ class RunFolder:
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        from diagnose.capture.record.process_settings import describe_gpus
+        from diagnose.capture.record.script_config import describe_gpus
 
         self.info = replace(
             self.info,

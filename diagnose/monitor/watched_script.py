@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.process.script import check_script, run_script
-from diagnose.capture.steps.import_hooks import when_imported
+from diagnose.capture.steps.hooks import when_imported
 from diagnose.monitor.long_run import Watch
 from diagnose.monitor.watch_options import WatchOptions
 

@@ -17,7 +17,7 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSumma
 from diagnose.model.events import Note
 from diagnose.model.forecast import Forecast, Waterfall, middle_ns
 from diagnose.model.limits import MIN_GAIN_SHARE
-from diagnose.pipeline.noting import noting
+from diagnose.pipeline.find import noting
 from diagnose.pipeline.savings import by_value
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, job_of

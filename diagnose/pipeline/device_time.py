@@ -11,7 +11,7 @@ from diagnose.model.arrays import Ints
 from diagnose.model.charts import DeviceShare, KernelTime
 from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
-from diagnose.tables.kernel_list import kernel_times
+from diagnose.tables.kernel_classes import kernel_times
 from diagnose.tables.op_launches import operators
 
 __all__ = ["by_operator", "every_kernel"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers.common.locate import source_line
-from diagnose.changes import CHANGES
+from diagnose.changes import CHANGES, group_of
+from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.dataflow import Analyses, analyse
+from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
@@ -19,13 +23,14 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead
-from diagnose.pipeline.noting import noting
-from diagnose.pipeline.prescriptions import prescriptions_of
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
+
+if TYPE_CHECKING:
+    from diagnose.model.forecast import Waterfall
 
 __all__ = [
     "RankFindings",
@@ -34,9 +39,86 @@ __all__ = [
     "build_tables",
     "costs_more",
     "find_in_rank",
+    "noting",
+    "one_compilation",
+    "prescriptions_of",
     "tables_without_recording",
     "without_recording",
+    "worth_showing",
 ]
+
+# A fault of one rule, or of a part that only a report shows, costs that part alone.
+
+
+@contextmanager
+def noting(rule: str, notes: list[Note]) -> Iterator[None]:
+    """Turn a fault of one rule, or of a part that only a report shows, into a note; DIAGNOSE_DEBUG raises it."""
+    try:
+        yield
+    except Exception as error:
+        if is_debugging():
+            raise
+        note = Note(f"The rule {rule} failed on this trace ({type(error).__name__}: {error}).", rule)
+        if note not in notes:
+            notes.append(note)
+
+
+# The changes for what was found in one rank: each once, and those alone that are worth showing.
+
+
+def prescriptions_of(
+    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
+) -> tuple[Prescription, ...]:
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
+    listed: dict[str, Prescription] = {}
+    for finding in found:
+        given: list[Prescription] = []
+        with noting(finding.rule, notes):
+            given = prescribe(finding, step_ns, program)
+        for p in given:
+            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
+                listed[p.id] = p
+    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def worth_showing(
+    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
+) -> tuple[Prescription, ...]:
+    """Leave out what saves little, alone and behind what the waterfall changes before it.
+
+    So is a change for some steps only whose object another one changes for all: workers that go need not be kept.
+    """
+    by_rule = {f.rule: f for f in found}
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
+    changed = {group_of(p.id) for p in shown if p.mean_step_ns is None}
+    return tuple(p for p in shown if p.mean_step_ns is None or not group_of(p.id) or group_of(p.id) not in changed)
+
+
+def one_compilation(
+    shown: tuple[Prescription, ...], steps_after: Waterfall | None
+) -> tuple[tuple[Prescription, ...], tuple[Prescription, ...]]:
+    """Return the prescriptions with one at most that compiles the model, and for what the others were prescribed.
+
+    They are ways of one edit, and one is chosen: that of the forecast, else what saves most. It stands in the place of
+    the others for their findings, without a saving of its own there.
+    """
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    compiling = [p for p in shown if compiles_model(p)]
+    if len(compiling) < 2:
+        return shown, ()
+    kept = next((p for p in compiling if p.id in together), max(compiling, key=lambda p: sum(p.saves_ns)))
+    others = [p for p in compiling if p is not kept and p.rule != kept.rule]
+    instead = without_savings([replace(kept, rule=p.rule) for p in others])
+    return tuple(p for p in shown if p is kept or p not in compiling), instead
+
+
+def _weight(prescription: Prescription) -> tuple[bool, float]:
+    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
 
 
 def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | None:

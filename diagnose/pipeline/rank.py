@@ -6,43 +6,59 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from diagnose import analyzers
+from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.extent import of_recording
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
+from diagnose.changes import CHANGES
+from diagnose.changes.common.change import HostWork
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
 from diagnose.changes.common.separate_diffs import separated
-from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Verdict
-from diagnose.model.events import Note
+from diagnose.model.accelerators import accelerator_of
+from diagnose.model.arrays import Floats, Ints
+from diagnose.model.capture import Capture, CaptureInfo
+from diagnose.model.charts import HostOperator, KernelTime
+from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict
+from diagnose.model.events import Kind, Note
 from diagnose.model.forecast import middle_ns
 from diagnose.model.frozen import NamedTuple
+from diagnose.model.intervals import among
+from diagnose.model.records import as_facts
 from diagnose.pipeline import overhead
 from diagnose.pipeline.code_times import code_times
-from diagnose.pipeline.find import RankFindings, applied_rules, build_tables, costs_more, find_in_rank
-from diagnose.pipeline.host_operators import host_operators
-from diagnose.pipeline.kernels import kernels
+from diagnose.pipeline.find import (
+    RankFindings,
+    applied_rules,
+    build_tables,
+    costs_more,
+    find_in_rank,
+    noting,
+    one_compilation,
+    worth_showing,
+)
 from diagnose.pipeline.memory_by_line import memory_by_line
-from diagnose.pipeline.noting import noting
-from diagnose.pipeline.prescriptions import one_compilation, worth_showing
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
-from diagnose.pipeline.source import source_of
-from diagnose.pipeline.to_try import to_try
 from diagnose.pipeline.trust import is_incomplete, lacks_device, why_outweighed, why_unusable
 from diagnose.pipeline.unseen import missing_records, not_looked, unseen
 from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
-from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.host_work import is_paced_by_workers
-from diagnose.tables.kernel_list import kernel_families
+from diagnose.tables.host import host_rows, layers
+from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
+from diagnose.tables.kernel_classes import kernel_families, kernel_times
 from diagnose.tables.lost import graphs_left_no_task
-from diagnose.tables.plain_steps import plain_steps
+from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
 from diagnose.tables.program import Program, program_of
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.text.commands import command_line
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
@@ -50,7 +66,169 @@ if TYPE_CHECKING:
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "examine_rank", "profile_rank"]
+__all__ = ["analyze_rank", "examine_rank", "host_operators", "kernels", "profile_rank", "source_of", "to_try"]
+
+# Changes whose effect no recording of a CPU shows, and a trial does: fewer bits, another layout, compiling.
+
+MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
+_CONVOLUTION = lazy_pattern(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")
+_PRODUCT = lazy_pattern(
+    r"^aten::(mm|addmm|bmm|baddbmm|mkldnn_rnn_layer\w*|_scaled_dot_product_flash_attention_for_cpu\w*)$|"
+    + _CONVOLUTION.pattern
+)
+
+
+def to_try(
+    t: Tables, shares: Mapping[str, float], operators: Sequence[HostOperator], prescribed: Sequence[Prescription]
+) -> tuple[str, ...]:
+    """Return the ids of changes that a trial may show to help, where operators take most of a step without a device.
+
+    How fast a CPU computes in 16 bits, in another layout or in fused loops depends on its instructions and its caches:
+    a script that took 440 ms a step took 239 ms under autocast and 310 ms compiled; a small model of depthwise
+    convolutions took a third longer under autocast, a small convolutional one two thirds longer compiled.
+
+    On a device, changes for what only a trial shows to be avoidable. Of several ranks nothing is named: the command
+    does not start them.
+
+    Args:
+        t: the recorded steps.
+        shares: of the step, by cause.
+        operators: the most expensive ones, by self time.
+        prescribed: changes that a finding has brought up already, most of them with a prediction.
+    """
+    info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
+    if t.device_id >= 0 and t.trace.world_size <= 1:
+        return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
+    if t.device_id >= 0 or info is None or info.world_size > 1 or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
+        return ()
+    products, convolutions = (
+        sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns
+        for pattern in (_PRODUCT, _CONVOLUTION)
+    )
+    in_float32 = 0.0 if info.flags.autocast.dtype else products
+    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, program.is_compiled)
+    known = {p.id for p in prescribed if p.predicted_step_ns is not None}
+    fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
+    return tuple(name for name in fitting if name not in known)
+
+
+# The device's kernels, each with the place of its launch.
+
+
+def kernels(t: Tables) -> tuple[KernelTime, ...]:
+    """Return the device's kernels, each with the place of its launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0
+        else row
+        for row, at in kernel_times(t)
+    )
+
+
+# Where the host's time goes: operators by self time over the steady steps.
+
+MAX_OPERATORS = 12
+
+
+class _Sums(NamedTuple):
+    """Of operators of each name, calls and nanoseconds, by row of ``Trace.names``."""
+
+    calls: Ints
+    own: Floats  # self time
+    whole: Floats
+
+
+def _sums(t: Tables, thread: int) -> _Sums:
+    """Return the sums of one thread's operators in the window; self time is without that of the operators in them."""
+    start, end = t.steps.window
+    rows, events, num = host_rows(t.trace, thread, Kind.OP), t.trace.events, len(t.trace.names)
+    nested = layers(t.trace, rows[(events.start[rows] >= start) & (events.start[rows] < end)])
+    calls, own, whole = np.zeros(num, np.int64), np.zeros(num), np.zeros(num)
+    for depth, layer in enumerate(nested.rows):
+        names, spent = events.name[layer], (events.end[layer] - nested.start[depth]).astype(np.float64)
+        calls += np.bincount(names, minlength=num)
+        whole += np.bincount(names, spent, num)
+        if depth + 1 < len(nested.rows):
+            children = nested.rows[depth + 1]
+            parent = np.searchsorted(nested.start[depth], nested.start[depth + 1], side="right") - 1
+            spent -= np.bincount(parent, events.end[children] - nested.start[depth + 1], len(layer))
+        own += np.bincount(names, np.maximum(spent, 0.0), num)
+    return _Sums(calls, own, whole)
+
+
+def host_operators(t: Tables) -> tuple[HostOperator, ...]:
+    """Return the operators of the threads that matter, the most expensive by self time first."""
+    if not t.threads:
+        return ()
+    parts = [_sums(t, thread) for thread in t.threads]
+    calls, own, whole = (sum(column) for column in zip(*parts, strict=True))
+    called = np.flatnonzero(calls)
+    return tuple(
+        HostOperator(
+            name=t.trace.names[i],
+            calls_per_step=calls[i] / t.steps.num,
+            self_ns=own[i] / t.steps.num,
+            total_ns=whole[i] / t.steps.num,
+            shapes=_commonest_shapes(t, i),
+        )
+        for i in called[np.argsort(-own[called], kind="stable")][:MAX_OPERATORS].tolist()
+    )
+
+
+def _commonest_shapes(t: Tables, name: int) -> str:
+    """Return the shapes that most of the calls of a name have, the first of several; "" where none were recorded."""
+    events, (start, end) = t.trace.events, t.steps.window
+    rows = np.flatnonzero((events.name == name) & (events.kind == int(Kind.OP)) & (events.shapes >= 0))
+    rows = rows[(events.start[rows] >= start) & (events.start[rows] < end) & among(events.thread[rows], t.threads)]
+    if not len(rows):
+        return ""
+    shapes = events.shapes[rows]
+    counted = np.bincount(shapes)
+    commonest = int(shapes[(counted[shapes] == counted.max()).argmax()])
+    return t.trace.names[commonest]
+
+
+# Where a diagnosis comes from: the file, the command, the devices, and what step times depend on beside the code.
+
+
+def source_of(t: Tables) -> Source:
+    """Return what the trace and the description of the capture hold of it."""
+    info, trace = t.capture.info, t.trace
+    names = tuple(dict.fromkeys(d.name for d in trace.devices if d.name))
+    found_by = info.found_steps_by if info else t.steps.found_by or "none"
+    return Source(
+        path=trace.path,
+        command=command_line(info.command) if info else "",
+        torch=info.torch if info else "",
+        devices=names,
+        world_size=trace.world_size,
+        found_steps_by=found_by,
+        unprofiled_step_ns=tuple(unprofiled_steps(t).round().astype(int).tolist()),
+        settled_after=info.settled_after if info else None,
+        samples=as_facts(info.nvml) if info else {},
+        setup=_setup(info) if info else {},
+        loading=as_facts(info.loader.counters) if info else {},
+        accelerator=accelerator_of(trace.names) if t.device_id < 0 else "",
+    )
+
+
+def _setup(info: CaptureInfo) -> dict[str, object]:
+    """Return what step times depend on besides the code, as far as the capture holds it."""
+    optimizers, flags = (info.optimizer, *info.optimizer.others), info.flags
+    has_optimizer = info.optimizer.num_params is not None
+    autocast = f"{flags.autocast.device} {flags.autocast.dtype}".strip()
+    known = {
+        "batch_size": info.loader.batch_size,
+        "num_params": sum(one.num_params or 0 for one in optimizers) if has_optimizer else None,
+        "num_tensors": sum(one.num_tensors or 0 for one in optimizers) if has_optimizer else None,
+        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}) or None,
+        "matmul_precision": flags.matmul_precision,
+        "autocast": autocast or ("off" if flags.matmul_precision is not None else None),  # both are noted together
+        "num_threads": flags.num_threads,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
 
 _Part = TypeVar("_Part")
 WITHHELD = "graphs ran whose work is not in the file"

@@ -29,7 +29,7 @@ from diagnose.replay.predict import (
 from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
-from diagnose.tables.host_work import is_paced_by_workers
+from diagnose.tables.host_gaps import is_paced_by_workers
 
 __all__ = [
     "Replayed",

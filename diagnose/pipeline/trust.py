@@ -17,7 +17,6 @@ from diagnose.model.intervals import distinct, total
 from diagnose.pipeline.overhead import PROFILER, estimate_note, estimated_share, variation_note
 from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
-from diagnose.tables.clock_skew import late_by
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.impossible_times import (
     MAX_CROSSING_SHARE,
@@ -37,6 +36,7 @@ from diagnose.tables.lost import (
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
+from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
 from diagnose.text.patterns import lazy_pattern
 

@@ -4,40 +4,258 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
+from diagnose.analyzers.common.loading import loading_facts
+from diagnose.analyzers.common.locate import locate
+from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
+from diagnose.changes.common.loading import (
+    handover_ns,
+    hidden_by_first_workers,
+    hidden_by_more_workers,
+    number,
+    recorded_cores,
+    shares_cores,
+    useful_workers,
+)
+from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Finding
+from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
 from diagnose.model.frozen import NamedTuple, dataclass
-from diagnose.pipeline.find import build_tables, tables_without_recording
-from diagnose.pipeline.host_operators import host_operators
-from diagnose.pipeline.run import scaled_together, shown_rank
+from diagnose.model.intervals import total
+from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
+from diagnose.pipeline.rank import host_operators
+from diagnose.pipeline.run import analyze_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
-from diagnose.pipeline.what_if_asked import Asked, are_rare, asked_prescriptions, listed, without_syncs_at
 from diagnose.pipeline.what_if_memory import WithinMemory, within_memory
 from diagnose.pipeline.what_if_ranks import of_all_ranks
 from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale, parse_size
-from diagnose.pipeline.what_if_workers import with_workers
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.transforms import remove_cause, scale_host, scale_kernels
+from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
-from diagnose.text.numbers import growth, percent, plural
+from diagnose.tables.names import LOADER_NEXT
+from diagnose.tables.program import program_of
+from diagnose.tables.syncs import blocking_calls
+from diagnose.text.numbers import duration, growth, percent, plural
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import lower_first
 from diagnose.trace_reader import open_captures
 
-__all__ = ["WhatIfRequest", "WhatIfResult", "parse_place", "parse_scale", "parse_size", "run_what_if"]
+__all__ = [
+    "Asked",
+    "WhatIfRequest",
+    "WhatIfResult",
+    "WithWorkers",
+    "are_rare",
+    "asked_prescriptions",
+    "listed",
+    "parse_place",
+    "parse_scale",
+    "parse_size",
+    "run_what_if",
+    "with_workers",
+    "without_syncs_at",
+]
+
+# What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
+
+
+class WithWorkers(NamedTuple):
+    """What workers make of the steps, and what both ends of that rest on, one sentence each."""
+
+    effect: Effect
+    assumptions: tuple[str, ...]
+
+
+class _Hidden(NamedTuple):
+    """Which share of the stall is gone at least and at most."""
+
+    least: float
+    most: float
+    assumptions: tuple[str, ...]
+
+
+def with_workers(t: Tables, num: int) -> WithWorkers | None:
+    """Return what ``num`` worker processes make of the steps, None where the step does not wait for its loader.
+
+    A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
+    as many waits as there are workers: they deliver one batch each in the time of a step that waits for them. With
+    more hands a batch arrives every cost / num; the step waits for what that exceeds the rest of it. Workers that
+    compute leave the training process its core.
+
+    Raises:
+        UsageError: workers would hardly make the step shorter.
+    """
+    loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
+    stall_ns = total(loading) / t.steps.num
+    if stall_ns <= 0:
+        return None
+    whole: Transform = partial(scale_host, intervals=loading, factor=0.0)
+    rest_ns = predict(t, unchanged(t), Effect(whole, whole)).step_ns
+    facts = loading_facts(t)
+    has = facts.get("num_workers")
+    if isinstance(has, int) and has > 0 and not facts["single_process"]:
+        hidden = _more(facts, t.steps.step_ns, rest_ns, has, num)
+    else:
+        hidden = _first(facts, stall_ns, rest_ns, num)
+    least, most = (
+        partial(scale_host, intervals=loading, factor=1 - share)
+        for share in (min(hidden.least, hidden.most), hidden.most)
+    )
+    return WithWorkers(Effect(least, most), hidden.assumptions)
+
+
+def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> _Hidden:
+    """Return what workers hide that load instead of the training process, as the prescription of them does."""
+    if facts.get("restart_share"):
+        raise UsageError(
+            "The loader restarts for each batch, so workers would be started for each batch too; make its iterator "
+            "once and record again."
+        )
+    cores, waits = recorded_cores(facts), bool(facts.get("waits"))
+    cpus = cores or num + 1  # not recorded: enough for what is asked about
+    running = num if waits else min(num, max(cpus - 1, 1))
+    hidden = hidden_by_first_workers(facts, stall_ns, rest_ns, running, cpus)
+    if hidden is None:
+        room = f", of {plural(cores, 'core')} the training keeps one" if cores and not waits else ""
+        taking = f", and taking it from a worker costs up to {_handed(facts)}" if handover_ns(facts) else ""
+        raise UsageError(
+            f"With {plural(num, 'loader worker')} the step would hardly be shorter: loading a batch takes "
+            f"{duration(number(facts, 'batch_ns'))}{room}{taking}. Make a sample cheaper instead."
+        )
+    taking = f"Taking a batch from a worker costs up to {_handed(facts)}."
+    rests_on = (_of_cores(facts, running, num, cpus), *([taking] if handover_ns(facts) else []))
+    return _Hidden(0.0 if running < num else hidden[0], hidden[1], rests_on)
+
+
+def _handed(facts: Facts) -> str:
+    return duration(handover_ns(facts))
+
+
+def _of_cores(facts: Facts, running: int, num: int, cpus: int) -> str:
+    """Return what the range rests on: who computes where."""
+    if running < num:
+        return (
+            f"The training keeps one of {cpus} cores, which leaves {running} for {num} workers: they load no faster "
+            f"than {running} would, and may hold the training up until nothing is gained."
+        )
+    if facts.get("waits"):
+        return "Assumes that loading waits and needs no core of its own."
+    if shares_cores(facts, running, cpus):
+        return (
+            "At least nothing is gained: workers take cores from the threads of the training's operators, and each "
+            "operator waits for the last of its threads."
+        )
+    if (busy := number(facts, "ready_share")) > MAX_READY_SHARE:
+        return (
+            "Assumes at most a free core for each worker beside the training's, and at least none: the training waited "
+            f"for a core for {percent(busy, 0)} of the recording."
+        )
+    return "Assumes a free core for each worker beside the training's."
+
+
+def _more(facts: Facts, step_ns: float, rest_ns: float, has: int, num: int) -> _Hidden:
+    """Return what workers hide that load beside those there are, as the prescription of more does."""
+    useful = max(min(num, useful_workers(facts)), min(num, has))
+    least, most = hidden_by_more_workers(facts, step_ns, rest_ns, has, useful)
+    if useful < num:
+        words = f"Of {num} workers no more than {useful} find a core, so the others are not counted."
+    else:
+        words = f"Assumes at most that each of {num} workers loads as fast as the {has} that there are."
+    return _Hidden(least, most, (words,))
+
+
+# What a question names: prescriptions, with refusals that name what is predicted instead, and waits of a line.
+
+
+class Asked(NamedTuple):
+    """A prescription and what it is for, None where that was found in several ranks together."""
+
+    prescription: Prescription
+    finding: Finding | None
+
+
+def asked_prescriptions(
+    t: Tables, captures: Sequence[Capture], capture: Capture, ids: Sequence[str]
+) -> tuple[Asked, ...]:
+    """Return the prescriptions that the ids name, as the report's cards have them.
+
+    Raises:
+        UsageError: there is no such prescription, or what it saves is not predicted.
+    """
+    if not ids:
+        return ()
+    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
+    has_lines = t.trace is capture.attribution
+    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
+    found = find_in_rank(alone, t.analyses)
+    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
+    program = program_of(found.tables)
+    others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
+    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
+    findings = {f.rule: f for f in found.findings}
+    return tuple(Asked(_known(name, known), findings.get(known[name].rule)) for name in ids)
+
+
+def _known(name: str, known: Mapping[str, Prescription]) -> Prescription:
+    if name not in known:
+        raise UsageError(f"This trace has no prescription {name}; there are: {listed(known)}.")
+    why = _why_unpredicted(known[name])
+    if why:
+        predicted = listed(each for each, p in known.items() if not _why_unpredicted(p))
+        raise UsageError(f"{name} {why}, so there is nothing to predict; predicted are: {predicted}.")
+    return known[name]
+
+
+def _why_unpredicted(p: Prescription) -> str:
+    """Return why what a prescription saves is not predicted, "" where it is."""
+    if CHANGES[p.id].records:
+        return "changes the recording, not the step"
+    if p.predicted_step_ns is None and p.mean_step_ns is None:
+        return "saves what this recording does not show"
+    return ""
+
+
+def are_rare(asked: Sequence[Asked]) -> bool:
+    """Return whether all that is asked about shortens steps that are long now and then, which no replay holds."""
+    return bool(asked) and all(a.prescription.mean_step_ns is not None for a in asked)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as a refusal lists them."""
+    return ", ".join(sorted(names)) or "none"
+
+
+def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
+    """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
+    calls = replay_base(t).t.in_window(blocking_calls(t))
+    events = t.trace.events
+    found = locate(t, events.thread[calls], events.start[calls])
+    mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
+    hit: npt.NDArray[np.intp] = calls[mine]
+    return partial(drop_waits, calls=hit) if len(hit) else None
+
+
+def _same(recorded: str, asked: str) -> bool:
+    """Return whether a path ends with what was asked for, part by part."""
+    parts = asked.replace("\\", "/").removeprefix("./").split("/")
+    return recorded.replace("\\", "/").split("/")[-len(parts) :] == parts
 
 
 MAX_NAMED = 5  # operators, in a refusal

@@ -20,10 +20,9 @@ from diagnose.replay.waits import (
     room_given,
 )
 from diagnose.tables import Tables
-from diagnose.tables.clock_skew import late_by
 from diagnose.tables.device import Tasks
-from diagnose.tables.launch_latency import MIN_LATENCY_NS
-from diagnose.tables.syncs import freeing_calls
+from diagnose.tables.gaps import MIN_LATENCY_NS
+from diagnose.tables.syncs import freeing_calls, late_by
 
 __all__ = ["build", "graph_of"]
 

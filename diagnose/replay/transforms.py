@@ -20,7 +20,7 @@ from diagnose.model.intervals import Intervals, among, covered, distinct, union
 from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Edge, Graph, Transform, usual_delay
 from diagnose.tables import Tables
-from diagnose.tables.host_work import host_work
+from diagnose.tables.host_gaps import host_work
 from diagnose.tables.syncs import RETURN_NS, blocking_calls, freeing_calls, waits_for_host_copies
 
 __all__ = [

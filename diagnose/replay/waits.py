@@ -16,8 +16,8 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import grouped
 from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
-from diagnose.tables.clock_skew import AGREE_NS, late_by
 from diagnose.tables.names import rows_of
+from diagnose.tables.syncs import AGREE_NS, late_by
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = [

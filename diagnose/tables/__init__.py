@@ -18,10 +18,8 @@ from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, among, contains, rows_of_each, span
 from diagnose.model.rules import Cause
 from diagnose.tables import device, host, names
-from diagnose.tables.causes import Causes, assign
-from diagnose.tables.gaps import Gaps, find_gaps, one_gap
+from diagnose.tables.gaps import Causes, Gaps, assign, find_gaps, launch_latency, one_gap
 from diagnose.tables.host import Layers
-from diagnose.tables.launch_latency import launch_latency
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
 

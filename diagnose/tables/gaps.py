@@ -2,17 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import Intervals, among, distinct, union
+from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
 from diagnose.tables.device import Tasks
-from diagnose.tables.launch_latency import LATENCY_SPREAD, MIN_LATENCY_NS, latency_bound
 
-__all__ = ["MIN_LINKED", "Gaps", "find_gaps", "launches_unlinked", "one_gap"]
+__all__ = [
+    "LATENCY_SPREAD",
+    "MIN_LATENCY_NS",
+    "MIN_LINKED",
+    "Causes",
+    "Gaps",
+    "assign",
+    "find_gaps",
+    "late_tasks",
+    "latency_bound",
+    "launch_latency",
+    "launches_unlinked",
+    "one_gap",
+]
+
+# Launch latency: from the end of a launch to the start of its task, on a device that has nothing else to do.
+#
+# It is 2 to 3 µs on most machines, 14 to 24 on some HIP ones, over 100 under virtualisation. Where it is longer than
+# what the host needs for one launch, launches are in flight together, and none meets an idle device that has nothing
+# coming: each task starts one latency after its launch all the same.
+
+MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
+MAX_LATENCY_NS = 500_000
+LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
+MIN_LAUNCHES = 5  # for a measurement
+MIN_PAUSE_NS = 5_000  # queued tasks follow each other in less; what is longer waited for something
+
+
+def late_tasks(trace: Trace, tasks: Tasks) -> Mask:
+    """Return which tasks were launched onto an empty device: everything before had finished when the launch began."""
+    known = tasks.launch >= 0
+    order = np.argsort(tasks.start, kind="stable")
+    ended = np.empty(len(order), np.int64)
+    ended[order] = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(tasks.end[order])[:-1])
+    late: Mask = known & (trace.events.start[tasks.launch] >= ended)
+    return late
+
+
+def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
+    """Return the median time from the end of a launch to the task's start where nothing else held the task, ns.
+
+    Measured on launches onto an empty device. Where those are too few, on tasks that end a pause of the device, if
+    they all begin equally long after their launches: what waited for anything but its launch begins at any time.
+    Copies are left out, since many of their calls return only when the copy is done. None where neither is seen.
+    """
+    kernels = (tasks.launch >= 0) & ~(tasks.is_copy | tasks.is_collective)
+    delay = tasks.start - trace.events.end[tasks.launch]
+    onto_empty = delay[kernels & late_tasks(trace, tasks) & (delay >= 0)]
+    if len(onto_empty) >= MIN_LAUNCHES:
+        return int(np.median(onto_empty))
+    return _common_delay(delay[kernels & _after_pause(tasks, idle)])
+
+
+def latency_bound(latency: int | None) -> int:
+    """Return up to which length a pause before a task belongs to its launch, ns."""
+    return int(np.clip(LATENCY_SPREAD * (latency or 0), MIN_LATENCY_NS, MAX_LATENCY_NS))
+
+
+def _after_pause(tasks: Tasks, idle: Intervals) -> Mask:
+    """Return which tasks end a pause of the device."""
+    pauses = idle.end[idle.end - idle.start >= MIN_PAUSE_NS]
+    return among(tasks.start, pauses)
+
+
+def _common_delay(delay: Ints) -> int | None:
+    """Return the median of delays whose quartiles lie close together, None where they are few, wide or long."""
+    if len(delay) < MIN_LAUNCHES:
+        return None
+    low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
+    close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle
+    return int(middle) if 0 < middle <= MAX_LATENCY_NS and close else None
+
 
 MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of the one that waits for it
 MIN_LINKED = 0.5  # of the tasks, with a launch: with fewer the file links none
@@ -127,3 +199,55 @@ def _last_to_end(tasks: Tasks, time: Ints) -> Rows:
     order = np.argsort(tasks.end, kind="stable")
     i = np.searchsorted(tasks.end[order], time, side="right") - 1
     return np.where(i >= 0, order[np.maximum(i, 0)], -1)
+
+
+# Every idle nanosecond gets exactly one cause.
+#
+# Each idle rule claims the intervals that it can account for; the rules run in their fixed order, and each takes what
+# is still unclaimed. So the pieces tile the idle time whatever the rules return: the invariant does not depend on
+# them.
+
+
+class Causes(NamedTuple):
+    """The idle time in pieces, in time order; columns are parallel."""
+
+    start: Ints
+    end: Ints
+    rule: npt.NDArray[np.int16]  # row of rules
+    gap: Rows  # row of Gaps that the piece is part of
+    rules: tuple[str, ...]
+
+    def of(self, rule: str) -> Rows:
+        """Return the rows of the pieces that a rule accounts for."""
+        if rule not in self.rules:
+            return np.empty(0, np.intp)
+        return np.flatnonzero(self.rule == self.rules.index(rule))
+
+    def totals(self) -> Mapping[str, int]:
+        """Return idle ns by rule, the largest first; rules without any are left out."""
+        sums = np.bincount(self.rule, (self.end - self.start).astype(np.float64), minlength=len(self.rules))
+        order = np.argsort(-sums, kind="stable")
+        return {self.rules[i]: round(sums[i]) for i in order if sums[i] > 0}
+
+
+def assign(
+    gaps: Gaps, idle: Intervals, claims: Iterable[tuple[str, Callable[[Intervals], Intervals]]], *, rest: str
+) -> Causes:
+    """Give each rule in turn what it claims of the time left; what no rule claims goes to ``rest``."""
+    left = idle
+    parts: list[tuple[str, Intervals]] = []
+    for rule, claim in claims:
+        mine = intersect(left, union(claim(left)))
+        left = subtract(left, mine)
+        parts.append((rule, mine))
+        if not total(left):
+            break
+    parts.append((rest, left))
+    rules = tuple(dict.fromkeys(rule for rule, _ in parts))
+    start = np.concatenate([p.start for _, p in parts])
+    end = np.concatenate([p.end for _, p in parts])
+    which = np.concatenate([np.full(len(p.start), rules.index(rule), np.int16) for rule, p in parts])
+    order = np.argsort(start, kind="stable")
+    start, end, which = start[order], end[order], which[order]
+    gap = np.searchsorted(gaps.start, start, side="right") - 1
+    return Causes(start, end, which, gap, rules)

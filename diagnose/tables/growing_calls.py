@@ -15,10 +15,9 @@ from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals
 from diagnose.model.shapes import Shape
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.matching_operators import matched_steps, outermost_by_step
-from diagnose.tables.names import JOINS
+from diagnose.tables.names import JOINS, shapes_of_each
+from diagnose.tables.op_launches import matched_steps, outermost_by_step
 from diagnose.tables.program import program_of
-from diagnose.tables.shapes import shapes_of_each
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.growth import grows
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.run_lines import Shared, place_of
-from diagnose.tables.run_steps import PLAIN, TIMING, usable_steps
+from diagnose.tables.run_steps import PLAIN, TIMING, Shared, place_of, usable_steps
 
 __all__ = ["GrowingSteps", "growing_steps"]
 

@@ -17,9 +17,50 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.call_frames import MODULE_CALL, NO_LAYERS, is_rollout, kind_of, num_calls, stacks
 from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
-from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, READ, sampled_issuer
+from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, PASSES_ON, READ, sampled_issuer
 
-__all__ = ["MIN_IN_LOOP", "MIN_IN_MODEL", "Issuer", "issued", "issued_in_loop", "issuer_of"]
+__all__ = [
+    "MIN_IN_LOOP",
+    "MIN_IN_MODEL",
+    "Issuer",
+    "SampledLoop",
+    "issued",
+    "issued_in_loop",
+    "issuer_of",
+    "sampled_loop",
+]
+
+# Which loop of the script's holds most of what a function does, by the lines that the sampler saw.
+
+MIN_SAMPLE_SHARE = 0.5  # of the function's samples: of fewer another place has as many
+
+
+class SampledLoop(NamedTuple):
+    """A `for` or `while` statement."""
+
+    head: int  # its line
+    last: int  # that of its body's end
+    share: float  # of the function's samples
+
+
+def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
+    """Return the innermost loop that has most of a function's samples, None where the capture holds no such loop."""
+    samples, loops = t.capture.samples, t.capture.loops.get(file)
+    if samples is None or not loops:
+        return None
+    seen: Counter[int] = Counter()
+    for row, num in Counter(samples.place.tolist()).items():
+        place = samples.places[row] if row >= 0 else ("", 0, "")
+        if (place[0], place[2]) == (file, function) and not PASSES_ON.search(t.capture.lines.get(place[:2], "")):
+            seen[place[1]] += num
+    total = sum(seen.values())
+    within = {(head, last): sum(num for line, num in seen.items() if head <= line <= last) for head, last in loops}
+    large = [loop for loop, num in within.items() if total and num >= MIN_SAMPLE_SHARE * total]
+    if not large:
+        return None
+    head, last = min(large, key=lambda loop: loop[1] - loop[0])
+    return SampledLoop(head, last, within[head, last] / total)
+
 
 MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself

@@ -6,7 +6,8 @@ Where the trace has no shapes of its own, as that of a timing window, they come 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,200 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import Intervals, subtract, union
+from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.host_gaps import host_gaps
-from diagnose.tables.window_matching import match_tasks
+from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
+from diagnose.text.patterns import lazy_pattern
 
-__all__ = ["OperatorInputs", "host_time_behind_first", "operator_inputs", "operators"]
+__all__ = [
+    "MatchedStep",
+    "OperatorInputs",
+    "functor",
+    "graph_nodes",
+    "graphed_updates",
+    "host_time_behind_first",
+    "match_tasks",
+    "matched_steps",
+    "operator_inputs",
+    "operators",
+    "outermost_by_step",
+]
+
+# Device tasks that CUDA graphs launch. One call launches them all: no operator around it is theirs.
+
+# Adam and its relatives divide by the root of a moment, by addcdiv: once for each tensor, or for each list of tensors.
+_ADAM = lazy_pattern(r"addcdiv")
+_ADAM_OF_LISTS = lazy_pattern(r"multi_tensor_apply.*PointwiseOp\w*Functor")
+_POINTWISE = lazy_pattern(r"at::native::.*elementwise")
+_OF_LISTS = lazy_pattern(r"multi_tensor_apply")
+MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
+MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
+# What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
+_FUNCTOR = lazy_pattern(
+    r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
+    r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
+)
+_WRAPPERS = lazy_pattern(
+    r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
+)
+
+
+@shared_table
+def graph_nodes(t: Tables) -> Mask:
+    """Return which tasks of the window a launch of a graph carries."""
+    of_graph = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
+    of_graph[matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)] = True
+    found: Mask = of_graph[t.tasks.launch]
+    return found
+
+
+@shared_table
+def graphed_updates(t: Tables) -> Mask:
+    """Return which nodes of graphs update parameters as an Adam does that is not fused.
+
+    A replay of a graph has no mark of the optimizer's step. Its kernels are known by their divisions, which recur
+    within a few nodes, and by torch's other pointwise kernels between one and the next; or as kernels for lists.
+    """
+    found = np.zeros(len(t.tasks.row), bool)
+    nodes = np.flatnonzero(graph_nodes(t))
+    if not len(nodes):
+        return found
+    divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(FUSED, nodes)
+    pointwise = t.tasks_matching(_POINTWISE, nodes)
+    of_lists, divides_lists = (t.tasks_matching(p, nodes) & ~fused for p in (_OF_LISTS, _ADAM_OF_LISTS))
+    launch = t.tasks.launch[nodes]
+    for each in distinct(launch[divides & pointwise]).tolist():
+        mine = np.flatnonzero(launch == each)
+        at = np.flatnonzero((divides & pointwise)[mine])
+        near = np.zeros(len(mine), bool)
+        for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
+            near[before : after + 1] |= after - before <= MAX_BETWEEN
+        if len(at) >= MIN_UPDATES:
+            found[nodes[mine[near & pointwise[mine]]]] = True
+    found[nodes[of_lists & among(launch, distinct(launch[divides_lists]))]] = True
+    return found
+
+
+@lru_cache(maxsize=4096)  # all launches of a graph have the same kernels
+def functor(kernel: str) -> str:
+    """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
+    for match in _FUNCTOR.finditer(kernel):
+        name = next(part for part in match.groups() if part)
+        if not _WRAPPERS.match(name):
+            return name
+    return kernel[:40]
+
+
+# Matches the training thread's operators of the timing window with those of the attribution window.
+#
+# A step is recognised by the names of its outermost operators in the order of their starts: where a step of the
+# attribution window has the very same list, the two are the same work, operator by operator; where it has a list that
+# is the same but for one place, so are the operators before and behind that.
+
+MIN_ALIKE = 0.9  # of a step's operators
+
+
+class MatchedStep(NamedTuple):
+    """A step's outermost operators, and the same ones of a step of the attribution window."""
+
+    rows: Rows
+    named: Rows
+
+
+@shared_table
+def outermost_by_step(t: Tables) -> list[Rows]:
+    """Return each step's outermost operators of the training thread, those of the loader left out."""
+    rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
+    outer = outermost(t.trace, rows)
+    loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
+    outer = outer[~contains(loading, t.trace.events.start[outer])]
+    cuts = np.searchsorted(t.trace.events.start[outer], t.steps.start)
+    return [part for part in np.split(outer, cuts)[1:] if len(part)]
+
+
+@shared_table
+def matched_steps(t: Tables) -> list[MatchedStep]:
+    """Return the steps that the attribution window has a like of; all steps where they are of one window."""
+    named = t.named
+    if named is t:
+        return [MatchedStep(rows, rows) for rows in outermost_by_step(t)]
+    number = {name: i for i, name in enumerate(named.trace.names)}
+    mine = np.array([number.get(name, -1) for name in t.trace.names] or [-1], np.int64)
+    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in outermost_by_step(named)}
+    each = ((rows, mine[t.trace.events.name[rows]]) for rows in outermost_by_step(t))
+    found = [_like(named, rows, names, others) for rows, names in each]
+    return [step for step in found if step is not None]
+
+
+def _like(named: Tables, rows: Rows, names: Ints, others: Mapping[bytes, Rows]) -> MatchedStep | None:
+    """Return a step with the same operators; else with what is the same of the nearest, at its begin and its end.
+
+    Now and then a step logs or clips, and of long steps only one is recorded with shapes.
+    """
+    same = others.get(names.tobytes())
+    if same is not None:
+        return MatchedStep(rows, same)
+    best: MatchedStep | None = None
+    for other in others.values():
+        theirs = named.trace.events.name[other].astype(np.int64)
+        most = min(len(rows), len(other))
+        first = _num_alike(names[:most], theirs[:most])
+        last = min(_num_alike(names[::-1][:most], theirs[::-1][:most]), most - first)
+        if first + last >= max(MIN_ALIKE * len(rows), len(best.rows) + 1 if best is not None else 1):
+            of = np.r_[:first, len(rows) - last : len(rows)]
+            of_other = np.r_[:first, len(other) - last : len(other)]
+            best = MatchedStep(rows[of], other[of_other])
+    return best
+
+
+def _num_alike(one: Ints, other: Ints) -> int:
+    """Return how many of the first numbers are the same."""
+    differ = np.flatnonzero(one != other)
+    return int(differ[0]) if len(differ) else len(one)
+
+
+# Matches each device task of the timing window with the same task in the attribution window, which recorded shapes.
+#
+# A step is recognised by the names of its tasks in the order of their launches: where a step of the attribution window
+# has the very same list, the two are the same work, task by task. Steps without a match stay without shapes.
+
+
+def match_tasks(t: Tables, named: Tables) -> Rows:
+    """Return for each task of ``t`` the index of the matching one in ``named.tasks``, -1 where there is none."""
+    found = np.full(len(t.tasks.row), -1, np.intp)
+    kernel_of = {name: i for i, name in enumerate(named.trace.names)}
+    mine = np.array([kernel_of.get(t.trace.names[n], -1) for n in _names(t).tolist()] or [-1], np.intp)
+    kernels, others, listed = _kernels(t), _kernels(named), _names(t)
+    known = {_key(others[step]): step for step in _by_step(named)}
+    for step in _by_step(t):
+        other = known.get(_key(mine[np.searchsorted(listed, kernels[step])]))
+        if other is not None:
+            found[step] = other
+    return found
+
+
+def _kernels(t: Tables) -> Rows:
+    return t.trace.events.name[t.tasks.row].astype(np.intp)
+
+
+def _names(t: Tables) -> Rows:
+    return distinct(_kernels(t)) if len(t.tasks.row) else np.zeros(1, np.intp)
+
+
+def _key(kernels: Rows) -> bytes:
+    return kernels.astype(np.int64).tobytes()
+
+
+def _by_step(t: Tables) -> list[Rows]:
+    """Return the tasks of each step in the order of their launches; tasks without a launch belong to none."""
+    launched = np.flatnonzero(t.tasks.launch >= 0)
+    launched_at = t.trace.events.start[t.tasks.launch[launched]]
+    order = np.lexsort((t.tasks.start[launched], launched_at))
+    launched, launched_at = launched[order], launched_at[order]
+    cuts = np.searchsorted(launched_at, t.steps.start)
+    return [part for part in np.split(launched, cuts)[1:] if len(part)]
 
 
 class OperatorInputs(NamedTuple):

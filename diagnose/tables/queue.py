@@ -9,8 +9,7 @@ from diagnose.model.diagnosis import Queue
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, total
 from diagnose.tables.device import Occupancy, Tasks
-from diagnose.tables.gaps import launches_unlinked
-from diagnose.tables.launch_latency import late_tasks, latency_bound
+from diagnose.tables.gaps import late_tasks, latency_bound, launches_unlinked
 from diagnose.tables.steps import Steps
 
 __all__ = ["depth_over_time", "queue_numbers"]

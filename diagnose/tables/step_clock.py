@@ -13,7 +13,7 @@ from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, contains
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.matching_operators import MatchedStep, matched_steps
+from diagnose.tables.op_launches import MatchedStep, matched_steps
 
 __all__ = ["StepClock", "own_clock", "step_clock"]
 

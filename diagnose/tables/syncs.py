@@ -7,22 +7,85 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.frozen import NamedTuple
-from diagnose.model.intervals import Intervals, among, distinct, union
+from diagnose.model.intervals import Intervals, among, distinct, span, union
 from diagnose.tables import Tables, host_table, shared_table
-from diagnose.tables.clock_skew import AGREE_NS, late_by
-from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, TO_HOST, matching, rows_of
+from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
+    "AGREE_NS",
+    "MIN_GRAPH_LAUNCHES",
     "RETURN_NS",
     "Frees",
+    "batched_gaps",
     "blocking_calls",
     "freeing_calls",
+    "in_sync_free",
+    "late_by",
     "operators_around",
     "reads_nothing",
+    "sync_free",
     "waits_for_host_copies",
     "whole_device_calls",
 ]
+
+# How late the device's times are beside the host's, measured on what CUDA and HIP guarantee.
+#
+# A synchronisation of the device returns after all that was queued before it, a copy to pageable memory after itself,
+# and the synchronisation of a stream behind such a copy after the copy. Where a task ends later than the call that
+# waited for it returned, the clocks are apart by at least as much. They are no further apart than tasks begin after
+# their launches, since no task begins before its own.
+
+AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
+MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
+SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
+_CLOCK_SKEW_WHOLE_DEVICE = lazy_pattern(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_STREAM = lazy_pattern(r"^(cuda|hip|cu)StreamSynchronize")
+_TO_PAGEABLE = lazy_pattern(r"DtoH \(Device -> Pageable\)")
+
+
+@host_table
+def late_by(t: Tables) -> int:
+    """Return by how much device times are late at most, ns; 0 where no call returned before what it waited for."""
+    tasks, events = t.tasks, t.trace.events
+    linked = np.flatnonzero(tasks.launch >= 0)
+    if t.device_id < 0 or not len(linked):
+        return 0
+    ended, returned = _awaited(t)
+    late = ended - returned
+    if not len(late) or late.max() <= MIN_SKEW_NS:
+        return 0
+    delay = events.start[tasks.row[linked]] - events.start[tasks.launch[linked]]
+    possible = int(np.sort(delay)[int(SPREAD * (len(delay) - 1))])
+    late = late[(late > MIN_SKEW_NS) & (late <= possible)]
+    return int(late.max()) if len(late) else 0
+
+
+def _awaited(t: Tables) -> tuple[Ints, Ints]:
+    """Return when tasks ended, and when the calls returned that waited for them."""
+    tasks, events = t.tasks, t.trace.events
+    linked = np.flatnonzero(tasks.launch >= 0)
+    linked = linked[np.argsort(events.start[tasks.launch[linked]], kind="stable")]
+    call, end = tasks.launch[linked], events.end[tasks.row[linked]]
+    queued = events.start[call]
+    latest = np.maximum.accumulate(end)
+    whole = t.in_window(t.calls(_CLOCK_SKEW_WHOLE_DEVICE))
+    before = np.searchsorted(queued, events.start[whole]) - 1
+    known = before >= 0
+    pageable = t.tasks_matching(_TO_PAGEABLE, linked)
+    ended = [latest[before[known]], end[pageable]]
+    returned = [events.end[whole[known]], events.end[call[pageable]]]
+    to_host, streams = t.tasks_matching(TO_HOST, linked), t.in_window(t.calls(_STREAM))
+    for thread in t.threads:
+        own = np.flatnonzero(events.thread[call] == thread)
+        waits = streams[events.thread[streams] == thread]
+        last = np.searchsorted(queued[own], events.start[waits]) - 1
+        waits, copy = waits[last >= 0], own[last[last >= 0]]
+        behind = to_host[copy]
+        ended.append(end[copy[behind]])
+        returned.append(events.end[waits[behind]])
+    return np.concatenate(ended).astype(np.int64), np.concatenate(returned).astype(np.int64)
+
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
@@ -145,3 +208,65 @@ def _operators(t: Tables, call: int) -> list[int]:
     layers = t.work_layers.get(int(events.thread[call]))
     around = layers.at(int(events.start[call])) if layers else []
     return [row for row in around if events.kind[row] == Kind.OP and t.name(row).startswith("aten::")]
+
+
+# Intervals in which the host launches without waiting for the device: what a CUDA graph can hold.
+
+# To replay a graph takes 50 to 200 µs with its guards and its inputs' copies, as much as 10 launches of 5 to 20 µs.
+MIN_GRAPH_LAUNCHES = 10
+
+
+@shared_table
+def sync_free(t: Tables) -> Intervals:
+    """Return the intervals of the window between two blocking calls that hold launches enough for a graph.
+
+    Without any blocking call that is the whole window, however little is launched in it.
+    """
+    events, calls = t.trace.events, t.in_window(blocking_calls(t))
+    if not len(calls):
+        return span(*t.steps.window)
+    start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls], kind="stable")))
+    end = np.append(np.sort(events.start[calls], kind="stable"), t.steps.window[1])
+    launches = np.sort(events.start[t.calls(LAUNCH)], kind="stable")
+    num = np.searchsorted(launches, end) - np.searchsorted(launches, start)
+    kept = (num >= MIN_GRAPH_LAUNCHES) & (end > start)
+    return Intervals(start[kept], end[kept])
+
+
+def in_sync_free(t: Tables, time: Ints) -> Mask:
+    """Return which times lie in such an interval."""
+    intervals = sync_free(t)
+    if not len(intervals.start):
+        return np.zeros(len(time), bool)
+    at = np.searchsorted(intervals.start, time, side="right") - 1
+    found: Mask = (at >= 0) & (time <= intervals.end[np.maximum(at, 0)])
+    return found
+
+
+# Launches that reach the device in batches: a driver may keep what was launched until the host waits for it.
+#
+# That is how Windows runs CUDA without a compute driver. The device idles before work that was launched long ago, and
+# begins with it only as the host stands in a wait. Once may be chance; again and again it is the price of that wait.
+
+MIN_GAPS = 3
+MIN_CALLS_SHARE = 0.5  # of the blocking calls, in which the device begins with what was launched before
+
+
+@shared_table
+def batched_gaps(t: Tables) -> Mask:
+    """Return which gaps end, before work that was launched already, with the first task to begin within a wait."""
+    gaps, events = t.gaps, t.trace.events
+    none = np.zeros(len(gaps.start), bool)
+    calls = t.in_window(blocking_calls(t))
+    if not len(calls) or not len(gaps.start):
+        return none
+    calls = calls[np.argsort(events.start[calls], kind="stable")]
+    at = np.searchsorted(events.start[calls], gaps.end) - 1
+    begun, returned = events.start[calls][at], events.end[calls][at]
+    inside = (at >= 0) & (gaps.launch >= 0) & (gaps.end < returned)
+    inside &= events.end[gaps.launch] <= begun
+    inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
+    tasks = np.sort(t.tasks.start, kind="stable")
+    inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
+    enough = max(MIN_GAPS, MIN_CALLS_SHARE * len(calls))
+    return inside if inside.sum() >= enough else none

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.children import ForkedChildren
+from diagnose.capture.process.process import ForkedChildren
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps.import_hooks import when_imported
+from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diagnose.capture.record.renaming import rewrite_texts
+from diagnose.capture.record.folder import rewrite_texts
 
 __all__ = ["name_originals"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from diagnose.capture.process.process_cleanup import kill_marked
+from diagnose.capture.process.process import kill_marked
 from diagnose.errors import OutputError
 from diagnose.trials.copying import remove_tree
 

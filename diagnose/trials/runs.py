@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import diagnose
-from diagnose.capture.process.process_cleanup import kill_marked
+from diagnose.capture.process.process import kill_marked
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.changes import any_compiles
 from diagnose.errors import OriginalsChangedError

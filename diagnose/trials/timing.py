@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from diagnose.capture.process.process import compiled_graphs
-from diagnose.capture.steps.converged import converged_since
+from diagnose.capture.steps.step_source import converged_since
 
 __all__ = ["StepTimer"]
 

@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 
-from diagnose.capture.record.exact_sampler import ExactSampler
-from diagnose.capture.record.sampler_process import SamplerProcess
+from diagnose.capture.record.samplers import ExactSampler, SamplerProcess
 from diagnose.capture.record.taken import Taken
 from diagnose.pipeline.find import build_tables
 from diagnose.replay import build, scale_kernels, simulate

@@ -45,7 +45,7 @@ _failed_rules: list[str] = []
 
 def watch_rules() -> None:
     """Note where exceptions came from that the analysis turned into notes."""
-    from diagnose.pipeline import noting as module
+    from diagnose.pipeline import find as module
 
     note = module.Note
 

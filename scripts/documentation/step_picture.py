@@ -14,9 +14,8 @@ from xml.sax.saxutils import escape
 
 from diagnose.model.charts import Gap, Picture, Span
 from diagnose.model.rules import Legend
-from diagnose.reports.colours import legible
+from diagnose.reports.charts import legible, ticks
 from diagnose.reports.rule_labels import CATEGORIES
-from diagnose.reports.svg import ticks
 
 __all__ = ["Detail", "draw"]
 

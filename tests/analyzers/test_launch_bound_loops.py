@@ -8,8 +8,8 @@ from diagnose.analyzers import launch_bound
 from diagnose.changes import CHANGES
 from diagnose.pipeline.find import build_tables
 from diagnose.reports.format import place
+from diagnose.tables.issuers import SampledLoop, sampled_loop
 from diagnose.tables.program import UNKNOWN
-from diagnose.tables.sampled_loops import SampledLoop, sampled_loop
 
 FILE, FUNCTION = "loss.py", "forward"
 

@@ -22,8 +22,7 @@ CHOICES = {"findings", "prescriptions", "cards", "trials", "forecasts"}
 DECIDES = {"sorted", "max", "min", "sort"}
 # Printed as it is, not weighed: a word for "high", two ends that read alike, a bar drawn to its scale.
 PRINTED = {
-    "text_findings.py": {"confidence"},
-    "text_forecast.py": {"low_ns", "high_ns"},
+    "text.py": {"confidence", "low_ns", "high_ns"},
     "json_reading.py": {"confidence"},
 }
 MODULES = sorted(REPORTS.glob("*.py"))

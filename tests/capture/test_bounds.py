@@ -9,13 +9,18 @@ import pytest
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import heap_mb
-from diagnose.capture.record.frame_count import MAX_FUNCTIONS_PER_STEP, FrameCount
-from diagnose.capture.record.interrupt import StepInterrupt
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import Plan
-from diagnose.capture.record.recording import Recorder
+from diagnose.capture.record.recording import Recorder, StepInterrupt
 from diagnose.capture.record.session import Session
-from diagnose.capture.record.trace_size import TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
+from diagnose.capture.record.window import (
+    MAX_FUNCTIONS_PER_STEP,
+    TRACE_POLL_S,
+    FrameCount,
+    ScriptHeap,
+    StepSize,
+    TraceSize,
+)
 
 
 def test_a_step_of_many_functions_is_recorded_without_them(captured):
@@ -55,7 +60,7 @@ def uncompressed(run):
 
 
 def test_the_time_bounds_the_size_where_the_heap_does_not(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: None)
+    monkeypatch.setattr("diagnose.capture.record.window.heap_mb", lambda: None)
     size = TraceSize("attribution", mb_per_s=1e-6)
     assert size.safe_s(1.0) > 900_000
     assert size.mb() < 1e-3
@@ -63,7 +68,7 @@ def test_the_time_bounds_the_size_where_the_heap_does_not(monkeypatch):
 
 def test_what_the_script_gives_back_does_not_hide_the_growth_after_it(monkeypatch):
     heap = iter([100.0, 40.0, 44.0])
-    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: next(heap))
+    monkeypatch.setattr("diagnose.capture.record.window.heap_mb", lambda: next(heap))
     size = TraceSize("attribution", mb_per_s=1e9)
     assert size.mb() == 0
     assert size.mb() == pytest.approx(46)  # 4 MB of heap
@@ -73,8 +78,8 @@ def test_what_the_script_gives_back_does_not_hide_the_growth_after_it(monkeypatc
 def heap(monkeypatch):
     """A heap and a clock that the test sets, MB and s."""
     known = {"mb": 100.0, "s": 0.0}
-    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: known["mb"])
-    monkeypatch.setattr("diagnose.capture.record.trace_size.time.monotonic", lambda: known["s"])
+    monkeypatch.setattr("diagnose.capture.record.window.heap_mb", lambda: known["mb"])
+    monkeypatch.setattr("diagnose.capture.record.window.time.monotonic", lambda: known["s"])
     return known
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps.construction_hooks import watch_constructions
+from diagnose.capture.steps.hooks import watch_constructions
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 
 from diagnose.capture.record import device_clock
 from diagnose.capture.record.device_clock import DeviceClock
+from diagnose.capture.record.folder import RunLog
 from diagnose.capture.record.measurements import Measurements
-from diagnose.capture.record.run_log import RunLog
 
 
 class Device:

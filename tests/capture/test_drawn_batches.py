@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diagnose.capture.record import drawn_batches as module
+from diagnose.capture.record import constructions as module
 from diagnose.capture.record import random_state
-from diagnose.capture.record.drawn_batches import DrawnBatches
+from diagnose.capture.record.constructions import DrawnBatches
 
 
 class Rows(Dataset):

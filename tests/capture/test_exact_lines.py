@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.capture.record import exact_sampler
+from diagnose.capture.record import samplers as exact_sampler
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.samplers import Samplers
 

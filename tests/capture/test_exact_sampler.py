@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from diagnose.capture.frames.layout import Addresses
-from diagnose.capture.record import exact_sampler, sampler_process
+from diagnose.capture.record import samplers as exact_sampler
+from diagnose.capture.record import samplers as sampler_process
 from diagnose.capture.record.samplers import Samplers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory of processes is read on Linux")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from diagnose.capture.steps.import_hooks import when_imported
+from diagnose.capture.steps.hooks import when_imported
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import textwrap
 
 import pytest
 
-from diagnose.capture.record.list_lookups import MIN_LISTED, list_lookups
-from diagnose.capture.record.source_lines import SourceLines
+from diagnose.capture.record.source_lines import MIN_LISTED, SourceLines, list_lookups
 from tests.capture.test_source_lines import an_hour_old
 
 

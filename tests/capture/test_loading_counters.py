@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.capture.record import loading_counters
-from diagnose.capture.record.loading_counters import LoadingCounters
+from diagnose.capture.record import script_config as loading_counters
+from diagnose.capture.record.script_config import LoadingCounters
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from diagnose.capture.steps import page_faults as module
-from diagnose.capture.steps.page_faults import minor_faults, page_fault_ns
+from diagnose.capture.steps import phases as module
+from diagnose.capture.steps.phases import minor_faults, page_fault_ns
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="what is counted is Linux's")
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from diagnose.capture.steps.period import StepFinder
+from diagnose.capture.steps.step_source import StepFinder
 
 
 def ends(keys, **options):

@@ -11,8 +11,7 @@ from torch.distributions import Categorical, OneHotCategorical
 
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.listener import Listener
-from diagnose.capture.steps.phase_hooks import watch_gradients, watch_saves
-from diagnose.capture.steps.phases import Phases, PhaseTimes
+from diagnose.capture.steps.phases import Phases, PhaseTimes, watch_gradients, watch_saves
 
 
 class Step:

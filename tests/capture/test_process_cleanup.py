@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from diagnose.capture.process.process_cleanup import end_marked, kill_marked
+from diagnose.capture.process.process import end_marked, kill_marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 VARIABLE = "DIAGNOSE_TEST_OF_CLEANUP"

@@ -7,8 +7,7 @@ import pytest
 from torch.utils.data._utils.worker import _worker_loop
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.rank_processes import RankProcess, trace_processes
-from diagnose.capture.process.spawned import SpawnedRank
+from diagnose.capture.process.rank_processes import RankProcess, SpawnedRank, trace_processes
 
 
 def train(rank):

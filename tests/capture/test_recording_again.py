@@ -46,7 +46,7 @@ def windows(monkeypatch):
             return self.sizes[len(made) - 1]
 
     monkeypatch.setattr(recording, "Window", Window)
-    monkeypatch.setattr("diagnose.capture.record.trace_size.heap_mb", lambda: None)
+    monkeypatch.setattr("diagnose.capture.record.window.heap_mb", lambda: None)
     return Window, made
 
 
@@ -54,7 +54,7 @@ def windows(monkeypatch):
 def clock(monkeypatch):
     """Let 10 ms pass with each step: at the highest rate three of them stay below the limit."""
     now = [0.0]
-    monkeypatch.setattr("diagnose.capture.record.trace_size.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("diagnose.capture.record.window.time.monotonic", lambda: now[0])
     return now
 
 

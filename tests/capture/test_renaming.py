@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.record.renaming import name_cells
+from diagnose.capture.record.folder import name_cells
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_only_the_sampler_s_own_timed_waits_end_on_time():
 @pytest.mark.parametrize("from_memory", [True, False])
 def test_samplers_in_turn_leave_the_interpreter_as_they_found_it(monkeypatch, from_memory):
     if not from_memory:
-        monkeypatch.setattr("diagnose.capture.record.sampler_process._unfit", lambda: "Not here.")
+        monkeypatch.setattr("diagnose.capture.record.samplers._unfit", lambda: "Not here.")
     before, samplers = sys.getswitchinterval(), Samplers(2.0, wanted=True)
     samplers.sample_window(on=True)
     inside = sys.getswitchinterval()
@@ -159,7 +159,7 @@ def test_a_forked_process_begins_with_python_s_own_switching():
 
 
 def test_collections_are_noted_in_windows_and_between_them(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.record.gc_watch.MIN_PAUSE_NS", 0)
+    monkeypatch.setattr("diagnose.capture.record.samplers.MIN_PAUSE_NS", 0)
     samplers, noted = Samplers(2.0, wanted=True), []
     samplers.sample_run(on=True)
     for on in (False, True, False):

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from diagnose.capture.record.seeded_draws import draw_lines
+from diagnose.capture.record.source_lines import draw_lines
 
 
 def lines_of(*body):

@@ -2,7 +2,7 @@
 
 import random
 
-from diagnose.capture.steps.converged import MIN_WINDOW_STEPS, converged_since
+from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 
 
 def first_steady(times):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from diagnose.capture.process.stop_signals import Killed, StopSignals
+from diagnose.capture.process.process import Killed, StopSignals
 from diagnose.capture.steps.hooks import shut_workers
 
 

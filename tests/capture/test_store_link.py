@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from diagnose.capture.process.store_link import MAX_VALUE_BYTES, KeptStore, StoreGone, StoreLink, serve_store
+from diagnose.capture.process.rank_processes import MAX_VALUE_BYTES, KeptStore, StoreGone, StoreLink, serve_store
 
 
 @pytest.fixture

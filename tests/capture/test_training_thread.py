@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from diagnose.capture.process import stop_signals
+from diagnose.capture.process import process as stop_signals
+from diagnose.capture.process.process import StopSignals
 from diagnose.capture.process.script import StopScript, stop_script
-from diagnose.capture.process.stop_signals import StopSignals
 
 
 @pytest.mark.parametrize("how", ["thread", "pool"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.capture.record.watched import WatchedSteps
+from diagnose.capture.record.plan import WatchedSteps
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps.construction_hooks import watch_constructions
+from diagnose.capture.steps.hooks import watch_constructions
 
 STEPS = 4  # fixtures save at their third
 

@@ -11,7 +11,7 @@ from diagnose.changes.patches import heap
 # Blocks of 24 MB, filled and freed: what comes after the first ones has faults only where they were given back.
 LOOP = """
 import torch
-from diagnose.capture.steps.page_faults import minor_faults
+from diagnose.capture.steps.phases import minor_faults
 from diagnose.changes.common.patching import Log
 from diagnose.changes.patches.heap import keep_heap
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.process.store_link import StoreGone
+from diagnose.capture.process.rank_processes import StoreGone
 from diagnose.cli.exchange import Exchange
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.pipeline import exchange

@@ -18,7 +18,8 @@ from fuzzing.worker import Result
 from diagnose.analyzers import data_stall
 from diagnose.cli import main as cli
 from diagnose.cli import output
-from diagnose.pipeline import noting, rank
+from diagnose.pipeline import find as noting
+from diagnose.pipeline import rank
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.pipeline.prescriptions import one_compilation, worth_showing
+from diagnose.pipeline.find import one_compilation, worth_showing
 
 
 def change(rule, name, most):

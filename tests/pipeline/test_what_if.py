@@ -8,7 +8,8 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.model.events import Device
-from diagnose.pipeline import what_if, what_if_asked
+from diagnose.pipeline import what_if
+from diagnose.pipeline import what_if as what_if_asked
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.run import analyze_captures, analyze_paths
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if

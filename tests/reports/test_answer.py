@@ -12,7 +12,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.pipeline.run import analyze_paths
-from diagnose.reports.colours import contrast, legible
+from diagnose.reports.charts import contrast, legible
 from diagnose.reports.html import render as page
 from diagnose.reports.language import language
 from diagnose.reports.markdown import as_markdown, outcome

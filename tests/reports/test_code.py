@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from diagnose.model.charts import CodeTime, CodeTimes
-from diagnose.pipeline.code_phases import PHASE_ORDER
+from diagnose.pipeline.code_times import PHASE_ORDER
 from diagnose.reports import html, text
 from diagnose.reports.code_tables import by_class
 from diagnose.reports.json import render, schema, to_dict

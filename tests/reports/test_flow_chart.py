@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diagnose.reports.colours import legible
+from diagnose.reports.charts import legible
 from diagnose.reports.flow_chart import flow_chart, flow_rows, flow_title
 from tests.reports.flow_forms import flow_of_rule
 

@@ -20,13 +20,12 @@ from diagnose.compare.html import _GATES, _PILLS
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
-from diagnose.reports.flame_data import NOTES
+from diagnose.reports.charts import TONES
 from diagnose.reports.format import said
 from diagnose.reports.glossary import TERMS
+from diagnose.reports.html import NOTES, texts_of_script
 from diagnose.reports.language import language, read_catalogue, tr, translated
-from diagnose.reports.pages import texts_of_script
 from diagnose.reports.rule_labels import PARTS, PATH, PHASES, TABULAR
-from diagnose.reports.trial_charts import TONES
 from tests.reports.test_html import Page
 
 ROOT = Path(__file__).parents[2]

@@ -6,12 +6,11 @@ from dataclasses import replace
 from diagnose.answer.screen import shown_rank
 from diagnose.model.diagnosis import RankSummary
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep, Job, RankRow
-from diagnose.reports.aligned_chart import aligned_chart
+from diagnose.reports.charts import aligned_chart, arrival_chart, lateness_chart
 from diagnose.reports.html import render
 from diagnose.reports.job_words import job_sentences, worst_first
 from diagnose.reports.json import to_dict
 from diagnose.reports.language import language
-from diagnose.reports.rank_charts import arrival_chart, lateness_chart
 from diagnose.reports.text import render as text_report
 
 MS = 1_000_000

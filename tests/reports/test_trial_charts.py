@@ -8,8 +8,8 @@ import pytest
 
 from diagnose.answer.tried import verdict
 from diagnose.model.diagnosis import Trial
+from diagnose.reports.charts import loss_chart, trial_chart, trial_name
 from diagnose.reports.json import to_dict
-from diagnose.reports.trial_charts import loss_chart, trial_chart, trial_name
 
 FAST = Trial(
     "load-in-workers", (20.0, 20.0), (10.0, 10.0), 2.0, (1.6, 2.5), "identical", predicted_ms=12.0, noise=0.05,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.tables.batched import batched_gaps
+from diagnose.tables.syncs import batched_gaps
 
 
 def gathering(recording, *, num=4, waits_at=110, begins=200):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.model.intervals import EMPTY, Intervals, span, union
-from diagnose.tables.causes import assign
-from diagnose.tables.gaps import one_gap
+from diagnose.tables.gaps import assign, one_gap
 
 
 def pieces(causes):

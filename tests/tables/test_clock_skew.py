@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.replay import Edge, build, simulate
-from diagnose.tables.clock_skew import late_by
+from diagnose.tables.syncs import late_by
 from tests.replay.graph_times import ends, marks
 
 

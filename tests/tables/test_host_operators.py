@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.host_operators import MAX_OPERATORS, host_operators
+from diagnose.pipeline.rank import MAX_OPERATORS, host_operators
 
 
 def by_name(r):

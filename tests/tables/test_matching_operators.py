@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.pipeline.find import build_tables
-from diagnose.tables.matching_operators import matched_steps
+from diagnose.tables.op_launches import matched_steps
 
 
 def stepping(recording, names):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 
-from diagnose.capture.steps.replacing import Undo
+from diagnose.capture.steps.hooks import Undo
 
 __all__ = ["no_full_collections"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from diagnose.capture.steps.replacing import Undo
+from diagnose.capture.steps.hooks import Undo
 
 __all__ = ["watch_host_reads"]
 

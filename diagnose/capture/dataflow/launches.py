@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from diagnose.capture.dataflow.calls import tensors_in
-from diagnose.capture.steps.replacing import Undo, around, replace_function
+from diagnose.capture.steps.hooks import Undo, around, replace_function
 
 __all__ = ["GRAPH", "watch_launches"]
 

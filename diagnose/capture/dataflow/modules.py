@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, replace_function
 
 __all__ = ["Modules", "plain_path"]
 

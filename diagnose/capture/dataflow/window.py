@@ -25,7 +25,7 @@ from diagnose.capture.dataflow.positions import MAX_SAMPLE
 from diagnose.capture.dataflow.roles import Roles
 from diagnose.capture.dataflow.stacks import COMPILED
 from diagnose.capture.dataflow.table import Recorded, dataflow
-from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, replace_function
 from diagnose.model.dataflow import Dataflow
 
 __all__ = ["DataflowWindow", "record_dataflow"]

@@ -64,7 +64,7 @@ def main() -> NoReturn:
         os.write(request.failure_file, str(error).encode("utf-8", "replace"))
         sys.exit(error.exit_code)
     if request.store_socket >= 0 and result.store is not None:
-        from diagnose.capture.process.store_link import serve_store
+        from diagnose.capture.process.rank_processes import serve_store
 
         serve_store(result.store, request.store_socket, result.folder, result.info.run_id)
     if result.threads:

@@ -22,10 +22,9 @@ from pathlib import Path
 from types import FrameType
 
 from diagnose.capture.process.child import CaptureRequest
-from diagnose.capture.process.children import RUN_VARIABLE, new_mark
-from diagnose.capture.process.process import STDERR
+from diagnose.capture.process.process import RUN_VARIABLE, STDERR, new_mark
+from diagnose.capture.process.rank_processes import StoreLink
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
-from diagnose.capture.process.store_link import StoreLink
 
 __all__ = ["Ended", "Place", "supervise"]
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from diagnose.capture.options import MAX_MB, CaptureOptions
 from diagnose.capture.process.failure_messages import progress_made
 from diagnose.capture.process.run import Progress, silence_kineto
-from diagnose.capture.record.renaming import name_cells
+from diagnose.capture.record.folder import name_cells
 from diagnose.capture.record.session import Session
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import CaptureError

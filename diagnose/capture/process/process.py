@@ -4,13 +4,225 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
+import signal
+import struct
 import sys
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
 
-__all__ = ["STDERR", "busy_share", "compiled_graphs", "heap_mb", "silent_stderr"]
+__all__ = [
+    "RUN_VARIABLE",
+    "STDERR",
+    "ForkedChildren",
+    "Killed",
+    "StopSignals",
+    "busy_share",
+    "compiled_graphs",
+    "end_marked",
+    "end_others",
+    "end_workers",
+    "heap_mb",
+    "kill_marked",
+    "mark_run",
+    "new_mark",
+    "silent_stderr",
+]
+
+# Stop signals: SIGTERM and SIGHUP unwind the script, and none of them disturbs the writing of the capture.
+#
+# A signal that goes to the whole process group ends the script's worker processes too, and the script then often fails
+# with an error about them: `stopped_by` is what really ended it.
+#
+# A thread that trains cannot end the program by raising. `unwind_main` raises on the main thread instead, in the
+# handler of SIGCONT, which a program ignores without one.
+
+UNWINDING = (signal.SIGTERM, signal.SIGHUP)
+DEFERRED = (*UNWINDING, signal.SIGINT)
+STOP_S = 5.0  # within which the main thread executes Python again, unless it stays in a call of C such as a GUI's loop
+
+Handler: TypeAlias = Callable[[int, "FrameType | None"], None]
+
+
+class Killed(BaseException):  # not an error of the script
+    """Unwinds the script after SIGTERM or SIGHUP, so that what was captured is kept."""
+
+
+class StopSignals:
+    """The handlers of one run; a handler of the script's own has precedence while the script runs."""
+
+    def __init__(self) -> None:
+        self.stopped_by = 0  # the signal that unwound the script
+        self.deferred = 0  # the latest signal that came while the capture was written
+        self._owner = os.getpid()
+        self._ours = threading.current_thread() is threading.main_thread()
+        self._before: dict[int, Any] = {}
+        self._requests: list[tuple[BaseException, threading.Event]] = []  # for the main thread, which sets the event
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Unwind the script upon a signal that it leaves alone; on the way out put every handler back."""
+        handlers: dict[int, Handler] = {**dict.fromkeys(UNWINDING, self._unwind), signal.SIGCONT: self._raise_requested}
+        mine = {n: h for n, h in handlers.items() if self._ours and signal.getsignal(n) == signal.SIG_DFL}
+        for number, handler in mine.items():
+            signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for deferred, before in self._before.items():
+                signal.signal(deferred, before)
+            for number, handler in mine.items():
+                if signal.getsignal(number) == handler:
+                    signal.signal(number, signal.SIG_DFL)
+
+    def unwind_main(self, error: BaseException) -> bool:
+        """Raise ``error`` on the main thread, from another one; return whether it is raised.
+
+        It is not if the script handles SIGCONT itself, has ended, or keeps the main thread in a call of C.
+        """
+        if os.getpid() != self._owner or signal.getsignal(signal.SIGCONT) != self._raise_requested:
+            return False
+        request = (error, threading.Event())
+        self._requests.append(request)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCONT)
+        request[1].wait(STOP_S)
+        try:
+            self._requests.remove(request)
+        except ValueError:  # it was taken
+            return True
+        return False
+
+    def _raise_requested(self, _number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._owner:
+            return
+        error: BaseException | None = None
+        with contextlib.suppress(IndexError):
+            while True:
+                error, taken = self._requests.pop()
+                taken.set()
+        if error is not None:
+            raise error
+
+    def defer(self) -> None:
+        """From here on only remember signals; the DataLoader's own handler would report workers that were ended."""
+        if not self._ours or os.getpid() != self._owner:
+            return
+        while True:
+            try:
+                self._silence_children()
+                if signal.getsignal(signal.SIGCONT) == self._raise_requested:
+                    self._replace(signal.SIGCONT, _do_nothing)
+                for number in DEFERRED:
+                    if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                        self._replace(number, self._remember)
+            except Killed:  # tried until no handler raises
+                self.deferred = self.stopped_by
+            except KeyboardInterrupt:
+                self.deferred = signal.SIGINT
+            except Exception:  # a handler that was still in its place has raised
+                continue
+            else:
+                return
+
+    def _replace(self, number: int, handler: Handler) -> None:
+        before = signal.getsignal(number)
+        if before != handler:
+            self._before.setdefault(number, before)
+            signal.signal(number, handler)
+
+    def _silence_children(self) -> None:
+        """Let no handler of SIGCHLD raise: torch's does for each worker that a signal has ended."""
+        if callable(signal.getsignal(signal.SIGCHLD)):
+            self._replace(signal.SIGCHLD, _do_nothing)
+
+    def _unwind(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self._owner:
+            self.stopped_by = number
+            self._silence_children()  # the iterators that unwinding removes end their workers
+            raise Killed
+        self._die(number)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self._owner:
+            self.deferred = number
+        else:
+            self._die(number)
+
+    def _die(self, number: int) -> None:
+        """End a forked child as the signal always did."""
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Stand for a handler; SIG_DFL would make the interpreter report a signal that has arrived already."""
+
+
+# Ends every process of a run, also one that left its process group or whose parent has died.
+#
+# Each process of a run inherits an environment variable whose value names the run; /proc shows it. Without /proc no
+# such process is found.
+
+MEMBER_POLL_S = 0.02
+# They end by themselves once no process uses them any more, and remove what would otherwise be left in shared memory.
+HELPERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+
+
+def kill_marked(variable: str, folder: Path) -> None:
+    """Kill every process but this one whose run is named by ``folder``, or by a path below it."""
+    for pid in _members(variable, str(folder), or_below=True):
+        _send(pid, signal.SIGKILL)
+
+
+def end_marked(variable: str, value: str, *, grace_s: float) -> None:
+    """End every process of the run but this one: SIGTERM first, SIGKILL for what still runs after ``grace_s``."""
+    deadline = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while members := set(_members(variable, value)):
+        late = time.monotonic() > deadline
+        for pid in members if late else members - asked:
+            _send(pid, signal.SIGKILL if late else signal.SIGTERM)
+        if time.monotonic() > deadline + grace_s:
+            return  # not to be killed: it hangs in the kernel
+        asked |= members
+        time.sleep(MEMBER_POLL_S)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _members(variable: str, value: str, *, or_below: bool = False) -> Iterator[int]:
+    """Yield the run's processes; the environment of one that has ended reads as empty."""
+    wanted = f"{variable}={value}".encode(errors="surrogateescape")
+    with contextlib.suppress(OSError):  # no /proc: not Linux
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+                continue
+            words = _words(folder / "environ")
+            is_member = wanted in words or (or_below and any(word.startswith(wanted + b"/") for word in words))
+            if is_member and not _is_helper(_words(folder / "cmdline")):
+                yield int(folder.name)
+
+
+def _is_helper(command: list[bytes]) -> bool:
+    return any(name in word for word in command for name in HELPERS)
+
+
+def _words(file: Path) -> list[bytes]:
+    try:
+        return file.read_bytes().split(b"\0") if file.stat().st_uid == os.getuid() else []
+    except OSError:  # another user's, or gone
+        return []
+
 
 STDERR = 2
 PROC = Path("/proc")
@@ -95,3 +307,84 @@ def silent_stderr() -> Iterator[None]:
             yield
         finally:
             os.dup2(kept, STDERR)
+
+
+# Ends what a script that was stopped would leave behind: worker processes, and all others that it started.
+
+RUN_VARIABLE = "DIAGNOSE_TRACE_RUN"  # in the environment of every process that a traced script starts
+
+GRACE = 5.0  # seconds that worker processes get to end by themselves, as long as torch gives its DataLoader workers
+PID = struct.Struct("i")
+
+
+class ForkedChildren:
+    """Tracks the children made by os.fork: each writes its process id into a pipe as its first act."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        os.register_at_fork(after_in_child=self._report)
+
+    def _report(self) -> None:
+        with contextlib.suppress(OSError):  # the pipe is full or closed: then this child is not known
+            os.write(self._write, PID.pack(os.getpid()))
+
+    def end(self) -> None:
+        """Terminate those that still run as our own children."""
+        for pid in self._pids():
+            if _parent(pid) == os.getpid():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        """Close the pipe; the number must be forgotten first, since the next file opened will get it."""
+        ends, self._read, self._write = (self._read, self._write), -1, -1
+        for end in ends:
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+    def _pids(self) -> list[int]:
+        data = b""
+        with contextlib.suppress(OSError):
+            while chunk := os.read(self._read, 4096):
+                data += chunk
+        return [pid for (pid,) in PID.iter_unpack(data[: len(data) // PID.size * PID.size])]
+
+
+def end_workers() -> None:
+    """Wait for multiprocessing's daemons, then terminate every process of it that still runs."""
+    deadline = time.monotonic() + GRACE
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.join(max(0.0, deadline - time.monotonic()))
+        if child.is_alive():
+            child.terminate()
+            child.join(1.0)
+
+
+def mark_run() -> str:
+    """Mark this process's environment, unless the command that started it has just done so; return the mark.
+
+    The mark of any other process above belongs to its own run.
+    """
+    if not os.environ.get(RUN_VARIABLE, "").startswith(f"{os.getppid()}-"):
+        os.environ[RUN_VARIABLE] = new_mark()
+    return os.environ[RUN_VARIABLE]
+
+
+def new_mark() -> str:
+    """Return a mark for what this process is about to start."""
+    return f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def end_others(mark: str) -> None:
+    """End whatever else the script has started, its children's children included."""
+    end_marked(RUN_VARIABLE, mark, grace_s=GRACE)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):  # gone already, or not Linux
+        return -1

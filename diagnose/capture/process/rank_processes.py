@@ -6,24 +6,356 @@ one that ``torch.multiprocessing.spawn`` has started does. All others are left a
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
+import shutil
+import socket
+import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.children import end_workers
+from diagnose.capture.process.process import end_workers
 from diagnose.capture.process.ranks import rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
-from diagnose.capture.process.spawned import SpawnedRank, destroy_process_group, publish_rank
+from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
-from diagnose.capture.steps.import_hooks import when_imported
-from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
+from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = ["end_forked_rank", "trace_processes", "watch_forked"]
+__all__ = [
+    "MAX_VALUE_BYTES",
+    "RANKS",
+    "KeptStore",
+    "SpawnedRank",
+    "StoreGone",
+    "StoreLink",
+    "adopt_ranks",
+    "captured_ranks",
+    "destroy_process_group",
+    "end_forked_rank",
+    "options_of_ranks",
+    "publish_rank",
+    "serve_store",
+    "trace_processes",
+    "watch_forked",
+    "watch_spawned",
+]
+
+# The store that the script's ranks share, lent to the process that waits for the script.
+#
+# The script's process has torch and the store; the process that started it has the analysis. Once the capture is
+# written, the script's process serves requests over a socket: put bytes under a key, get them. Nothing else crosses
+# it.
+
+MAX_VALUE_BYTES: Final = 7 << 20  # torch's TCPStore takes 8 MiB at a time
+MAX_MESSAGE_BYTES: Final = MAX_VALUE_BYTES + (1 << 16)
+SLICE_S = 1.0  # of a wait for a key: in between signals are handled
+MIN_WAIT_S = 0.01  # less than a millisecond means no limit to torch
+_HEAD_BYTES = 4
+
+
+class StoreGone(Exception):  # an event of the run, and no error of anybody
+    """The store, or the process that lends it, is no longer there."""
+
+
+class _Request(msgspec.Struct, array_like=True):
+    key: str
+    data: bytes | None = None  # None: get
+    wait_s: float = 0.0
+
+
+class _Reply(msgspec.Struct, array_like=True):
+    data: bytes | None = None
+    fault: str = ""
+
+
+class _Offer(msgspec.Struct, array_like=True):
+    folder: str
+    run_id: str
+
+
+class KeptStore:
+    """Keeps the store of the default process group when the script leaves the group."""
+
+    def __init__(self) -> None:
+        self._store: Any = None
+        self._undo: list[Undo] = []
+
+    def install(self) -> None:
+        """Watch for the end of the group; torch has just been imported."""
+        import torch.distributed
+
+        if not torch.distributed.is_available():
+            return
+        for module in (torch.distributed, torch.distributed.distributed_c10d):
+            self._undo.append(replace_function(module, "destroy_process_group", self._before_destroy))
+            self._undo.append(replace_function(module, "init_process_group", self._before_init))
+
+    def remove(self) -> None:
+        """Watch no longer, and keep the store of a group that is still there."""
+        while self._undo:
+            self._undo.pop()()
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep the store of the group, where there is one."""
+        module = sys.modules.get("torch.distributed")
+        if module is None or not module.is_available() or not module.is_initialized():
+            return
+        with contextlib.suppress(RuntimeError, ValueError, AttributeError):
+            self._store = module.distributed_c10d._get_default_store()
+
+    @property
+    def store(self) -> Any:
+        """Return what was kept, None where the script had no group."""
+        return self._store
+
+    def _before_destroy(self, destroy: Callable[..., Any]) -> Callable[..., object]:
+        def destroyed(*args: Any, **kwargs: Any) -> object:
+            self.keep()
+            return destroy(*args, **kwargs)
+
+        return destroyed
+
+    def _before_init(self, join: Callable[..., Any]) -> Callable[..., object]:
+        def joined(*args: Any, **kwargs: Any) -> object:
+            self._store = None  # a new group may need the port of the old one
+            return join(*args, **kwargs)
+
+        return joined
+
+
+def serve_store(store: Any, descriptor: int, folder: Path, run_id: str) -> None:
+    """Offer the store over an open socket, and serve it until the other side closes it."""
+    with socket.socket(fileno=descriptor) as link, contextlib.suppress(OSError, KeyboardInterrupt):
+        _send(link, _Offer(str(folder), run_id))
+        while (message := _receive(link)) is not None:
+            _send(link, _answer(store, msgspec.msgpack.decode(message, type=_Request)))
+
+
+def _answer(store: Any, request: _Request) -> _Reply:
+    try:
+        if request.data is not None:
+            store.set(request.key, request.data)
+            return _Reply()
+        return _Reply(_wait_for(store, request.key, request.wait_s))
+    except Exception as error:  # torch has a type for each backend's faults, and they changed from release to release
+        return _Reply(fault=f"{type(error).__name__}: {error}"[:300])
+
+
+def _wait_for(store: Any, key: str, wait_s: float) -> bytes | None:
+    """Return what is stored under a key, None where it does not come in time."""
+    end = time.monotonic() + wait_s
+    while not store.check([key]):  # raises where the store is gone; a wait that ends in vain looks the same
+        left = end - time.monotonic()
+        if left <= 0:
+            return None
+        with contextlib.suppress(RuntimeError):
+            store.wait([key], timedelta(seconds=min(max(left, MIN_WAIT_S), SLICE_S)))
+    data = bytes(store.get(key))
+    if len(data) > MAX_VALUE_BYTES:
+        raise ValueError("the value is too large")
+    return data
+
+
+class StoreLink:
+    """The other side: the store as the process sees it that waits for the script."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self.folder = Path()  # the capture of this process
+        self.run_id = ""
+
+    def accept(self) -> bool:
+        """Return whether the store is offered; the script's process has begun to send, or has ended."""
+        with contextlib.suppress(OSError):
+            message = _receive(self._link)
+            if message is not None:
+                offer = msgspec.msgpack.decode(message, type=_Offer)
+                self.folder, self.run_id = Path(offer.folder), offer.run_id
+                return True
+        return False
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes for the other ranks; what is larger than ``MAX_VALUE_BYTES`` is not for it.
+
+        Raises:
+            StoreGone: the store is no longer there.
+        """
+        self._ask(_Request(f"diagnose/{self.run_id}/{key}", data))
+
+    def get(self, key: str, wait_s: float) -> bytes | None:
+        """Return what a rank has stored, None where it does not come in time.
+
+        Raises:
+            StoreGone: the store is no longer there.
+        """
+        return self._ask(_Request(f"diagnose/{self.run_id}/{key}", wait_s=wait_s)).data
+
+    def _ask(self, request: _Request) -> _Reply:
+        try:
+            _send(self._link, request)
+            message = _receive(self._link)
+        except OSError as error:
+            raise StoreGone(str(error)) from error
+        if message is None:
+            raise StoreGone("the script's process has ended")
+        reply = msgspec.msgpack.decode(message, type=_Reply)
+        if reply.fault:
+            raise StoreGone(reply.fault)
+        return reply
+
+
+def _send(link: socket.socket, message: msgspec.Struct) -> None:
+    data = msgspec.msgpack.encode(message)
+    link.sendall(len(data).to_bytes(_HEAD_BYTES, "big") + data)
+
+
+def _receive(link: socket.socket) -> bytes | None:
+    """Return the next message, None where the other side has closed the socket."""
+    head = _exactly(link, _HEAD_BYTES)
+    size = int.from_bytes(head, "big")
+    if len(head) < _HEAD_BYTES or size > MAX_MESSAGE_BYTES:
+        return None
+    data = _exactly(link, size)
+    return data if len(data) == size else None
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = link.recv(size - len(data))
+        if not part:
+            break
+        data += part
+    return bytes(data)
+
+
+# Traces the ranks that a script starts by ``torch.multiprocessing.spawn``: each captures itself, in its own process.
+#
+# The script's own process makes no step then. Its capture is theirs, as of ranks that a launcher has started.
+
+RANKS = "ranks"  # the folder of their captures in the partial folder of the script's own process
+MODULE = "torch.multiprocessing.spawn"  # of that name the package has the function
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnedRank:
+    """What a spawned process runs in the place of the script's function; it is pickled."""
+
+    function: Callable[..., object]
+    options: CaptureOptions
+    command: tuple[str, ...]
+    num_ranks: int
+
+    def __call__(self, index: int, *args: Any) -> None:
+        """Run the function under capture; it ends once everything is captured, unless it is to keep going."""
+        report = Progress(quiet=self.options.quiet or index > 0).report
+        stop, spawned = partial(stop_script, report), (index, self.num_ranks)
+        session = Session(self.options, self.command, report=report, stop=stop, spawned=spawned)
+        session.install()
+        ended: Ended = "raised"
+        try:
+            self.function(index, *args)
+            ended = "finished"
+        except StopScript:
+            ended = "stopped"
+        finally:
+            publish_rank(session, ended)
+        if ended == "stopped":
+            destroy_process_group()
+            end_workers()
+
+
+def publish_rank(session: Session, ended: Ended) -> None:
+    """Write the capture of a rank; its failure is printed and does not become the script's."""
+    session.close()
+    session.listener.shut_loaders()
+    if not session.measured.files:
+        session.folder.discard()
+        return
+    session.note_what_is_missing()
+    try:
+        session.publish(ended, 1 if ended == "raised" else 0)
+    except DiagnoseError as error:  # the ranks of the script need not fail with it
+        print(f"diagnose: error: {error}", file=sys.stderr)
+
+
+def watch_spawned(session: Session, is_first: Callable[[], bool], ended: Callable[[], None]) -> Undo:
+    """Trace the processes that the script spawns, and call ``ended`` once they have ended.
+
+    ``is_first`` is asked whether nothing was captured in the script's own process.
+    """
+    import torch.multiprocessing
+
+    module = sys.modules[MODULE]
+
+    def watched(start: Any) -> Callable[..., object]:
+        def start_traced(*args: Any, **kwargs: Any) -> object:
+            given = inspect.signature(start).bind(*args, **kwargs)
+            given.apply_defaults()
+            call = given.arguments
+            if not is_first() or call["nprocs"] < 2 or call["start_method"] != "spawn":
+                return start(*args, **kwargs)
+            call["fn"] = SpawnedRank(call["fn"], options_of_ranks(session), session.command, call["nprocs"])
+            context = start(*given.args, **given.kwargs)
+            if call["join"]:
+                ended()
+            return context
+
+        return start_traced
+
+    undo = [replace_function(owner, "start_processes", watched) for owner in (module, torch.multiprocessing)]
+
+    def end() -> None:
+        for one in undo:
+            one()
+
+    return end
+
+
+def options_of_ranks(session: Session) -> CaptureOptions:
+    """Return the options of ranks that a script starts: they write into the folder of its own process."""
+    return replace(session.options, output=session.folder.partial / RANKS, force=False)
+
+
+def captured_ranks(folder: CaptureFolder) -> list[Path]:
+    """Return the descriptions of the ranks that have written their captures."""
+    return sorted((folder.partial / RANKS).glob("capture.rank*.json"))
+
+
+def adopt_ranks(folder: CaptureFolder) -> Path | None:
+    """Take the captures of spawned ranks for the script's own; return a description of one, None without any."""
+    described = captured_ranks(folder)
+    if not described:
+        return None
+    ranks = folder.partial / RANKS
+    for path in [path for pattern in OUR_FILES for path in ranks.glob(pattern)]:
+        path.rename(folder.partial / path.name)
+    shutil.rmtree(ranks, ignore_errors=True)
+    return folder.partial / described[0].name
+
+
+def destroy_process_group() -> None:
+    """Leave the script's process group, which its own code can no longer do."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        try:
+            distributed.destroy_process_group()
+        except (RuntimeError, ValueError):  # another rank has left it already
+            return
+
 
 NO_RANKS = ("torch.utils.data", "multiprocessing.", "concurrent.")  # whose targets are workers of loaders and pools
 

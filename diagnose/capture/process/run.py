@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.children import ForkedChildren, end_others, end_workers, mark_run
 from diagnose.capture.process.failure_messages import nothing_captured
-from diagnose.capture.process.rank_processes import end_forked_rank, trace_processes, watch_forked
-from diagnose.capture.process.script import BY_SIGNAL, Outcome, check_script, run_script, stop_script
-from diagnose.capture.process.spawned import (
+from diagnose.capture.process.process import ForkedChildren, StopSignals, end_others, end_workers, mark_run
+from diagnose.capture.process.rank_processes import (
+    KeptStore,
     adopt_ranks,
     captured_ranks,
     destroy_process_group,
+    end_forked_rank,
     options_of_ranks,
+    trace_processes,
+    watch_forked,
     watch_spawned,
 )
-from diagnose.capture.process.stop_signals import StopSignals
-from diagnose.capture.process.store_link import KeptStore
+from diagnose.capture.process.script import BY_SIGNAL, Outcome, check_script, run_script, stop_script
 from diagnose.capture.record.session import Session
-from diagnose.capture.steps.import_hooks import when_imported
-from diagnose.capture.steps.replacing import Undo
+from diagnose.capture.steps.hooks import Undo, when_imported
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo

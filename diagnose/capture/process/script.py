@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-from diagnose.capture.process.stop_signals import Killed, StopSignals
+from diagnose.capture.process.process import Killed, StopSignals
 from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import is_utf8

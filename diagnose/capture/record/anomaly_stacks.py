@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from diagnose.capture.steps.replacing import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, replace_function
 
 __all__ = ["AnomalyStacks"]
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from diagnose.capture.record.gzip_io import packed
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.window import packed
 from diagnose.model.files import reason, replace_private
 
 if TYPE_CHECKING:

@@ -16,19 +16,140 @@ import os
 import re
 import shutil
 import stat
+import sys
+from array import array
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from diagnose.capture.record.gzip_io import packed
+from diagnose.capture.record.samplers import Samplers
+from diagnose.capture.record.source_lines import SourceLines
+from diagnose.capture.record.window import packed
+from diagnose.capture.steps.phases import PhaseTimes
 from diagnose.errors import OutputError
 from diagnose.model.files import cannot_write, move_new, open_private, printable, reason, replace_private
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.reservation import Reservation
+from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
 
-__all__ = ["CaptureFolder", "CapturePaths", "unfinished"]
+__all__ = [
+    "STATES",
+    "CaptureFolder",
+    "CapturePaths",
+    "RowFiles",
+    "RunLog",
+    "StepState",
+    "name_cells",
+    "rewrite_texts",
+    "unfinished",
+    "write_rows",
+]
+
+# A row for every step of the run, recorded or not: when it began, how long it took, and into which phases it went.
+#
+# A profiler sees a few steps. What comes once in a hundred, an evaluation or a checkpoint, shows only here.
+
+StepState: TypeAlias = Literal["plain", "light", "attribution", "edge"]
+"""What was recorded of a step; an edge is one in which the tool started or had just stopped a profiler."""
+
+STATES: tuple[StepState, ...] = ("plain", "light", "attribution", "edge")
+MAX_STEPS = 200_000  # hours of most scripts; 8 numbers a step
+
+
+class RunLog:
+    """Holds the rows until they are written."""
+
+    def __init__(self) -> None:
+        self._began = array("q")  # wall clock, unix ns
+        self._took = array("q")
+        self._state = array("b")
+        self._phases = {name: array("q") for name in PhaseTimes._fields}
+
+    def __len__(self) -> int:
+        return len(self._began)
+
+    def add(self, ended_ns: int, took_ns: int, state: StepState, phases: PhaseTimes) -> None:
+        """Take down a step that is over; the first 200,000 are kept."""
+        if len(self) >= MAX_STEPS:
+            return
+        self._began.append(ended_ns - took_ns)
+        self._took.append(took_ns)
+        self._state.append(STATES.index(state))
+        for name, value in zip(PhaseTimes._fields, phases, strict=True):
+            self._phases[name].append(value)
+
+    def rows(self, device_ns: Mapping[int, int]) -> dict[str, object]:
+        """Return the content of the file; a phase that never came is left out.
+
+        ``device_ns`` are times by the device's clock, by number of the step, which counts from 1.
+        """
+        by_device = [device_ns.get(i + 1, 0) for i in range(len(self))]
+        return {
+            **({"device_ns": by_device} if any(by_device) else {}),
+            "began_ns": self._began.tolist(),
+            "took_ns": self._took.tolist(),
+            "state": self._state.tolist(),
+            "phases": {name: column.tolist() for name, column in self._phases.items() if any(column)},
+        }
+
+
+# Gives other names to files of the program in a capture that is written: a cell its number, a copy its original.
+
+TEXTS = (".json", ".log", ".txt")
+MAX_BYTES = 512 << 20  # a trace is smaller; a script could leave anything
+ANONYMOUS_CELL = lazy_pattern(rb"<ipython-input-(\d+)-\w+>")
+
+
+def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
+    """Rewrite every text in the folder, and every packed one."""
+    for path in folder.glob("*"):
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            continue
+        if path.suffix == ".gz":
+            data = _unpacked(path.read_bytes())
+            if (after := rewrite(data)) != data:
+                replace_private(path, packed(after))
+        elif path.suffix in TEXTS:
+            data = path.read_bytes()
+            if (after := rewrite(data)) != data:
+                replace_private(path, after)
+
+
+def _unpacked(data: bytes) -> bytes:
+    from isal import igzip
+
+    decompress: Any = igzip.decompress
+    return bytes(decompress(data))
+
+
+def name_cells(folder: Path) -> None:
+    """Call the cells of a notebook by their numbers, as its tracebacks do; outside of one nothing is done."""
+    numbers = _numbers()
+    if numbers is None:
+        return
+    names = {file.encode(): b"cell %d" % number for file, number in numbers.items()}
+    known = re.compile(b"|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
+
+    def rewrite(data: bytes) -> bytes:
+        data = known.sub(lambda found: names[found[0]], data) if known is not None else data
+        return ANONYMOUS_CELL.sub(rb"cell \1", data)
+
+    rewrite_texts(folder, rewrite)
+
+
+def _numbers() -> Mapping[str, int] | None:
+    """Return the number of each cell by the name of the file that it is compiled as, None without IPython."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None and hasattr(module, "get_ipython") else None
+    if shell is None:
+        return None
+    found = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    return found if isinstance(found, dict) else {}
+
 
 OUR_FILES = (
     "capture.json",
@@ -285,3 +406,45 @@ def _is_something_else(target: Path) -> bool:
     except (OSError, ValueError):  # nothing there, or what stands there shows when it is written to
         return False
     return not stat.S_ISDIR(mode) and not target.is_dir()
+
+
+# The files of a capture beside its traces: the sampler's rows, the lines that they name, the steps of the run.
+
+
+class RowFiles(NamedTuple):
+    """The names of the files, "" for one that was not written, and why."""
+
+    samples: str
+    lines: str
+    steps: str
+    notes: tuple[str, ...]
+
+
+def write_rows(
+    folder: CaptureFolder, rank: int, samplers: Samplers, lines: SourceLines, steps: Mapping[str, Any]
+) -> RowFiles:
+    """Write what the samplers saw and the steps of the run; what finds no room becomes a note."""
+    notes: list[str] = []
+    names = dict.fromkeys(("samples", "lines", "steps"), "")
+    try:
+        in_windows, of_run = samplers.in_windows, samplers.of_run
+        if in_windows is not None:
+            seen = [*in_windows.lines, *(of_run.lines if of_run is not None else ())]
+            file = f"rank{rank}.samples.json.gz"
+            folder.write_rows(file, {**in_windows.rows(), "gc": samplers.gc_runs})
+            names["samples"] = file
+            file = f"rank{rank}.lines.json.gz"
+            folder.write_rows(file, lines.stored(dict.fromkeys(seen)))
+            names["lines"] = file
+            notes += [
+                f"{printable(name)} was changed while it ran, so its lines are not quoted." for name in lines.changed
+            ]
+    except OSError as error:
+        notes.append(f"The sampler's rows could not be written: {reason(error)}")
+    try:
+        file = f"rank{rank}.steps.json.gz"
+        folder.write_rows(file, {**steps, **samplers.run_paths()})
+        names["steps"] = file
+    except OSError as error:
+        notes.append(f"The times of the steps could not be written: {reason(error)}")
+    return RowFiles(**names, notes=tuple(notes))

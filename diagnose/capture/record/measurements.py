@@ -8,7 +8,7 @@ from pathlib import Path
 
 from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
-from diagnose.capture.record.run_log import StepState
+from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.window import WindowKind
 from diagnose.model.loaded import LoadedRecord
 

@@ -13,21 +13,171 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
-from diagnose.capture.options import CaptureOptions
+from diagnose.capture.options import QUICK_S, CaptureOptions
 from diagnose.capture.record.flow_steps import FLOW_STEPS
-from diagnose.capture.record.frame_count import JSON_BYTES, MAX_FUNCTIONS, MAX_FUNCTIONS_PER_STEP, FrameCount
+from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.recording import Recorder, Steps, first_line
-from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import HEAP_POLL_S, StepSize
-from diagnose.capture.record.watched import WatchedSteps
-from diagnose.capture.record.window import WindowKind
-from diagnose.capture.record.window_steps import MIN_STEPS, attribution_steps, economy, fitting_steps, steady_steps
-from diagnose.capture.steps.converged import converged_since
+from diagnose.capture.record.window import (
+    HEAP_POLL_S,
+    JSON_BYTES,
+    MAX_FUNCTIONS,
+    MAX_FUNCTIONS_PER_STEP,
+    FrameCount,
+    StepSize,
+    WindowKind,
+)
+from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
+from diagnose.model.growth import grows
 
-__all__ = ["Plan"]
+__all__ = [
+    "LONG_STEP_S",
+    "MIN_STEPS",
+    "Economy",
+    "Patience",
+    "Plan",
+    "WatchedSteps",
+    "attribution_steps",
+    "economy",
+    "fitting_steps",
+    "steady_steps",
+]
+
+# How long a quick recording waits, so that the whole command answers within 15 s.
+#
+# What a script does before its first sign of work, such as reading a model, is no step and is waited for.
+
+LONG_STEP_S = 1.0  # too long to wait for several of them
+PATIENCE_S = 3.0  # for the end of the first step, from the first sign of work,
+BEGIN_S = 6.0  # but of the script's whole run; importing torch takes 2 to 4 of them
+END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
+MIN_WINDOW_S = 2.0  # for a script that prepared for longer: 400 samples of the executing line
+
+
+class Patience:
+    """Times what a quick recording waits for, from the start of the script's run, which is now."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+
+    def left_s(self, first_sign_at: float | None) -> float:
+        """Return in how many seconds recording begins in the midst of a step; a sign is an event or a wait."""
+        if first_sign_at is None:
+            return math.inf
+        return min(first_sign_at + PATIENCE_S, self._started_at + BEGIN_S) - time.monotonic()
+
+    @property
+    def window_s(self) -> float:
+        """Return how long what is recorded from now on may take."""
+        return min(QUICK_S, max(MIN_WINDOW_S, self._started_at + END_S - time.monotonic()))
+
+
+# How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
+
+STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
+ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
+GROWING_NS = 8_000_000_000  # where they get longer one after the other: samples must show at which place
+MAX_NS = 15_000_000_000  # of steps without a profiler, where some are longer than the others
+MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
+MIN_LONG_SHARE = 0.05  # of the time: less, and a collection or a pause of the machine is not waited for again
+MIN_RECURRENCES = 3  # show a period
+LOOK_NS = 250_000_000  # of steps between two looks
+
+
+class WatchedSteps:
+    """Takes the length of every step since times were steady."""
+
+    def __init__(self) -> None:
+        self._plain: list[int] = []
+        self._plain_ns = self._all_ns = 0
+        self._broken_ns = 0  # the longest step inside which a window was broken off
+        self._look_at_ns = 0
+        self._was_enough = False
+
+    def add(self, took_ns: int, state: StepState, *, broken_off: bool = False) -> None:
+        """Take a step that is over; a window broken off inside it was too small for what may come again."""
+        self._all_ns += took_ns
+        if broken_off:
+            self._broken_ns = max(self._broken_ns, took_ns)
+        if state == "plain":
+            self._plain.append(took_ns)
+            self._plain_ns += took_ns
+
+    @property
+    def enough(self) -> bool:
+        """Return whether further steps are unlikely to show anything else."""
+        if not self._was_enough and self._all_ns >= self._look_at_ns:
+            self._look_at_ns = self._all_ns + LOOK_NS
+            self._was_enough = self._is_enough()
+        return self._was_enough
+
+    def _is_enough(self) -> bool:
+        usual = median(self._plain) if self._plain else 0
+        long = [ns for ns in self._plain if ns > MIN_LONG_RATIO * usual]
+        if sum(long) - usual * len(long) >= MIN_LONG_SHARE * max(self._plain_ns, 1) and long:
+            return self._plain_ns >= (STEADY_NS if len(long) >= MIN_RECURRENCES else MAX_NS)
+        if usual and self._broken_ns > MIN_LONG_RATIO * usual:
+            return self._plain_ns >= ALL_NS
+        if self._plain_ns < GROWING_NS and grows(self._plain):
+            return False
+        return self._plain_ns >= STEADY_NS or self._all_ns >= ALL_NS
+
+
+# How many steps a recorded window has, and how many show that steps are steady.
+
+MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
+MIN_LONG_STEPS = 2
+LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
+VERY_LONG_STEP_NS = 3_000_000_000  # what the profiler's own first step costs, some 0.1 s, is within a few percent
+MAX_STEPS = 100  # and of short steps so many that the window lasts
+WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
+# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
+# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
+ATTRIBUTION_MB = 30.0
+MIN_ATTRIBUTION_STEPS = 3
+
+
+def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
+    """Return how many steps make a window long enough for the sampler and for a steady median.
+
+    ``times`` are the host's (ns), which may only queue what the device takes ``device_ns`` for.
+    """
+    if not times:
+        return MIN_STEPS
+    step_ns = max(median(times[-MIN_STEPS:]), device_ns or 0.0)
+    least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
+    return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
+
+
+def attribution_steps(step_mb: float, left_mb: float) -> int:
+    """Return how many steps of ``step_mb`` of JSON text the attribution window may have, where ``left_mb`` are left."""
+    return int(min(left_mb, max(ATTRIBUTION_MB, MIN_ATTRIBUTION_STEPS * step_mb)) / step_mb)
+
+
+def steady_steps(times: Sequence[int]) -> int:
+    """Return how many steps make the smallest group that is compared with the one before."""
+    return 1 if times and median(times[-2:]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
+
+
+class Economy(NamedTuple):
+    """What is left out where steps are so long that each costs more than what it would show."""
+
+    rests: bool  # no step is spent on the cost of stopping a profiler, of some 0.1 s
+    attribution: bool  # one step with stacks, without one before it: its times count for nothing
+    first: bool  # nor is the timing window's first step left without a mark
+
+
+def economy(times: Sequence[int]) -> Economy:
+    """Return what to leave out, judging by the steps seen so far, ns."""
+    step_ns = median(times[-MIN_STEPS:]) if times else 0
+    is_long = step_ns >= LONG_STEP_NS
+    return Economy(is_long, is_long, step_ns >= VERY_LONG_STEP_NS)
+
 
 DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
 RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable

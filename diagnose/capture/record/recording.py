@@ -4,19 +4,133 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
+import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
-from typing import TypeAlias
+from types import FrameType
+from typing import Any, TypeAlias
 
 from diagnose.capture.record.anomaly_stacks import AnomalyStacks
 from diagnose.capture.record.flow_steps import FlowSteps
+from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.run_log import StepState
-from diagnose.capture.record.trace_size import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize
-from diagnose.capture.record.window import Window, WindowKind
+from diagnose.capture.record.window import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize, Window, WindowKind
+from diagnose.capture.steps.hooks import Undo, around
 from diagnose.model.files import reason
 
-__all__ = ["Recorder", "Steps", "first_line"]
+__all__ = ["OtherProfilers", "Recorder", "StepInterrupt", "Steps", "first_line"]
+
+# Notices profilers that the script itself starts: two at once would ruin each other.
+
+OWN_MODULES = "diagnose.capture."
+
+
+class OtherProfilers:
+    """Watches torch.autograd.profiler.profile, which every profiler of torch creates once per cycle."""
+
+    def __init__(self, on_start: Callable[[], None]) -> None:
+        self.place = ""  # "file:line" where the script made its latest profiler
+        self._on_start = on_start
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._undo: Undo = lambda: None
+
+    def watch(self) -> None:
+        """Begin watching; torch must have been imported."""
+        from torch.autograd import profiler as torch_profiler
+
+        self._undo = around(torch_profiler.profile, "__init__", after=self._profiler_made)
+
+    def _profiler_made(self, profiler: Any) -> None:
+        frame = _caller()
+        if not str(frame.f_globals.get("__name__")).startswith(OWN_MODULES):
+            self._made.add(profiler)
+            self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._on_start()
+
+    def forget(self) -> None:
+        """Stop watching."""
+        self._undo()
+
+    def active(self) -> bool:
+        """Return whether a profiler of the script is being prepared or runs."""
+        from torch import autograd
+
+        enabled: Any = vars(autograd)["_profiler_enabled"]  # there is no public name for it
+        return bool(enabled()) or any(
+            getattr(p, "entered", False) and getattr(p, "kineto_results", None) is None for p in list(self._made)
+        )
+
+
+def _caller() -> FrameType:
+    """Return the innermost frame outside torch."""
+    frame = sys._getframe(3)  # past this, what calls it and the function around the constructor
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in ("torch", "contextlib"):
+            break
+        frame = frame.f_back
+    return frame
+
+
+# Runs a function on the main thread in the middle of a step, as soon as that thread executes Python again.
+#
+# A thread waits until the function is due and sends the main thread SIGURG, which a program ignores without a handler;
+# a script that has its own handler for it keeps it, and is then not interrupted. A wait such as time.sleep goes on
+# after it. While the main thread is inside a C function that returns late, nothing can be done.
+
+AGAIN_S = 0.05  # until the next try, where the thread was inside a boundary or a backward pass
+MAX_WAIT_S = 1.0  # between two looks
+
+
+class StepInterrupt:
+    """Calls ``act`` once ``due_in``, the seconds until the next look, is not above 0."""
+
+    def __init__(self, due_in: Callable[[], float], act: Callable[[], None]) -> None:
+        self._due_in, self._act = due_in, act
+        self._owner = os.getpid()
+        self._changed = threading.Event()
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to watch, where this is the main thread and the signal is free; no effect where it does already."""
+        free = signal.getsignal(signal.SIGURG) == signal.SIG_DFL
+        if threading.current_thread() is threading.main_thread() and free:
+            signal.signal(signal.SIGURG, self._arrived)
+            self._thread = threading.Thread(target=self._watch, name="diagnose-limits", daemon=True)
+            self._thread.start()
+
+    def look(self) -> None:
+        """Compute the time until the next look again."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """End the watch and leave the signal as it was."""
+        self._over = True
+        self._changed.set()
+        if self._thread is not None and os.getpid() == self._owner:
+            self._thread = None
+            if signal.getsignal(signal.SIGURG) == self._arrived:
+                signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+    def _watch(self) -> None:
+        main = threading.main_thread().ident or 0
+        while not self._over:
+            wait = self._due_in()
+            if wait <= 0:
+                signal.pthread_kill(main, signal.SIGURG)
+                wait = AGAIN_S
+            self._changed.wait(min(wait, MAX_WAIT_S))
+            self._changed.clear()
+
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._over and os.getpid() == self._owner and self._due_in() <= 0:
+            self._act()
+
 
 Steps: TypeAlias = Generator[None, int, None]
 """Resumed at every step boundary with the duration of the step that is over, ns."""

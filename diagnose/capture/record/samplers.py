@@ -2,16 +2,349 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import dis
+import errno
+import gc
+import os
+import platform
+import socket
+import subprocess
+import sys
+import sysconfig
 import threading
+import time
+import weakref
+from array import array
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from diagnose.capture.record.exact_sampler import ExactSampler
-from diagnose.capture.record.gc_watch import GcWatch
-from diagnose.capture.record.sampler import Sampler
-from diagnose.capture.record.sampler_process import SamplerProcess
+from diagnose.capture.frames.layout import addresses
+from diagnose.capture.frames.messages import Message, receive, send
+from diagnose.capture.frames.stretch import Order, Rows
+from diagnose.capture.record.other_threads import OWN_THREADS, WAITING
+from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_SAMPLES, Sampler
 from diagnose.capture.record.taken import Taken
 
-__all__ = ["Samplers"]
+__all__ = ["ExactSampler", "GcWatch", "LostError", "SamplerProcess", "Samplers"]
+
+# Records when Python's garbage collector ran on the training thread.
+#
+# The profiler records collections only together with stacks, which slow the step down; this needs neither.
+
+# Collections of the youngest objects take microseconds and are many: they are work like any other.
+MIN_PAUSE_NS = 100_000
+MAX_RUNS = 50_000  # that are kept: a run that is watched to its end may take days
+
+
+class GcWatch:
+    """Keeps (begin, end) of collections on one thread, wall clock in unix ns, while it is started."""
+
+    def __init__(self, thread_id: int) -> None:
+        self._thread_id = thread_id
+        self._began = 0
+        self.runs: list[tuple[int, int]] = []
+
+    def start(self) -> None:
+        """Start recording; no effect where it is started already."""
+        if self._note not in gc.callbacks:
+            gc.callbacks.append(self._note)
+
+    def stop(self) -> None:
+        """Stop recording; no effect where it is not started."""
+        if self._note in gc.callbacks:
+            gc.callbacks.remove(self._note)
+        self._began = 0
+
+    def _note(self, phase: str, _info: Mapping[str, int]) -> None:
+        if threading.get_ident() != self._thread_id:
+            return
+        now = time.time_ns()
+        if phase == "start":
+            self._began = now
+        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < MAX_RUNS:
+            self.runs.append((self._began, now))
+            self._began = 0
+
+
+# The process that samples this one from outside: started, asked and ended so that a script does not notice it.
+
+PATIENCE_S = 10.0  # for an answer, which takes a millisecond, and the start of Python, which takes 50
+PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: who may read this process's memory where that is restricted (Yama)
+CODE = (
+    "import sys; sys.path.append(sys.argv[1]); from frames.main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+SHELL = '"$@" </dev/null >/dev/null 2>&1 &'  # the shell ends at once, so that the process is no child of the script's
+KEPT = ("LD_LIBRARY_PATH", "PATH")  # of the environment: our own mark would let the process be ended with the script's
+
+
+class LostError(Exception):
+    """The process cannot sample, and why."""
+
+
+class SamplerProcess:
+    """A process that reads the frames of this one; ``failure`` is why there is none."""
+
+    def __init__(self) -> None:
+        self.failure = _unfit()
+        self._channel: socket.socket | None = None
+        self._inode = self._pid = 0
+        self._asking = self._attached = self._is_tracer = False
+
+    def start(self) -> None:
+        """Start it, without waiting until it is ready; no effect where it runs or failed."""
+        if self._channel is not None or self.failure:
+            return
+        own, lent = socket.socketpair()
+        try:
+            folder, number = Path(__file__).resolve().parents[1], lent.fileno()
+            python = [sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else [])]
+            command = ["/bin/sh", "-c", SHELL, "sh", *python, "-c", CODE, str(folder), str(number), str(os.getpid())]
+            kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+            shell = subprocess.Popen(command, pass_fds=(number,), start_new_session=True, env=kept)
+            shell.wait()
+        except OSError as error:
+            own.close()
+            self.failure = f"It could not be started: {error.strerror}."
+            return
+        finally:
+            lent.close()
+        own.settimeout(PATIENCE_S)
+        self._channel, self._inode = own, os.fstat(own.fileno()).st_ino
+        _RUNNING.add(self)
+
+    def attach(self, libraries: tuple[str, ...]) -> bool:
+        """Return whether it sees a line of this thread that is known; ``libraries`` begin the files of no user code."""
+        if self._attached or self.failure:
+            return self._attached and not self.failure
+        try:
+            self.start()
+            self._await_ready()
+            seen = self._probe(libraries)
+        except LostError:
+            return False
+        if seen[0] != "attached":
+            self._fail(str(seen[1]))
+        self._attached = not self.failure
+        return self._attached
+
+    def _await_ready(self) -> None:
+        ready = self._receive()
+        if ready[0] != "ready":
+            raise self._fail(str(ready[1]))
+        self._pid = int(ready[1])
+
+    def _probe(self, libraries: tuple[str, ...]) -> Message:
+        """Ask what it sees of this thread, which waits for the answer meanwhile."""
+        code = _await_answer.__code__
+        known = code.co_filename, max(line for *_, line in code.co_lines() if line is not None), code.co_name
+        question = ("attach", tuple(addresses()), libraries, threading.get_ident(), known)
+        seen = self.ask(*question)
+        if seen == ("failed", os.strerror(errno.EPERM)):
+            self._is_tracer = True
+            _allow(self._pid)
+            seen = self.ask(*question)
+        return seen
+
+    def ask(self, *message: object) -> Message:
+        """Return the answer to a message.
+
+        Raises:
+            LostError: there is none. None will be asked for again.
+        """
+        if self.failure:
+            raise LostError(self.failure)
+        channel = self._own_channel()
+        if self._asking:  # an exception, such as KeyboardInterrupt, came before the answer
+            raise self._fail("It was interrupted.")
+        self._asking = True
+        try:
+            send(channel, message)
+            _await_answer(channel)
+        except OSError as error:
+            raise self._fail(f"It does not answer: {error}.") from error
+        answer = self._receive()
+        self._asking = False
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        if self._channel is None:
+            return
+        if self._is_open():
+            self._channel.close()
+        else:  # the number belongs to a file of the script's by now
+            self._channel.detach()
+        self._channel, self._attached = None, False
+        self.failure = self.failure or "It was ended."
+        if self._is_tracer:
+            _allow(0)
+
+    def forget(self) -> None:
+        """Leave it to the process that this one was forked from."""
+        if self._channel is not None and self._is_open():
+            self._channel.close()
+        self._channel, self.failure = None, "It samples another process."
+
+    def _own_channel(self) -> socket.socket:
+        if self._channel is None:
+            raise self._fail("It was not started.")
+        if not self._is_open():
+            raise self._fail("The script closed its socket.")
+        return self._channel
+
+    def _is_open(self) -> bool:
+        """Return whether the socket's number is still the socket's: a script may close all files that it finds open."""
+        try:
+            return self._channel is not None and os.fstat(self._channel.fileno()).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _receive(self) -> Message:
+        try:
+            answer = receive(self._own_channel())
+        except OSError as error:
+            raise self._fail(f"It does not answer: {error}.") from error
+        if answer is None:
+            raise self._fail("It has ended.")
+        return answer
+
+    def _fail(self, reason: str) -> LostError:
+        """End it for good, and return what is to be raised."""
+        self.failure = reason
+        self.close()
+        return LostError(reason)
+
+
+def _await_answer(channel: socket.socket) -> None:
+    channel.recv(1, socket.MSG_PEEK)
+
+
+def _unfit() -> str:
+    """Return why there can be no such process on this system, "" where there can."""
+    if sys.platform != "linux" or sys.maxsize < 2**32 or sys.byteorder != "little":
+        return "Memory of processes is read on Linux with 64 bits only."
+    if platform.python_implementation() != "CPython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "This interpreter's frames are not known."
+    if not sys.executable or not Path(__file__).exists():
+        return "There is no Python to run it, or diagnose is in an archive."
+    return ""
+
+
+def _allow(pid: int) -> None:
+    """Let a process read this one's memory; none with 0."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+
+
+_RUNNING: weakref.WeakSet[SamplerProcess] = weakref.WeakSet()
+
+
+def _forget_in_forked() -> None:
+    for process in list(_RUNNING):
+        process.forget()
+    _RUNNING.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_forked)
+
+
+# Samples a thread from outside, by the process that reads its frames in memory, into what was taken so far.
+#
+# The thread is seen at what it executes, also inside a call of C that keeps the interpreter's lock, and is not held
+# up.
+
+METHOD = "memory"
+# Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
+# once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
+MAX_WINDOW_CPU_SHARE = 0.05
+SHIM = "<shim>"  # the file of frames in which C calls into Python
+# Instructions at which threads take turns: of loops and at the beginnings of functions.
+_TURNS = tuple(
+    number
+    for number, name in enumerate(getattr(dis, "_all_opname", dis.opname))
+    if "JUMP" in name or name.startswith("RESUME")
+)
+
+
+class ExactSampler:
+    """Samples into ``taken`` as long as the process does not fail."""
+
+    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
+        self._process, self._taken = process, taken
+        self._runs = False
+        self._places: list[int] = []  # of the stretch: their rows
+
+    def start(self) -> bool:
+        """Begin a stretch; return False where the process cannot sample."""
+        taken = self._taken
+        if self._runs or self._left <= 0:
+            return True
+        if not self._process.attach((*LIBRARIES, SHIM)):
+            taken.fallback = self._process.failure
+            return False
+        window = taken.depth == 1
+        own = (thread.ident or 0 for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS))
+        order = Order(
+            ident=taken.thread_id,
+            native_id=taken.native_id,
+            period_ns=int(taken.period_ms * 1e6),
+            depth=taken.depth,
+            max_share=MAX_WINDOW_CPU_SHARE if window else MAX_CPU_SHARE,
+            max_samples=self._left,
+            others=window,
+            left_out=tuple(own),
+            waiting=WAITING,
+            turns=_TURNS,
+        )
+        try:
+            answer = self._process.ask("begin", *order)
+        except LostError as error:
+            answer = ("failed", str(error))
+        if answer[0] == "failed":
+            taken.fallback = str(answer[1])
+            return False
+        taken.method, self._runs = METHOD, True
+        self._places.clear()
+        taken.begin()
+        return True
+
+    def stop(self) -> None:
+        """End the stretch; does nothing where none is under way."""
+        if self._runs:
+            self._add("end")
+            self._runs = False
+            self._taken.end()
+
+    def collect(self) -> None:
+        """Fetch what was sampled so far."""
+        if self._runs:
+            self._add("take")
+
+    @property
+    def _left(self) -> int:
+        return MAX_SAMPLES - len(self._taken.time_ns)
+
+    def _add(self, question: str) -> None:
+        try:
+            kind, *rest = self._process.ask(question)
+        except LostError as error:
+            self._taken.fallback = str(error)
+            return
+        if kind != "rows":
+            return
+        rows, taken = Rows(*rest), self._taken
+        self._places += [taken.row_of(place) for place in rows.places]
+        taken.time_ns += array("q", rows.time_ns)
+        taken.place += [self._places[row] for row in array("i", rows.place)]
+        taken.running += array("b", rows.running)
+        taken.cost_ns += rows.cost_ns
+        if taken.others is not None:
+            for each in rows.others:
+                taken.others.add(*each)
+
 
 # From the first import of torch on: a long step of a tenth of a second still has five samples, for 1 % of a core.
 RUN_SAMPLER_MS = 20.0

@@ -3,39 +3,127 @@
 from __future__ import annotations
 
 import math
+import platform
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size, ranks_on_this_node
-from diagnose.capture.record.allocator import allocator_counters
-from diagnose.capture.record.folder import CaptureFolder
-from diagnose.capture.record.interrupt import StepInterrupt
+from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.nvml import GpuMonitor
-from diagnose.capture.record.other_profilers import OtherProfilers
-from diagnose.capture.record.patience import LONG_STEP_S, Patience
-from diagnose.capture.record.plan import Plan
-from diagnose.capture.record.process_settings import describe_gpus, process_flags
-from diagnose.capture.record.row_files import write_rows
-from diagnose.capture.record.run_log import RunLog, StepState
+from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
+from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.script_config import ScriptConfig
+from diagnose.capture.record.script_config import (
+    ScriptConfig,
+    allocator_counters,
+    allocator_map,
+    counted_between,
+    describe_gpus,
+    process_flags,
+)
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.step_wait import StepWait, spent_at
+from diagnose.capture.record.window import recorded_kinds
 from diagnose.capture.steps.autograd_state import in_backward
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import OutputError
+from diagnose.model.accelerators import unrecorded_note
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.files import printable, reason
+from diagnose.model.records import (
+    AllocatorRecord,
+    AutocastRecord,
+    DdpRecord,
+    FlagsRecord,
+    GpuRecord,
+    LoaderRecord,
+    NvmlRecord,
+    OptimizerRecord,
+    SamplerRecord,
+    fitting,
+)
+from diagnose.text.masking import mask_command, mask_text
 
-if TYPE_CHECKING:
-    from diagnose.model.capture import CaptureInfo
+__all__ = ["Session", "describe"]
 
-__all__ = ["Session"]
+# Describes a session in a CaptureInfo.
+
+
+def describe(session: Session, ended: str, exit_code: int | None) -> CaptureInfo:
+    """Return the description of the session's capture as it stands."""
+    measured = session.measured
+    torch = sys.modules.get("torch")
+    counted = counted_between(session.allocator_before, allocator_counters())
+    session.script_config.count_loading()  # a window has just ended
+    return CaptureInfo(
+        run_id=session.run_id,
+        tool_version=__version__,
+        command=mask_command(session.command),
+        cwd=session.cwd,
+        started_at=session.started_at,
+        python=platform.python_version(),
+        torch=str(torch.__version__) if torch else "",
+        cuda=str(torch.version.cuda or "") if torch else "",
+        rank=session.rank,
+        world_size=session.num_ranks,
+        gpus=tuple(fitting(GpuRecord, gpu) for gpu in session.gpus),
+        light_file=measured.files.get("light", ""),
+        attribution_file=measured.files.get("attribution", ""),
+        samples_file=session.samples_file,
+        lines_file=session.lines_file,
+        steps_file=session.steps_file,
+        dataflow_file=measured.dataflow_file,
+        flags=_flags(session),
+        found_steps_by=session.listener.choice.chosen or "",
+        events_per_step=session.listener.finder.events_per_step,
+        settled_after=measured.converged_after,
+        unprofiled_ms=_ms(measured.step_ns("unprofiled")),
+        light_ms=_ms(measured.step_ns("light")),
+        attribution_ms=_ms(measured.step_ns("attribution")),
+        sampler=fitting(SamplerRecord, session.sampler_summary),
+        nvml=fitting(NvmlRecord, session.nvml_summary),
+        memory=fitting(AllocatorRecord, counted | allocator_map()),
+        loader=fitting(LoaderRecord, session.script_config.loader),
+        optimizer=fitting(OptimizerRecord, session.script_config.optimizer),
+        loaded=measured.loaded,
+        stack_ns=measured.stack_ns,
+        notes=tuple(map(mask_text, [*session.all_notes, *_unrecorded(session)])),
+        ended=ended,
+        exit_code=exit_code,
+    )
+
+
+def _flags(session: Session) -> FlagsRecord:
+    measured = session.measured
+    noted = {
+        **measured.flags,
+        **session.process_flags,
+        "ddp": fitting(DdpRecord, session.script_config.ddp),
+        "autocast": fitting(AutocastRecord, session.script_config.autocast),
+        "anomaly": session.script_config.anomaly,
+        "spans_ns": measured.spans,
+        "light_mb": round(measured.mb.get("light", 0.0), 3),
+    }
+    return fitting(FlagsRecord, noted)
+
+
+def _ms(times: Sequence[int]) -> tuple[float, ...]:
+    return tuple(round(t / 1e6, 4) for t in times)
+
+
+def _unrecorded(session: Session) -> list[str]:
+    """Return a note on an accelerator that torch's profiler does not record: the host alone is not all there was."""
+    devices = session.script_config.optimizer.get("devices")
+    note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
+    return [note] if note else []
+
 
 MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
 MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
@@ -310,8 +398,6 @@ class Session:
 
         Samples that find no room become a note: the rest is worth keeping without them.
         """
-        from diagnose.capture.record.describe import describe
-
         if samples:
             samplers, rows = self._samplers, self._run_log.rows(self.measured.clock.step_ns)
             written = write_rows(self.folder, self.rank, samplers, self._lines, rows)

@@ -8,21 +8,426 @@ checksum that identifies its version.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import linecache
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from diagnose.capture.record.source_tree import SourceTree, source_tree
+from diagnose.capture.record.excerpts import excerpt_of
 from diagnose.text.masking import mask_code
+from diagnose.text.patterns import lazy_pattern
+from diagnose.text.random_draws import RANDOM_DRAW
 
-__all__ = ["SourceLines"]
+__all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups", "source_tree"]
+
+# Finds what goes through a list or a deque each time: tests of membership in a list, and a deque that is indexed.
+#
+# A class or a module builds it once. What is taken down is the test's lines, the list's name and the lines around the
+# expression that builds it, those with a credential left out. A list that is assigned twice, that may hold what has no
+# hash, or that is short, is none of these.
+
+MAX_LOOKUPS = 100
+MAX_BUILT_LINES = 60
+MIN_LISTED = 8  # going through fewer values takes about as long as a hash
+MIN_INDEXED = 1000  # an index passes 64 values at once
+_BUILDERS = frozenset({"list", "tuple", "sorted"})
+_WITHOUT_HASH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_BINDS = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler, ast.MatchAs)
+
+_Named: TypeAlias = ast.Attribute | ast.Name
+_Access: TypeAlias = ast.Compare | ast.Subscript
+_Test: TypeAlias = tuple[_Access, _Named, ast.expr]  # the expression, what it goes through, what that was built by
+
+
+def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, object]]:
+    """Return the tests of membership in lists, as ``LookupRecord`` has them, but for the file's name."""
+    nodes = list(ast.walk(tree))
+    tested = {id(right) for node in nodes for _, right in _looked_up(node)}
+    used = {name for node in nodes if id(node) not in tested for name in _used(node)}
+    found: list[Mapping[str, object]] = []
+    for node, right, built in (*_of_module(tree, nodes), *_of_classes(nodes)):
+        if _is_long_deque(built) if isinstance(node, ast.Subscript) else _is_long_list(built):
+            name = right.attr if isinstance(right, ast.Attribute) else right.id
+            found.append(
+                {
+                    "line": node.lineno,
+                    "last": node.end_lineno or node.lineno,
+                    "name": ast.unparse(right),
+                    "built": built.lineno,
+                    "indexed": isinstance(node, ast.Subscript),
+                    "made": _shown(built, lines) if name not in used and _is_in_place(built) else None,
+                }
+            )
+    return found[:MAX_LOOKUPS]
+
+
+def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Compare, _Named]]:
+    """Yield what ``in`` and ``not in`` have on their right: a name, or an attribute of one."""
+    if isinstance(node, ast.Compare):
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            if not isinstance(operator, ast.In | ast.NotIn) or not isinstance(right, ast.Name | ast.Attribute):
+                continue
+            if isinstance(right, ast.Name) or isinstance(right.value, ast.Name):
+                yield node, right
+
+
+def _accessed(node: ast.AST) -> Iterator[tuple[_Access, _Named]]:
+    """Yield what a test or an index that is computed goes through: a name, or an attribute of one."""
+    yield from _looked_up(node)
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+        return
+    named, index = node.value, node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+    if not isinstance(named, ast.Name | ast.Attribute) or isinstance(index, ast.Constant | ast.Slice):
+        return  # both ends of a deque are near
+    if isinstance(named, ast.Name) or isinstance(named.value, ast.Name):
+        yield node, named
+
+
+def _of_module(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[_Test]:
+    """Yield the accesses to what the module itself assigns to a name that nothing else in the file has."""
+    bound = Counter(name for node in nodes for name in _bound(node))
+    built = dict(_assigned(tree.body))
+    for node in nodes:
+        for test, right in _accessed(node):
+            if isinstance(right, ast.Name) and right.id in built and bound[right.id] == 1:
+                yield test, right, built[right.id]
+
+
+def _of_classes(nodes: Sequence[ast.AST]) -> Iterator[_Test]:
+    """Yield the accesses of methods to what their class assigns to an attribute that the file assigns nowhere else."""
+    stored = Counter(node.attr for node in nodes if isinstance(node, ast.Attribute) and not _is_read(node))
+    for cls in nodes:
+        if not isinstance(cls, ast.ClassDef):
+            continue
+        in_body = dict(_assigned(cls.body))
+        methods = [(each, _own_name(each)) for each in cls.body if isinstance(each, ast.FunctionDef)]
+        owned = [(node, own) for method, own in methods for node in ast.walk(method)]
+        built = in_body | {
+            target.attr: value
+            for node, own in owned
+            for target, value in _assignments(node)
+            if isinstance(target, ast.Attribute) and _is_name(target.value, own)
+        }
+        once = {name for name in built if stored[name] + (name in in_body) == 1}
+        for test, right, own in ((*found, own) for node, own in owned for found in _accessed(node)):
+            if isinstance(right, ast.Attribute) and _is_name(right.value, own) and right.attr in once:
+                yield test, right, built[right.attr]
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and not _is_read(node):
+        yield node.id
+    elif isinstance(node, _BINDS):
+        names = (getattr(node, field, None) for field in ("arg", "name", "asname"))
+        yield from {name for name in names if isinstance(name, str)}
+
+
+def _is_read(node: _Named) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _assigned(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that a body itself assigns to, and what."""
+    for statement in body:
+        yield from ((target.id, value) for target, value in _assignments(statement) if isinstance(target, ast.Name))
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        yield node.targets[0], node.value
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield node.target, node.value
+
+
+def _own_name(method: ast.FunctionDef) -> str:
+    """Return what a method calls its object, "" where it has none."""
+    return method.args.args[0].arg if method.args.args else ""
+
+
+def _is_long_list(built: ast.expr) -> bool:
+    """Return whether an expression gives a list or a tuple that may be long, of values that may have a hash."""
+    if isinstance(built, ast.List | ast.Tuple):
+        spread = any(isinstance(value, ast.Starred) for value in built.elts)
+        has_hash = not any(isinstance(value, _WITHOUT_HASH) for value in built.elts)
+        return has_hash and (spread or len(built.elts) >= MIN_LISTED)
+    if isinstance(built, ast.ListComp):
+        return not isinstance(built.elt, _WITHOUT_HASH)
+    return isinstance(built, ast.Call) and isinstance(built.func, ast.Name) and built.func.id in _BUILDERS
+
+
+def _is_long_deque(built: ast.expr) -> bool:
+    """Return whether an expression makes a deque that may be long."""
+    if not isinstance(built, ast.Call):
+        return False
+    name = built.func.attr if isinstance(built.func, ast.Attribute) else getattr(built.func, "id", "")
+    lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
+    short = (
+        isinstance(each, ast.Constant) and isinstance(each.value, int) and each.value < MIN_INDEXED for each in lengths
+    )
+    return name == "deque" and not any(short)
+
+
+def _is_in_place(built: ast.expr) -> bool:
+    """Return whether the expression becomes a set by other brackets, or by another word."""
+    if isinstance(built, ast.Call):
+        one = len(built.args) == 1 and not built.keywords and not isinstance(built.args[0], ast.Starred)
+        return one and isinstance(built.func, ast.Name) and built.func.id == "list"
+    return isinstance(built, ast.List | ast.ListComp)
+
+
+def _used(node: ast.AST) -> Iterator[str]:
+    """Yield the name or attribute that is read, or spelled, as ``getattr`` and ``__all__`` do."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.Attribute | ast.Name) and _is_read(node):
+        yield node.attr if isinstance(node, ast.Attribute) else node.id
+
+
+def _shown(built: ast.expr, lines: Sequence[str]) -> Mapping[str, object] | None:
+    """Return the lines around the expression and its place in them, None where they are many or hold a credential."""
+    if (built.end_lineno or built.lineno) - built.lineno > MAX_BUILT_LINES:
+        return None
+    shown = excerpt_of(built, lines)
+    # The file is the one that holds the test.
+    return None if shown is None else {"name": "list", "file": "", **shown._asdict()}
+
+
+# Lines that draw random numbers, without those whose generator is made in the same call from a seed.
+#
+# ``np.random.default_rng(self.seeds[i])`` gives a sample the same numbers in each epoch and in each process: it draws
+# nothing that another one could draw too. A generator that is kept, or made without a seed, does.
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+# What makes a generator of its first argument, by the last part of its name.
+_MADE_OF_A_SEED = frozenset(
+    {"default_rng", "RandomState", "Random", "PCG64", "PCG64DXSM", "Philox", "MT19937", "SFC64", "SeedSequence"}
+)
+_OF_TORCH, _OF_NUMPY = "torch.Generator", ("np.random.Generator", "numpy.random.Generator")
+# Arguments that are no seed of the sample: a generator that is kept, and what differs from process to process.
+_SHARED = lazy_pattern(
+    r"(?:rng|random|generator)\b|\b(?:initial_seed|seed|get_worker_info|urandom|getpid|time|time_ns|uuid\d)\("
+    r"|worker_(?:info|id|seed)\b",
+)
+
+
+class DrawLines(NamedTuple):
+    """Lines of a source file, from 1."""
+
+    draws: frozenset[int]  # from state that is shared, or that no seed set
+    seeded: frozenset[int]  # by a seed alone: from a generator that the same call makes of it
+
+
+def draw_lines(tree: ast.AST, lines: Sequence[str]) -> DrawLines:
+    """Return the lines whose text draws random numbers, by where the numbers come from."""
+    left = [line.encode() for line in lines]
+    for node in _harmless(tree):
+        _blank(left, node)
+    drawn = {number for number, line in enumerate(lines, 1) if RANDOM_DRAW.search(line.partition("#")[0])}
+    still = {
+        number for number in drawn if RANDOM_DRAW.search(left[number - 1].partition(b"#")[0].decode(errors="replace"))
+    }
+    return DrawLines(frozenset(still), frozenset(drawn - still))
+
+
+def _harmless(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield what is called where a generator is made from a seed or draws by it, and the types of parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            seeded = _seeded_names(node)
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Call):
+                    yield from _called(inner, seeded)
+                elif isinstance(inner, ast.Assign) and _is_of(inner.targets[0], seeded):
+                    yield from (
+                        each.func for each in ast.walk(inner.value) if isinstance(each, ast.Call) and _is_torchs(each)
+                    )
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+            yield node.annotation
+
+
+def _called(call: ast.Call, seeded: frozenset[str]) -> Iterator[ast.expr]:
+    """Yield what a call calls, if that draws from nothing but a seed."""
+    maker = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if _is_seeded(call):
+        yield maker.func if isinstance(maker, ast.Call) else call.func
+        return
+    passed = [each.value for each in call.keywords if each.arg == "generator"]
+    if (isinstance(maker, ast.Name) and maker.id in seeded) or any(_is_of(each, seeded) for each in passed):
+        yield call.func
+
+
+def _is_of(value: ast.expr, seeded: frozenset[str]) -> bool:
+    return value.id in seeded if isinstance(value, ast.Name) else _is_seeded(value)
+
+
+def _seeded_names(function: _Function) -> frozenset[str]:
+    """Return the names of a function that hold nothing but generators that it makes from seeds."""
+    stored: dict[str, list[ast.expr | None]] = {}
+    seeds: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            stored.setdefault(node.targets[0].id, []).append(node.value)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name):
+            stored.setdefault(node.target.id, []).append(node.value)
+        elif isinstance(node, ast.Call) and (name := _seeds(node)):
+            seeds.add(name)
+    bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    other = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+    other |= {name for each in ast.walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    return frozenset(
+        name
+        for name, values in stored.items()
+        if bound.count(name) == len(values)
+        and name not in other
+        and all(_is_seeded(value) or (_is_torchs(value) and name in seeds) for value in values)
+    )
+
+
+def _seeds(call: ast.Call) -> str:
+    """Return the name whose generator a call gives a seed, "" where it gives none."""
+    func = call.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr == "manual_seed":
+        return func.value.id if _has_seed(call) else ""
+    return ""
+
+
+def _is_seeded(value: ast.expr | None) -> bool:
+    """Return whether an expression makes a generator, or what one is made of, from a seed."""
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute) and value.func.attr == "manual_seed":
+        return _is_torchs(value.func.value) and _has_seed(value)
+    name = ast.unparse(value.func)
+    return (name.rpartition(".")[2] in _MADE_OF_A_SEED or name in _OF_NUMPY) and _has_seed(value)
+
+
+def _has_seed(call: ast.Call) -> bool:
+    """Return whether the arguments are a seed: given, not None, and no state that is shared."""
+    given = [*call.args, *(each.value for each in call.keywords)]
+    return bool(given) and all(map(_is_seed, given))
+
+
+def _is_seed(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return value.value is not None
+    text = ast.unparse(value)
+    return _is_seeded(value) or not (RANDOM_DRAW.search(text) or _SHARED.search(text))
+
+
+def _is_torchs(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == _OF_TORCH
+
+
+def _blank(lines: list[bytes], node: ast.expr) -> None:
+    """Put spaces in the place of an expression; its columns are those of UTF-8."""
+    last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    for number in range(node.lineno, last + 1):
+        line = lines[number - 1]
+        begin = node.col_offset if number == node.lineno else 0
+        stop = end if number == last else len(line)
+        lines[number - 1] = line[:begin] + b" " * (stop - begin) + line[stop:]
+
+
+# What the tree of a source file shows: loops but that of the training, samples' random draws, tests in lists.
+
+MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
+MAX_DRAWS = 100
+_TRAINS = lazy_pattern(r"\.(backward|zero_grad)\(|autograd\.grad\(")
+_TRANSFORM = lazy_pattern(
+    r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|(?:Rand|Auto)Augment|ColorJitter|TrivialAugmentWide|AugMix"
+    r"|GaussianNoise|ElasticTransform)\("
+    r"|\bA\.(?:\w*Flip|Rotate|ShiftScaleRotate|Affine|GaussNoise|CoarseDropout|HueSaturationValue)\("
+)
+_GIVEN = lazy_pattern(r"transform|augment")  # arguments by which a dataset is given a function for its samples
+# Methods of datasets, samplers of augmentations and transforms, which run for each sample.
+_PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
+_ONCE = frozenset({"__init__", "__post_init__", "__new__", "setup", "prepare"})
+
+
+class SourceTree(NamedTuple):
+    """Lines of a source file, from 1."""
+
+    loops: list[tuple[int, int]]  # the first and last line of each without a backward pass
+    draws: list[int]  # of random numbers: by methods of classes that work on samples, and transforms that do
+    seeded: list[int]  # draws that depend on nothing but a seed, in any function
+    lookups: list[Mapping[str, object]]  # tests of membership in a list that is built once
+    statements: list[tuple[int, int]]  # the first and last line of each on several lines; of one with a body its head
+
+
+def source_tree(lines: Sequence[str]) -> SourceTree:
+    """Return what the tree of a source file shows; nothing of what is no Python."""
+    if sum(map(len, lines)) > MAX_CHARACTERS:
+        return SourceTree([], [], [], [], [])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+            tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
+    except (SyntaxError, ValueError, RecursionError):
+        return SourceTree([], [], [], [], [])
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+    found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
+    drawn = draw_lines(tree, lines)
+    draws = drawn.draws & set(_of_samples(tree))
+    draws |= {number for number, line in enumerate(lines, 1) if _TRANSFORM.search(line.partition("#")[0])}
+    return SourceTree(
+        [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
+        sorted(draws)[:MAX_DRAWS],
+        sorted(drawn.seeded)[:MAX_DRAWS],
+        list_lookups(tree, lines),
+        list(_long_statements(tree)),
+    )
+
+
+def _long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the first and last line of statements on several lines, of their heads alone where they have a body."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            if last > node.lineno and not isinstance(node, ast.Try):
+                yield node.lineno, last
+
+
+def _of_samples(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of the methods that run for each sample, and of the methods and functions that they may call."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    left: list[ast.AST] = list(_methods_of_samples(tree))
+    left += (functions[name] for name in _given(tree) if name in functions)
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.FunctionDef):
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & functions.keys()
+        left += [functions.pop(name) for name in sorted(called)]
+
+
+def _methods_of_samples(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            if _PER_SAMPLE & {each.name for each in methods}:
+                yield from (each for each in methods if each.name not in _ONCE)
+
+
+def _given(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that are passed as what transforms samples."""
+    for word in ast.walk(tree):
+        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and _GIVEN.search(word.arg or ""):
+            yield word.value.id
+
 
 MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
 MAX_WIDTH = 400  # characters of a line; generated code has far longer ones

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnose.capture.steps import hooks
+from diagnose.capture.steps.hooks import Undo, replace_function
 from diagnose.capture.steps.phases import Phases
-from diagnose.capture.steps.replacing import Undo, replace_function
 from diagnose.model.limits import MIN_REGIONS
 
 __all__ = ["ForwardPasses"]

@@ -9,22 +9,205 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from diagnose.capture import step_marker as marker
-from diagnose.capture.steps.replacing import OnEvent, Undo, around, replace_function
 
 __all__ = [
+    "ANOMALY",
+    "OnEvent",
+    "OnMade",
+    "Undo",
+    "around",
+    "replace_function",
     "shut_workers",
     "watch_autocast",
     "watch_backward",
+    "watch_constructions",
     "watch_ddp",
+    "watch_first_batches",
     "watch_forward",
     "watch_loaders",
     "watch_marks",
     "watch_optimizers",
+    "when_imported",
 ]
+
+# Replaces a function of a class or a module, and puts it back.
+
+OnEvent: TypeAlias = Callable[[object], None]
+"""Called at each event with the object that it comes from."""
+Undo: TypeAlias = Callable[[], None]
+
+
+def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> Undo:
+    """Replace a function of a class or module by what ``make`` returns for it.
+
+    The function returned puts the original back, unless somebody else has replaced it since.
+    """
+    original = getattr(owner, name)
+    replacement = functools.wraps(original)(make(original))
+    setattr(owner, name, replacement)
+
+    def undo() -> None:
+        if getattr(owner, name, None) is replacement:
+            setattr(owner, name, original)
+
+    return undo
+
+
+def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
+    """Call ``before`` and ``after`` with the object around each call of the method ``name``."""
+
+    def make(original: Any) -> Callable[..., Any]:
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before(self)
+            result = original(self, *args, **kwargs)
+            if after is not None:
+                after(self)
+            return result
+
+        return wrapped
+
+    return replace_function(cls, name, make)
+
+
+# Hooks into the calls that changes edit: of DataLoader, optimizers, DDP and anomaly detection; first batches.
+
+ANOMALY = ("set_detect_anomaly", "detect_anomaly")  # what turns anomaly detection on: a call, and a region
+
+OnMade: TypeAlias = Callable[[str, object], None]
+"""Called with the name that a class is known by and with the object, before its constructor returns."""
+
+
+def watch_constructions(made: OnMade) -> Undo:
+    """Report every object of these classes while the call that makes it is being executed; return what ends that.
+
+    Of anomaly detection only what turns it on is reported.
+    """
+    import torch
+    from torch.autograd import anomaly_mode
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim.optimizer import Optimizer
+    from torch.utils.data import DataLoader
+
+    def turned(setting: object) -> None:
+        if torch.is_anomaly_enabled():
+            made(ANOMALY[0], setting)
+
+    undo = [
+        around(anomaly_mode.set_detect_anomaly, "__init__", after=turned),
+        around(anomaly_mode.detect_anomaly, "__enter__", before=lambda region: made(ANOMALY[1], region)),
+        around(DataLoader, "__init__", after=lambda loader: made("DataLoader", loader)),
+        around(Optimizer, "__init__", after=lambda optimizer: made(type(optimizer).__name__, optimizer)),
+        around(DistributedDataParallel, "__init__", after=lambda model: made("DistributedDataParallel", model)),
+    ]
+
+    def end() -> None:
+        for one in reversed(undo):
+            one()
+
+    return end
+
+
+def watch_first_batches(seen: Callable[[object, object], None]) -> Undo:
+    """Report the first batch of each dataset with the dataset; return what ends that."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    known: set[int] = set()
+
+    def watched(next_batch: Any) -> Callable[[Any], object]:
+        def delivered(self: Any) -> object:  # torch's iterator, whose type is private
+            batch = next_batch(self)
+            dataset = getattr(self, "_dataset", None)
+            if id(dataset) not in known:
+                known.add(id(dataset))
+                seen(dataset, batch)
+            return batch
+
+        return delivered
+
+    return replace_function(_BaseDataLoaderIter, "__next__", watched)
+
+
+# Calls back right after a module was imported, so that nothing is imported before the script asks for it.
+#
+# A script may set environment variables that torch reads while it is imported (OMP_NUM_THREADS, PYTORCH_ALLOC_CONF,
+# TORCH_LOGS); importing torch ahead of the script would defeat them.
+
+
+def when_imported(name: str, then: Callable[[], None]) -> Callable[[], None]:
+    """Call ``then`` once ``name`` has been imported, at once if it already is; return what forgets the request."""
+    if name in sys.modules:
+        then()
+        return lambda: None
+    watcher = _Watcher(name, then)
+    sys.meta_path.insert(0, watcher)
+    return watcher.forget
+
+
+class _Watcher(MetaPathFinder):
+    """Finds one module as the other finders would and wraps its loader."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self.name = name
+        self.then = then
+        self.searching = False
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        """Return the module's own spec with a loader that calls back; None for every other module."""
+        if fullname != self.name or self.searching:
+            return None
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.searching = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, self)
+        return spec
+
+    def forget(self) -> None:
+        """Stop watching."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+class _CallingLoader(Loader):
+    """Loads like the loader it wraps and calls back afterwards; leaves no trace of itself in the module."""
+
+    def __init__(self, loader: Any, watcher: _Watcher) -> None:  # loaders share no useful type
+        self.loader = loader
+        self.watcher = watcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return what the wrapped loader creates."""
+        created: ModuleType | None = self.loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module, put its own loader back and call back."""
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.watcher.forget()
+        self.watcher.then()
 
 
 def watch_marks(on_event: OnEvent) -> Undo:

@@ -13,16 +13,13 @@ from typing import Any
 
 from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
-from diagnose.capture.steps import hooks, phase_hooks
+from diagnose.capture.steps import hooks
+from diagnose.capture.steps import phases as phase_hooks
 from diagnose.capture.steps.autograd_state import gradients_on, in_backward
-from diagnose.capture.steps.batch_numbers import num_numbers
-from diagnose.capture.steps.callers import by_torch, in_module, prepares_data
-from diagnose.capture.steps.construction_hooks import watch_constructions, watch_first_batches
 from diagnose.capture.steps.forward_passes import ForwardPasses
-from diagnose.capture.steps.period import StepFinder
+from diagnose.capture.steps.hooks import Undo, watch_constructions, watch_first_batches
 from diagnose.capture.steps.phases import Phases
-from diagnose.capture.steps.replacing import Undo
-from diagnose.capture.steps.step_source import SourceChoice
+from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
 
 __all__ = ["Listener"]
 
