@@ -30,9 +30,9 @@ _AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, return_
 width = int(batch["attention_mask"].any(0).sum())
 batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}"""
 
-_SIGNALS = """batch = torch.nn.utils.rnn.pad_sequence(signals, batch_first=True)   # the longest of this batch
-# signals that are padded already, in the collate function:
-batch = batch[:, :max(lengths)]"""
+_SIGNALS = """# each batch as long as its longest signal
+def collate(signals):
+    return torch.nn.utils.rnn.pad_sequence(signals, batch_first=True)"""
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

@@ -124,6 +124,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
         {"kind": "late", "late_rank": 1, "cause": "more-work"}, {"late_rank": 1, "is_exchange": False},
         {"kind": "late", "late_rank": 1, "cause": "slower-host", "hosts": ("one",)},
     ),
+    "wasted-sample": ({"kind": "cut", "single_process": True, "slow_line": LINE},),
     "dead-work": ({"kind": "gradient"}, {"kind": "result"}, {"kind": "gradient", "is_frozen": True}),
     "host-round-trip": ({"kind": "by-element", "issuer": ISSUER}, {"kind": "constant"}),
     "constant-work": ({"kind": "constant"},),
@@ -132,6 +133,7 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     "work-on-nothing": (
         {"kind": "one-hot"},
         {"kind": "padding", "padded": 0.4},
+        {"kind": "padding", "padded": 0.4, "of_signals": True},
         {"kind": "ignored rows", "ignored": 0.85},
         {"kind": "subnormal"},
         {"kind": "sorted"},
