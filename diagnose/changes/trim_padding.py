@@ -30,9 +30,11 @@ _AFTER = """batch = tokenizer(texts, padding="longest", truncation=True, return_
 width = int(batch["attention_mask"].any(0).sum())
 batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}"""
 
-_SIGNALS = """# each batch as long as its longest signal
-def collate(signals):
-    return torch.nn.utils.rnn.pad_sequence(signals, batch_first=True)"""
+_SIGNALS = """from functools import partial
+
+# each batch is as long as its longest signal
+pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+DataLoader(dataset, batch_size=32, collate_fn=pad)"""
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:

@@ -6,7 +6,7 @@ from diagnose.changes.trim_padding import CHANGE
 from diagnose.model.diagnosis import Finding
 
 
-@pytest.mark.parametrize(("of_signals", "shown"), [(True, "pad_sequence(signals"), (False, "tokenizer(texts")])
+@pytest.mark.parametrize(("of_signals", "shown"), [(True, "rnn.pad_sequence"), (False, "tokenizer(texts")])
 def test_signals_have_no_tokenizer(of_signals, shown):
     facts = {"kind": "padding", "padded": 0.4, "of_signals": of_signals}
     advice = CHANGE.advice(Finding("work-on-nothing", "", 1.0, facts=facts), 2.0, None)
