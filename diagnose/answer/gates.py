@@ -18,6 +18,7 @@ __all__ = [
     "MIN_OVERHEAD",
     "cautions",
     "command",
+    "is_one_rank",
     "limit",
     "record_again",
     "states_savings",
@@ -42,12 +43,17 @@ def record_again(d: Diagnosis) -> Words | None:
     return None
 
 
+def is_one_rank(d: Diagnosis) -> bool:
+    """Return whether this is one rank of several, and the traces of the others are not at hand."""
+    return d.source.world_size > 1 and len(d.ranks) < 2
+
+
 def limit(d: Diagnosis) -> Words | None:
     """Return what keeps the recording from showing what a change gives to the step, None if nothing does.
 
     The answer is led by it, and no possible step is shown.
     """
-    if d.source.world_size > 1 and len(d.ranks) < 2:
+    if is_one_rank(d):
         return Words("On this rank (1 of {num})", {"num": d.source.world_size})
     if d.source.accelerator:
         return Words("No {device} tasks recorded", {"device": d.source.accelerator})
@@ -86,7 +92,7 @@ def cautions(d: Diagnosis, *, again: bool) -> list[Words]:
             "idle machine, or with fewer threads, before changing code."
         )
         found.append(Words(words, {"share": percent(d.cpu_wait, 0)}))
-    if d.source.world_size > 1 and len(d.ranks) < 2:
+    if is_one_rank(d):
         words = (
             "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
             "Pass the traces of all ranks."

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import MIN_FACTOR, Card, Prediction, cards, late_rank, possible_step, predictions
-from diagnose.answer.gates import cautions, command, limit, record_again, states_savings
+from diagnose.answer.gates import cautions, command, is_one_rank, limit, record_again, states_savings
 from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
@@ -134,7 +134,7 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
         return Words("A change that was tried made the step longer; no other is known for it."), ""
     if mine:
         return Words("No change for it is predicted to save 1 % of the step."), ""
-    if d.source.world_size > 1 and len(d.ranks) < 2:
+    if is_one_rank(d):
         words = "The cause may be on another rank. Analyze the traces of all {num} ranks together:"
         return Words(words, {"num": d.source.world_size}), "diagnose analyze FOLDER"
     if not any(w.file or w.library for w in first.where):

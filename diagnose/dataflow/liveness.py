@@ -114,10 +114,7 @@ def _partly_dead(graph: Graph, live: set[int], surely_live: set[int], *, with_gr
 
 
 def _is_needed(graph: Graph, live: set[int], value: int, *, with_gradients: bool) -> bool:
-    stays = graph.lives_on[value] and graph.later[value] < 0
-    if stays and (with_gradients or graph.values[value].role != "gradient"):
-        return True
-    return any(i in live for i in graph.readers[value])
+    return _stays(graph, value, with_gradients=with_gradients) or any(i in live for i in graph.readers[value])
 
 
 def _ends_in_backward(graph: Graph, group: list[int]) -> _Place:
@@ -184,13 +181,14 @@ def _roots(graph: Graph, *, with_gradients: bool) -> list[int]:
         or one.is_collective
         or one.is_opaque
         or not (one.writes or one.is_view)
-        or any(
-            graph.lives_on[use.value]
-            and graph.later[use.value] < 0
-            and (with_gradients or graph.values[use.value].role != "gradient")
-            for use in one.writes
-        )
+        or any(_stays(graph, use.value, with_gradients=with_gradients) for use in one.writes)
     ]
+
+
+def _stays(graph: Graph, value: int, *, with_gradients: bool) -> bool:
+    """Return whether the script holds a value at the end of the recorded steps, as it is."""
+    is_last = graph.lives_on[value] and graph.later[value] < 0
+    return is_last and (with_gradients or graph.values[value].role != "gradient")
 
 
 def _live(graph: Graph, roots: Iterable[int]) -> set[int]:
