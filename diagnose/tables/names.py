@@ -57,7 +57,6 @@ __all__ = [
     "rows_of",
     "searcher",
     "shapes_in",
-    "shapes_of",
     "shapes_of_each",
     "words_of",
 ]
@@ -65,14 +64,8 @@ __all__ = [
 # The shapes of operators' inputs, as a recording with shapes has them.
 
 
-def shapes_of(trace: Trace, row: int) -> tuple[Shape, ...]:
-    """Return the shapes of an operator's arguments, () for one that is no tensor; those of a list one by one."""
-    text = int(trace.events.shapes[row])
-    return shapes_in(trace.names[text]) if text >= 0 else ()
-
-
 def shapes_of_each(trace: Trace, rows: Rows) -> list[tuple[Shape, ...]]:
-    """Return for each operator what ``shapes_of`` does."""
+    """Return the shapes of each operator's arguments, () for one that is no tensor; those of a list one by one."""
     names = trace.names
     return [shapes_in(names[text]) if text >= 0 else () for text in trace.events.shapes[rows].tolist()]
 
