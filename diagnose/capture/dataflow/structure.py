@@ -148,8 +148,7 @@ def _padded_rows(bits: Bits) -> float:
     for each in (bits[:, ::-1], bits):
         if not (each[:, 0] == each[0, 0, 0]).all():
             continue
-        differs = (each != each[0, 0, 0]).any(2)
-        runs = np.where(differs.any(1), differs.argmax(1), bits.shape[1])
+        runs = _before_first((each != each[0, 0, 0]).any(2))
         least = int(runs.min())
         share += least / bits.shape[1] if least < bits.shape[1] and bool((runs != least).any()) else 0.0
     return min(share, 1.0)
@@ -157,6 +156,10 @@ def _padded_rows(bits: Bits) -> float:
 
 def runs_at_start(rows: Bits) -> Positions:
     """Return how many numbers at the start of each row equal the first one of the first row."""
-    differs = rows != rows[0, 0]
-    runs: Positions = np.where(differs.any(1), differs.argmax(1), rows.shape[-1])
-    return runs
+    return _before_first(rows != rows[0, 0])
+
+
+def _before_first(differs: npt.NDArray[np.bool_]) -> Positions:
+    """Return how many elements of each row come before its first true one."""
+    before: Positions = np.where(differs.any(1), differs.argmax(1), differs.shape[1])
+    return before
