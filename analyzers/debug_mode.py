@@ -21,12 +21,11 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
 from diagnose.analyzers.common.places import place_of_call
 from diagnose.model.diagnosis import Finding
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta

@@ -18,6 +18,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
@@ -28,7 +30,6 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
 from diagnose.tables.names import AnyCase
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="dense-embedding-gradients",
@@ -40,7 +41,7 @@ MIN_BUSY_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
 TITLE = "Gradients of embedding tables are dense, and all rows are updated"
 _FILLS = AnyCase(r"fillfunctor|memset")
-_BACKWARD = lazy_pattern(
+_BACKWARD = re.compile(
     r"^autograd::engine::evaluate_function: Embedding(Bag)?Backward|embedding(_bag)?_dense_backward$"
 )
 

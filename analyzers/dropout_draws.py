@@ -20,6 +20,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
@@ -31,7 +33,6 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, outermost
 from diagnose.text.numbers import duration, plural
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["dropout_draws", "spared"]
 
@@ -40,7 +41,7 @@ __all__ = ["dropout_draws", "spared"]
 MIN_NS = 50_000  # of a draw: a mask of fewer numbers takes as long by any way
 SPARED = 0.8  # of a draw, by drawing four numbers at a time: 65,536 to 4 million on two cores took 14 to 20 %
 _DRAW = "aten::bernoulli_"
-_CALLED = lazy_pattern(r"^aten::(dropout|scaled_dot_product_attention)$")  # by functions that Python can replace
+_CALLED = r"^aten::(dropout|scaled_dot_product_attention)$"  # by functions that Python can replace
 
 
 @shared_table
@@ -51,7 +52,7 @@ def dropout_draws(t: Tables) -> Rows:
         return np.empty(0, np.intp)
     events, rows = t.trace.events, t.in_window(host_rows(t.trace, t.main, Kind.OP))
     outer = outermost(t.trace, rows)
-    is_called = np.array([_CALLED.match(name) is not None for name in names], bool)
+    is_called = np.array([re.match(_CALLED, name) is not None for name in names], bool)
     dropouts = t.covering(outer[is_called[events.name[outer]]])
     draws = rows[events.name[rows] == names.index(_DRAW)]
     found: Rows = draws[contains(dropouts, events.start[draws]) & (events.end[draws] - events.start[draws] >= MIN_NS)]

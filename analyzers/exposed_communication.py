@@ -42,7 +42,6 @@ from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small
 from diagnose.tables.lost import only_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
 from diagnose.text.numbers import duration, percent
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="exposed-communication",
@@ -71,11 +70,11 @@ META = RuleMeta(
     ),
     awaits_ranks=True,
 )
-_EXCHANGE = lazy_pattern(r"SendRecv|all_?to_?all", re.IGNORECASE)
-_GATHER = lazy_pattern(r"all_?gather", re.IGNORECASE)
-_REDUCES = lazy_pattern(r"all_?reduce|reduce_?scatter|broadcast", re.IGNORECASE)
-_SHARDED = lazy_pattern(r"FSDP|FullyShardedDataParallel")
-_CALL = lazy_pattern(r"c10d|^record_param_comms|^nccl:|^rccl:")  # operators that are nothing but the collective
+_EXCHANGE = r"(?i)SendRecv|all_?to_?all"
+_GATHER = r"(?i)all_?gather"
+_REDUCES = r"(?i)all_?reduce|reduce_?scatter|broadcast"
+_SHARDED = r"FSDP|FullyShardedDataParallel"
+_CALL = r"c10d|^record_param_comms|^nccl:|^rccl:"  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
 WAITING_TITLE = "Collectives wait for other ranks"
 MIN_WAITING_SHARE = 0.5  # of the time that nothing hides
@@ -185,7 +184,7 @@ def _places(t: Tables) -> tuple[Where, ...]:
     found = []
     for where, thread, time in zip(locate(t, threads, times), threads.tolist(), times, strict=True):
         around = enclosing_operators(t, thread, np.array([time]))[0].split(" > ")
-        call = next((name for name in around if _CALL.search(name)), where.op)
+        call = next((name for name in around if re.search(_CALL, name)), where.op)
         found.append(replace(where, op=call, stack=()))
     return tuple(dict.fromkeys(found))[:MAX_PLACES]
 
@@ -224,15 +223,15 @@ def _kinds(t: Tables, rows: Rows, launches: npt.NDArray[np.int32]) -> tuple[Mask
     around the launch.
     """
     texts = [f"{t.name(row)} {_collective_name(t, row)}" for row in rows.tolist()]
-    exchanges = np.array([bool(_EXCHANGE.search(text) or EXPERT_EXCHANGE.search(text)) for text in texts], bool)
-    gathers = ~exchanges & np.array([bool(_GATHER.search(text)) for text in texts], bool)
-    unnamed = ~exchanges & ~gathers & np.array([not _REDUCES.search(text) for text in texts], bool)
+    exchanges = np.array([bool(re.search(_EXCHANGE, text) or EXPERT_EXCHANGE.search(text)) for text in texts], bool)
+    gathers = ~exchanges & np.array([bool(re.search(_GATHER, text)) for text in texts], bool)
+    unnamed = ~exchanges & ~gathers & np.array([not re.search(_REDUCES, text) for text in texts], bool)
     events = t.trace.events
     for thread in t.threads:
         mine = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
         around = enclosing_operators(t, thread, events.start[launches[mine]])
-        exchanges[mine] |= unnamed[mine] & np.array([bool(_EXCHANGE.search(text)) for text in around], bool)
-        gathers[mine] &= np.array([not _SHARDED.search(text) for text in around], bool)
+        exchanges[mine] |= unnamed[mine] & np.array([bool(re.search(_EXCHANGE, text)) for text in around], bool)
+        gathers[mine] &= np.array([not re.search(_SHARDED, text) for text in around], bool)
     return exchanges, gathers
 
 

@@ -17,6 +17,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +30,6 @@ from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase, matching
 from diagnose.text.numbers import duration, percent, plural
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="full-precision-matmul",
@@ -38,13 +39,13 @@ META = RuleMeta(
 )
 MIN_BUSY_SHARE = 0.1
 SPEED_UP = 2.0
-_FULL = lazy_pattern(
+_FULL = re.compile(
     r"sgemm|scudnn|cgemm|fmha_cutlass[FB]_f32|(dgrad|wgrad)\w*engine<float|convolve\w*<float|f32f32_f32f32"
     r"|gemm\w*<float, "
     r"|Cijk_\w+_SB_|winograd\w*(fp32|f32|<float)|cf\d*_f32|conv\w*_fp32"
 )
 _NOT = AnyCase(r"tf32|s1688|s16816|s884|h884|h1688|tensorop|xf32|bf16|bfloat|half|fp16|f16|gemv|int8")
-_ARCH = lazy_pattern(
+_ARCH = re.compile(
     r"(?P<volta>volta|sm7\d)|(?P<later>turing|ampere|ada|hopper|sm8\d|sm9\d|sm1\d\d|cutlass_[89]\d|cutlass_1\d\d)"
 )
 VOLTA, AMPERE = 7, 8

@@ -21,6 +21,7 @@ How sure
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -41,7 +42,6 @@ from diagnose.tables.host_gaps import (
     silent_operators,
 )
 from diagnose.text.numbers import duration
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="host-compute",
@@ -53,7 +53,7 @@ META = RuleMeta(
     paced_by="dispatch",
 )
 MAX_NAMED = 3
-_COMPUTES = lazy_pattern(r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$")
+_COMPUTES = r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$"
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -83,7 +83,7 @@ def _facts(t: Tables, o: IdleGaps) -> Facts:
     for row, ns in _claimed(t, o):
         begun = launched.get(int(events.thread[row]), events.start[:0])
         first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
-        if first == last and _COMPUTES.match(t.name(row)) and not NEVER_COMPUTES.search(t.name(row)):
+        if first == last and re.match(_COMPUTES, t.name(row)) and not NEVER_COMPUTES.search(t.name(row)):
             cost[t.name(row)] += ns
     whole = int(o.lost.sum())
     name = cost.most_common(1)[0][0] if cost else ""

@@ -37,7 +37,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_compute, host_gaps
 from diagnose.tables.names import LAUNCH, STEP_MARK
 from diagnose.tables.syncs import RETURN_NS, batched_gaps, blocking_calls, late_by, reads_nothing, waits_for_host_copies
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="host-sync",
@@ -47,8 +46,8 @@ META = RuleMeta(
     changes=("defer-sync", "stay-on-device", "remove-synchronize", "prefetch-to-device"),
     cause="device-wait",
 )
-_EXCHANGE = lazy_pattern(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
-_ALL_TO_ALL = lazy_pattern(r"all_?to_?all", re.IGNORECASE)
+_EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
+_ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
 MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this share is theirs, whatever began it
 
 

@@ -22,10 +22,11 @@ How sure
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from diagnose.analyzers.common.locate import source_line
 from diagnose.model.capture import OtherThread
 from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.model.user_files import is_own_file

@@ -25,6 +25,7 @@ How sure
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -53,13 +54,12 @@ from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, blocking_calls, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["before_graphs", "share_before_graphs"]
 
 # What a compiled function does on the host before its first launch: guards, its inputs, the trees of CUDA graphs.
 
-_REGION = lazy_pattern(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
+_REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
 
 
 @shared_table

@@ -29,6 +29,7 @@ How sure
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +48,6 @@ from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase
 from diagnose.tables.op_launches import graph_nodes, operator_inputs
 from diagnose.text.numbers import plural
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="layout-copy",
@@ -62,7 +62,7 @@ _CONVERTS = AnyCase(
     r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
     r"|tensortransform"
 )
-_COPIES = lazy_pattern(r"direct_copy_kernel")
+_COPIES = re.compile(r"direct_copy_kernel")
 _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
 
 

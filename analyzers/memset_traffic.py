@@ -18,6 +18,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
@@ -26,7 +28,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="memset-traffic",
@@ -35,7 +36,7 @@ META = RuleMeta(
     changes=("no-fills",),
 )
 MIN_BUSY_SHARE = 0.05  # of the busy time
-_FILLS = lazy_pattern(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
+_FILLS = re.compile(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:

@@ -19,6 +19,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,7 +34,6 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
 from diagnose.text.numbers import duration
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="recompute",
@@ -45,9 +46,9 @@ META = RuleMeta(
 TITLE = "The backward runs the forward a second time"
 MIN_BUSY_SHARE = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
-_BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
-_FORWARD = lazy_pattern(
+_FORWARD = re.compile(
     r"^aten::(linear|bilinear|conv[123]d|conv_transpose[123]d|layer_norm|batch_norm|group_norm|instance_norm|rms_norm"
     r"|embedding(_bag)?|scaled_dot_product_attention|gelu|relu6?_?|leaky_relu_?|elu_?|silu_?|mish_?|hardswish_?"
     r"|dropout_?|(log_)?softmax|lstm|gru|(adaptive_)?(max|avg)_pool[123]d)$"

@@ -19,6 +19,8 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
@@ -27,7 +29,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.roofline import groups
-from diagnose.text.patterns import lazy_pattern
 
 META = RuleMeta(
     id="scatter-atomics",
@@ -39,18 +40,18 @@ META = RuleMeta(
 MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
 SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
 REACHED_SHARE = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
-_OPS = lazy_pattern(
+_OPS = (
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"
 )
-_KERNELS = lazy_pattern(
+_KERNELS = re.compile(
     r"indexing_backward|index_put|scatter_add|scatter_gather|indexFunc|index_add|embedding\w*_?backward"
 )
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
-    slow = [g for g in groups(t) if _OPS.match(g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
+    slow = [g for g in groups(t) if re.match(_OPS, g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])

@@ -25,11 +25,10 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
-from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables

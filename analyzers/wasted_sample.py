@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import source_line
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta

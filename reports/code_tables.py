@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from diagnose.model.charts import CodeTime, CodeTimes
-from diagnose.model.frozen import NamedTuple
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import tr
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Column", "aside", "by_class", "cell", "columns", "label", "short"]
 
-_INSTANCE = lazy_pattern(r"_\d+$")
+_INSTANCE = r"_\d+$"
 
 
 class Column(NamedTuple):
@@ -84,7 +84,7 @@ def by_class(rows: Sequence[CodeTime], most: int) -> list[CodeTime]:
     found: dict[tuple[str, ...], CodeTime] = {}
     around: list[str] = []
     for row in rows:
-        around[row.depth :] = [_INSTANCE.sub("", label(row))]
+        around[row.depth :] = [re.sub(_INSTANCE, "", label(row))]
         key = tuple(around)
         found[key] = _added(found.get(key, CodeTime(".".join(key), 0.0, 0.0, depth=len(key) - 1)), row)
     kept: dict[tuple[str, ...], int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from importlib import resources
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,6 @@ from diagnose.answer.tried import trial_of, verdict
 from diagnose.model.arrays import Ints
 from diagnose.model.charts import Flame, Gap, Picture, Span, SpanTable
 from diagnose.model.diagnosis import Diagnosis, Prescription
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, distinct
 from diagnose.model.locations import FRAME
 from diagnose.model.rules import Legend
@@ -60,7 +60,6 @@ from diagnose.reports.text import calls
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import clean, middle, one_line, whole_line
 
 __all__ = [
@@ -88,8 +87,8 @@ MAX_LEVELS = 8  # rows of a lane whose spans carry no nesting; what nests deeper
 TIMELINE_DATA_MAX_NAME_CHARS = 70  # of a name in a bar and in its description
 LARGEST = 2**32 - 1
 DEVICE = frozenset({"compute", "communication", "copy"})
-_NESTED = lazy_pattern(r" \+(\d+)$")  # "host 7 +1" is what nests in "host 7"
-_DIGITS = lazy_pattern(r"(\d+)")
+_NESTED = r" \+(\d+)$"  # "host 7 +1" is what nests in "host 7"
+_DIGITS = r"(\d+)"
 
 
 def timeline_data(
@@ -201,8 +200,8 @@ def _gap_columns(gaps: Sequence[Gap], causes: Sequence[str], names: _Names, unit
 
 def _lanes(table: SpanTable, titles: Mapping[str, str]) -> tuple[list[Data], Ints]:
     """Return the lanes, devices before the host, and for each lane of the table its row from the top."""
-    bases = [_NESTED.sub("", lane) for lane in table.lanes]
-    depths = [int(m[1][:6]) if (m := _NESTED.search(lane)) else 0 for lane in table.lanes]
+    bases = [re.sub(_NESTED, "", lane) for lane in table.lanes]
+    depths = [int(m[1][:6]) if (m := re.search(_NESTED, lane)) else 0 for lane in table.lanes]
     on_device = among(table.category, _device_categories(table))
     devices = {bases[i] for i in distinct(table.lane[on_device]).tolist()}
     lanes: list[Data] = []
@@ -221,7 +220,7 @@ def _table(spans: Sequence[Span]) -> SpanTable:
     """Return the columns of spans; on the host those that overlap get rows of their own."""
     members: dict[str, list[int]] = {}
     for i, span in enumerate(spans):
-        members.setdefault(_NESTED.sub("", span.lane), []).append(i)
+        members.setdefault(re.sub(_NESTED, "", span.lane), []).append(i)
     lane_of = [""] * len(spans)
     for base, found in members.items():
         flat = any(spans[i].category in DEVICE for i in found)  # a stream runs one task at a time
@@ -247,7 +246,7 @@ def _table(spans: Sequence[Span]) -> SpanTable:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Stream 7 comes before stream 20."""
-    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _DIGITS.split(name)]
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in re.split(_DIGITS, name)]
 
 
 def levels(intervals: Sequence[tuple[int, int]]) -> list[int]:
@@ -296,7 +295,7 @@ NOTES = {
     "operators": "Operators and calls as the timing window has them; Python frames were not recorded.",
     "stacks": "",
 }
-_BUILT_IN = lazy_pattern(r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$")
+_BUILT_IN = r"^<built-in (?:method|function) (?P<name>[^ >]+)(?: of (?P<of>.+?)(?: object)?)?>$"
 
 
 def flame_data(flames: Sequence[Flame], legends: Mapping[str, Legend]) -> Data | None:
@@ -338,7 +337,7 @@ def frame_text(name: str) -> str:
     """Return "forward models.py:110" of a frame "/project/models.py(110): forward", and of a built-in its name."""
     if match := FRAME.match(name):
         return f"{match['function']} {match['file'].rpartition('/')[2]}:{match['line']}"
-    if match := _BUILT_IN.match(name):
+    if match := re.match(_BUILT_IN, name):
         return (
             f"{match['of']}.{match['name']}" if match["of"] and match["of"] != "type" else f"{match['name']} (built-in)"
         )
@@ -358,9 +357,9 @@ def _source(flame: Flame) -> str:
 # Everything is escaped by the templates; the page's content security policy lets only the scripts run whose hashes it
 # names and lets nothing be loaded, so that a string which were to slip through could still do nothing.
 
-_JOINTS: Final = lazy_pattern(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
-_SHOWN_BY_SCRIPT: Final = lazy_pattern(r'\btr\("([^"]+)"')
-_KEY: Final = lazy_pattern(r"\[([^\]]+)\]")
+_JOINTS: Final = re.compile(r"(?<=[_/.,#<:])(?=\w)|(?<=[a-z])(?=[A-Z])")
+_SHOWN_BY_SCRIPT: Final = re.compile(r'\btr\("([^"]+)"')
+_KEY: Final = re.compile(r"\[([^\]]+)\]")
 HTML_LANGUAGES: Final = {"en": "en", "zh": "zh-Hans"}
 _IN_SCRIPT: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 

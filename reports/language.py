@@ -21,19 +21,18 @@ from functools import cache
 from typing import Final
 
 from diagnose.model.choices import ENGLISH, LANGUAGES
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "read_catalogue", "tr", "translated"]
 
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
-_ENTRY = lazy_pattern(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
-_PLACEHOLDER: Final = lazy_pattern(r"\{(\w+)(!t)?\}")
-_ENDS: Final = lazy_pattern(r"(?<=[.;]) (?=\S)")
+_ENTRY = re.compile(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)(!t)?\}")
+_ENDS: Final = re.compile(r"(?<=[.;]) (?=\S)")
 _HEAD: Final = 4  # characters that sentences are looked up by
 MIN_LETTERS: Final = 6  # of a text beside its placeholders: one of fewer would be found in others
 _TOUCHING: Final = r"(?<=[\u4e00-\u9fff])(?=[A-Za-z0-9<>])|(?<=[A-Za-z0-9%])(?=[\u4e00-\u9fff])"
 """Between Chinese and Latin characters, where good typesetting has a space."""
-_COUNT: Final = lazy_pattern(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
+_COUNT: Final = re.compile(r"(?P<num>[\d.,]+) (?P<noun>\w[\w ]*?)s?")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -24,7 +25,6 @@ from diagnose.model.charts import HostOperator, KernelTime, Picture
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, Example, Partition, Prescription, Queue, RankSummary, Trial, Where
 from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.rules import Legend
 from diagnose.reports import text as text_findings
 from diagnose.reports import text as text_forecast

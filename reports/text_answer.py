@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import TypeAlias
@@ -22,7 +23,6 @@ from diagnose.reports.language import tr, translated
 from diagnose.reports.measured import measured_words
 from diagnose.reports.saving_words import behind, saving, unpredicted
 from diagnose.reports.text_charts import bar
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
@@ -33,7 +33,7 @@ _NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
 _MAX_PARTS = 4
 _NOTE_WIDTH = 28  # beside the bar: the factor and its range
 NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
-_UNBROKEN = lazy_pattern(
+_UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
     r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
@@ -129,7 +129,7 @@ def _card(number: int, card: Card, a: Answer, code: tuple[RenderableType, ...] =
         saves.append(tr("predicted: ") if card.trial is not None else "", "dim")
         saves.append(f"{saving(found, answers=number == 1)} ", "green")
         after = behind(found, a.cards).lstrip(",， ")
-        saves.append(f"  {_UNBROKEN.sub(NO_BREAK, after)}" if after else "", "dim")
+        saves.append(f"  {re.sub(_UNBROKEN, NO_BREAK, after)}" if after else "", "dim")
     else:
         saves.append(unpredicted(p), "dim")
     parts.append(saves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -11,13 +12,12 @@ from rich.text import Text
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.format import plural
 from diagnose.reports.language import tr
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import clean, one_line
 
 __all__ = ["code_block", "code_lines"]
 
-_DIFF = lazy_pattern(r"[+-]")
-_COMMENTED = lazy_pattern(r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$")
+_DIFF = r"[+-]"
+_COMMENTED = r"(?P<margin> *)(?P<code>(?:[^#+\- ].*?)?) *# +(?P<comment>.*)$"
 
 
 def code_block(
@@ -62,7 +62,7 @@ def _folded(line: str, width: int) -> list[str]:
 
     A comment behind code that is too long goes before it, and its further lines are comments too.
     """
-    commented = _COMMENTED.match(line) if len(line) > width else None
+    commented = re.match(_COMMENTED, line) if len(line) > width else None
     if commented is not None and all(commented["code"].count(quote) % 2 == 0 for quote in "'\""):
         margin = commented["margin"][: width // 2]
         parts = wrap(commented["comment"], width, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
@@ -77,4 +77,4 @@ def _continued(code: str) -> str:
     is_open = any(code.count(a) != code.count(b) for a, b in ("()", "[]", "{}")) or any(
         code.count(q) % 2 for q in "'\""
     )
-    return "" if is_open or _DIFF.match(code) else "\\" if code.endswith(" ") else " \\"
+    return "" if is_open or re.match(_DIFF, code) else "\\" if code.endswith(" ") else " \\"

@@ -5,10 +5,11 @@ Where no shapes were recorded the order of the operators alone shows it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, grouped
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.op_inputs import inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from diagnose.dataflow.graph import Work
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables

@@ -6,19 +6,20 @@ Nodes of a CUDA graph have no operators either: of one size are torch's own poin
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.model.arrays import Mask
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
 from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs
 from diagnose.tables.optimizer_spans import updates
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Chain", "chains", "pointwise_tasks"]
 
@@ -26,7 +27,7 @@ __all__ = ["Chain", "chains", "pointwise_tasks"]
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
 MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
-_OF_TORCH = lazy_pattern(r"at::native::")
+_OF_TORCH = re.compile(r"at::native::")
 
 
 class Chain(NamedTuple):

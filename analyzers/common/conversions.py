@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -15,7 +16,6 @@ from diagnose.model.intervals import covered, distinct
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import graph_nodes
 from diagnose.tables.optimizer_spans import updates
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["conversions", "types_of_casts"]
 
@@ -23,7 +23,7 @@ MIN_REPEATS = 3  # of one pair in a step: what a loop over layers or blocks does
 # A cast reads and writes each element; its producer wrote it: of 16 and 32 bits, at least a third of the bytes.
 MIN_PRODUCER_SHARE = 1 / 3
 _FLOATS = r"float|double|c10::Half|c10::BFloat16|c10::Float8_\w+"
-_CAST = lazy_pattern(
+_CAST = re.compile(
     rf"direct_copy_kernel.*lambda\((?P<to>{_FLOATS})\).*(LoadWithCast|StoreWithCast)"
     r"|(?P<short>bfloat16|float16|half|float8)_copy_kernel_cuda"
 )
@@ -31,7 +31,7 @@ _CAST_OPS = frozenset(
     {"aten::to", "aten::_to_copy", "aten::copy_", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16"}
 )
 # A cast inside an operator is autocast's, the backward of a cast goes with it, a policy casts sharded parameters.
-_OF_OTHERS = lazy_pattern(r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel")
+_OF_OTHERS = r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel"
 
 
 def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:
@@ -86,6 +86,6 @@ def _asked_for(t: Tables, tasks: npt.NDArray[np.intp]) -> Mask:
         mine = np.flatnonzero(events.thread[launch] == thread)
         for i, text in zip(mine.tolist(), enclosing_operators(t, thread, events.start[launch[mine]]), strict=True):
             around = text.split(" > ")
-            found[i] = not any(_OF_OTHERS.search(name) for name in around if name not in _CAST_OPS)
+            found[i] = not any(re.search(_OF_OTHERS, name) for name in around if name not in _CAST_OPS)
             found[i] &= any(name in _CAST_OPS for name in around)
     return found

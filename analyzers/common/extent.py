@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.tables import Tables
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["in_steps", "in_those", "lost_by_step", "of_recording", "of_whole", "steps_with"]
 
 MIN_OF_MEAN = 0.5  # of what the mean step loses: a step with less is one of those without it
 
-_EACH = lazy_pattern(r"(?<! of) a step\b")
+_EACH = r"(?<! of) a step\b"
 
 
 def of_whole(t: Tables) -> str:
@@ -49,4 +50,4 @@ def in_those(num: int, num_all: int) -> str:
 
 def of_recording(evidence: tuple[str, ...]) -> tuple[str, ...]:
     """Return evidence of a recording without steps: what it counts is of the whole."""
-    return tuple(_EACH.sub(" in all", text) for text in evidence)
+    return tuple(re.sub(_EACH, " in all", text) for text in evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,13 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import graph_nodes, operators
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["CASTS", "graph_copies"]
 
 MIN_COPIES = 8  # right before or behind one launch: a batch has a few tensors, parameters and outputs are many
 _COPY_OPS = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 _FILLS = "aten::fill_"  # before a replay torch writes the seed and the offset of random numbers
-CASTS = lazy_pattern(r"LoadWithCast|StoreWithCast")
+CASTS = re.compile(r"LoadWithCast|StoreWithCast")
 
 
 def graph_copies(t: Tables, free: Mask) -> Rows:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +14,6 @@ from diagnose.analyzers.common.extent import lost_by_step, of_whole, steps_with
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines, source_line
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
@@ -21,14 +22,13 @@ from diagnose.tables.names import BACKWARD
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import duration, percent, plural
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["IdleGaps", "idle_finding", "idle_gaps_of", "worth_claiming"]
 
 # Places are looked up for so many of the largest idle gaps: their sum stands for the rest.
 MAX_LOOKED_UP = 200
 MAX_PLACES = 5
-_RUNS_BACKWARD = lazy_pattern(r"\.backward\(|autograd\.grad\(")
+_RUNS_BACKWARD = r"\.backward\(|autograd\.grad\("
 NUM_EXAMPLES = 3
 MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
 
@@ -222,7 +222,7 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
 def _runs_backward(t: Tables, place: Where) -> bool:
     """Return whether a line calls the backward pass, which repeats what other lines called."""
     text = source_line(t, place.file, place.line) if place.file and place.line else None
-    return _RUNS_BACKWARD.search(text or "") is not None
+    return re.search(_RUNS_BACKWARD, text or "") is not None
 
 
 def _examples(t: Tables, o: IdleGaps, probe: Probe) -> list[Example]:

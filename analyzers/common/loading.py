@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Set
 
@@ -22,7 +23,6 @@ from diagnose.tables.loader_restarts import restart_share
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["loading_evidence", "loading_facts"]
 
@@ -41,7 +41,7 @@ MIN_BATCHES, MIN_EPOCHS = 3, 2  # of an epoch, and watched: of two batches one w
 MIN_FIRST_SHARE = 0.6  # of the waits, in the first batches of epochs: workers that are started again make most of them
 NEARLY_ALL = 0.95  # of the other waits: a busy machine makes some of them long
 MAX_FETCHES = 20  # of the dataset's calls: one kind of dataset does the same in all of them
-_FETCH = lazy_pattern(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
+_FETCH = re.compile(r"torch/utils/data/_utils/fetch\.py\(\d+\): fetch$")
 _CALLS = 8  # frames inside a fetch, among which the dataset's own first one is
 # Of the samples within loading, or of its workers' lives: it is reading or waiting then, not computing.
 MIN_WAITING_SHARE = 0.7

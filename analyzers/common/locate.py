@@ -31,15 +31,14 @@ from diagnose.tables.passes import links
 from diagnose.tables.run_steps import late_samples
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.step_calls import Call, step_calls
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["enclosing_operators", "locate", "locate_one", "sampled_lines", "source_line"]
 
 UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
 MAX_LINES = 50  # that are looked at: those with most samples
-_MODULE_CALL = lazy_pattern(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
-_HOOK = lazy_pattern(r"hook", re.IGNORECASE)
+_MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
+_HOOK = re.compile(r"hook", re.IGNORECASE)
 _MAX_STACK = 12
 MIN_LINE_SHARE = 0.8  # of a call's samples in a function: the rest was read late, when the next line ran
 

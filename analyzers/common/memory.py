@@ -26,7 +26,6 @@ from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.nvml_readings import device_memory
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.roofline import device_of
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.charts import Memory
@@ -54,7 +53,7 @@ GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
 MAX_POINTS = 600  # of the timeline: more than a chart has pixels
 MAX_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
 MAX_PLACES = 8
-_TO_DEVICE = lazy_pattern(r"HtoD|HostToDevice", re.IGNORECASE)
+_TO_DEVICE = r"(?i)HtoD|HostToDevice"
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 
@@ -240,7 +239,7 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
     """Return which blocks were taken inside a call that copies from the host to the device."""
     events = t.trace.events
     found = np.zeros(len(time), bool)
-    copies = [n for n, name in enumerate(t.trace.names) if _TO_DEVICE.search(name[:40])]
+    copies = [n for n, name in enumerate(t.trace.names) if re.search(_TO_DEVICE, name[:40])]
     launch = t.tasks.launch[among(events.name[t.tasks.row], copies) & t.tasks.is_copy & (t.tasks.launch >= 0)]
     called = np.sort(events.start[launch], kind="stable")
     for thread, layers in t.work_layers.items() if len(called) else ():

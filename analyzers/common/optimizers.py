@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.diagnosis import Facts
@@ -11,14 +13,13 @@ from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
 from diagnose.tables.optimizer_spans import updates
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["is_loop", "optimizer_facts"]
 
 MIN_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
 MIN_INSIDE = 0.5  # of the backward passes' operators
-_MULTI_TENSOR = lazy_pattern(r"multi_tensor|multi_tensor_apply|foreach|[Ff]used")
-_NAME = lazy_pattern(r"Optimizer\.step#(?P<name>\w+)")
+_MULTI_TENSOR = r"multi_tensor|multi_tensor_apply|foreach|[Ff]used"
+_NAME = r"Optimizer\.step#(?P<name>\w+)"
 
 
 def optimizer_facts(t: Tables) -> Facts:
@@ -29,13 +30,13 @@ def optimizer_facts(t: Tables) -> Facts:
 def _look(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     events = t.trace.events
-    first = _NAME.search(t.name(int(rows[0]))) if len(rows) else None
+    first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
     steps = updates(t)
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[contains(steps, events.start[launches])]
     mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
     times = np.bincount(events.name[mine])
-    multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if _MULTI_TENSOR.search(t.trace.names[n]))
+    multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if re.search(_MULTI_TENSOR, t.trace.names[n]))
     calls = max(1, len(rows))
     known = as_facts(t.capture.info.optimizer) if t.capture.info else {}
     return {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from diagnose.model.frozen import NamedTuple
+from typing import NamedTuple
+
 from diagnose.ranks.collectives import BUS_FACTORS, collectives_of
 from diagnose.tables import Tables, shared_table
 from diagnose.text.numbers import duration

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from diagnose.model.diagnosis import Facts
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SampledLine", "holds_lock", "lookup_at", "sample_work", "work_facts"]
@@ -20,49 +20,49 @@ __all__ = ["SampledLine", "holds_lock", "lookup_at", "sample_work", "work_facts"
 MIN_LOCK_SHARE = 0.5  # of the samples within loading: with less of it a thread has something to gain
 MAX_LINES_APART = 2  # of a comprehension and the statement that it stands in
 
-_IMAGE = lazy_pattern(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
-_TABLE = lazy_pattern(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
-_PARSING = lazy_pattern(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+|\b(?:np|numpy)\.(?:loadtxt|genfromtxt)\(")
-_TEXT = lazy_pattern(
+_IMAGE = re.compile(r"\b(?:Image|PIL|cv2|imageio)\.\w+|\b(?:imread|read_image|decode_(?:image|jpeg|png))\(")
+_TABLE = re.compile(r"\.(?:iloc|loc|iat|at)\[|\.(?:iterrows|itertuples)\(")
+_PARSING = re.compile(r"\b(?:json|csv|yaml|ast|xml|ET)\.\w+|\b(?:np|numpy)\.(?:loadtxt|genfromtxt)\(")
+_TEXT = re.compile(
     r"\bre\.\w+\(|\.(?:r?strip|lstrip|splitlines|lower|upper|title|isalpha|isalnum|isdigit)\(|\b(?:ord|chr)\("
     r"|\.r?split\((?:\)|None|[\"'])|\.(?:replace|join)\("
 )
 # All that a line does is to make one array of values that have a name: of Python's own, it takes them one by one.
-_VALUES = lazy_pattern(
+_VALUES = re.compile(
     r"^(?:\w+\s*=\s*|return\s+|yield\s+)(?:torch\.(?:as_)?tensor|(?:np|numpy)\.(?:as)?array)"
     r"\(\w+(?:,\s*(?:dtype=)?[\w.]+)?\)(?:\.\w+\([\w.]*\))*$"
 )
 _SHOWN = {"image": _IMAGE, "table": _TABLE, "parsing": _PARSING, "text": _TEXT, "values": _VALUES}
 _LIST_WORK = {
-    "pop": lazy_pattern(r"\.pop\(0\)"),
-    "insert": lazy_pattern(r"\.insert\(0,"),
-    "index": lazy_pattern(r"(?<!\bstr)\.index\((?![\"'\s)])"),  # of a text in a text it is another search
+    "pop": re.compile(r"\.pop\(0\)"),
+    "insert": re.compile(r"\.insert\(0,"),
+    "index": re.compile(r"(?<!\bstr)\.index\((?![\"'\s)])"),  # of a text in a text it is another search
 }
-_LOOP = lazy_pattern(r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b")
-_HEAD = lazy_pattern(r"^(?:for|while)\b.*:\s*(?:#.*)?$")
+_LOOP = r"^(?:async )?(?:for|while)\b|\bfor\b.+\bin\b"
+_HEAD = r"^(?:for|while)\b.*:\s*(?:#.*)?$"
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>"})
 _PER_SAMPLE = frozenset({"__iter__", "__next__", "__getitems__"})  # their own loop goes over samples, not over values
-_CALL = lazy_pattern(r"([A-Za-z_][\w.]*|[\])]\.\w+)\s*\(")
+_CALL = r"([A-Za-z_][\w.]*|[\])]\.\w+)\s*\("
 _KEYWORDS = frozenset(
     {"if", "elif", "else", "in", "and", "or", "not", "return", "yield", "lambda", "while", "for", "is"}
 )
-_OF_PYTHON = lazy_pattern(
+_OF_PYTHON = re.compile(
     r"^(?:abs|all|any|bool|bytes|chr|dict|divmod|enumerate|float|frozenset|hash|int|isinstance|len|list|max|min|ord|pow"
     r"|range|reversed|round|set|sorted|str|sum|tuple|zip|math\.\w+"
     r"|.*\.(?:append|extend|get|items|keys|values|count|index|pop|add|setdefault))$"
 )
-_OF_ARRAYS = lazy_pattern(r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$")
-_ARRAY_CALL = lazy_pattern(r"^(?:[^=(]*=\s*|return\s+|yield\s+)?(?:np|numpy|torch)(?:\.\w+)+\(")
-_OF_CHAIN = lazy_pattern(r"^(?:(?:np|numpy|torch)\.|[\])]\.|(?:str|int|float|len)$)")
-_COUNTER = lazy_pattern(r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()")
-_INDEX = lazy_pattern(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
+_OF_ARRAYS = r"^(?:np|numpy|torch)\.|\.(?:item|tolist|sum|mean|max|min)$"
+_ARRAY_CALL = r"^(?:[^=(]*=\s*|return\s+|yield\s+)?(?:np|numpy|torch)(?:\.\w+)+\("
+_OF_CHAIN = re.compile(r"^(?:(?:np|numpy|torch)\.|[\])]\.|(?:str|int|float|len)$)")
+_COUNTER = r"(?:async )?for (?:(\w+)\b.* in range\(|(\w+), .* in enumerate\()"
+_INDEX = re.compile(r"[ijkmn]|(?:item_?)?(?:idx|index|ix|no|num|number)")  # names that numbers alone have
 _SCALAR_PARTS = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.Load,
     ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-_ARITHMETIC = lazy_pattern(r"[-+*/@]")
+_ARITHMETIC = r"[-+*/@]"
 # torch's own samplers draw the order of the samples: in the training process, also where workers make these.
-_SAMPLER = lazy_pattern(r"(^|/)torch/utils/data/sampler\.py$")
+_SAMPLER = r"(^|/)torch/utils/data/sampler\.py$"
 
 
 class SampledLine(NamedTuple):
@@ -79,7 +79,7 @@ def sample_work(line: SampledLine) -> str:
     for work, shown in _SHOWN.items():
         if shown.search(line.text):
             return work
-    known = all(_OF_PYTHON.search(call) or _OF_ARRAYS.search(call) for call in _calls(line.text))
+    known = all(_OF_PYTHON.search(call) or re.search(_OF_ARRAYS, call) for call in _calls(line.text))
     return "loop" if known and _is_loop(line) else ""
 
 
@@ -91,11 +91,11 @@ def holds_lock(line: SampledLine) -> bool:
     """
     work, calls, text = sample_work(line), _calls(line.text), line.text
     of_python = all(map(_OF_PYTHON.search, calls))
-    if _HEAD.match(text):
+    if re.match(_HEAD, text):
         return of_python
     if work != "loop":
         return work in ("table", "parsing", "text")
-    return bool(text) and of_python and bool(calls or not _ARITHMETIC.search(text) or _counts(line))
+    return bool(text) and of_python and bool(calls or not re.search(_ARITHMETIC, text) or _counts(line))
 
 
 def _counts(line: SampledLine) -> bool:
@@ -107,7 +107,7 @@ def _counts(line: SampledLine) -> bool:
     if not isinstance(statement, ast.Assign | ast.AugAssign):
         return False
     parts = list(ast.walk(statement.value))
-    counters = {name for head in line.heads if (found := _COUNTER.match(head)) for name in found.groups() if name}
+    counters = {name for head in line.heads if (found := re.match(_COUNTER, head)) for name in found.groups() if name}
     names = {part.id for part in parts if isinstance(part, ast.Name)}
     target = statement.target if isinstance(statement, ast.AugAssign) else None
     own = {target.id} if isinstance(target, ast.Name) else set()
@@ -117,13 +117,13 @@ def _counts(line: SampledLine) -> bool:
 
 
 def _calls(text: str) -> list[str]:
-    return [name for name in _CALL.findall(text.partition("#")[0]) if name not in _KEYWORDS]
+    return [name for name in re.findall(_CALL, text.partition("#")[0]) if name not in _KEYWORDS]
 
 
 def _is_loop(line: SampledLine) -> bool:
     own = line.in_loop and line.function not in _PER_SAMPLE
-    per_sample = line.function in _PER_SAMPLE and bool(_HEAD.match(line.text))
-    return line.function in _COMPREHENSIONS or own or (bool(_LOOP.search(line.text)) and not per_sample)
+    per_sample = line.function in _PER_SAMPLE and bool(re.match(_HEAD, line.text))
+    return line.function in _COMPREHENSIONS or own or (bool(re.search(_LOOP, line.text)) and not per_sample)
 
 
 def work_facts(
@@ -158,7 +158,7 @@ def work_facts(
 def _workers_agree(t: Tables, place: tuple[str, int, str]) -> bool:
     """Return whether workers change nothing of what a line draws: from a seed of each sample, or the samples' order."""
     file, line, _ = place
-    return line in t.capture.seeded.get(file, ()) or _SAMPLER.search(file) is not None
+    return line in t.capture.seeded.get(file, ()) or re.search(_SAMPLER, file) is not None
 
 
 def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence[tuple[str, int]]) -> str:
@@ -170,7 +170,7 @@ def _list_work(lines: Mapping[tuple[str, int, str], SampledLine], slow: Sequence
 def _is_array_call(line: SampledLine) -> bool:
     """Return whether a line calls NumPy or torch once already, for all values."""
     calls = _calls(line.text)
-    return bool(_ARRAY_CALL.match(line.text)) and all(map(_OF_CHAIN.search, calls)) and not _is_loop(line)
+    return bool(re.match(_ARRAY_CALL, line.text)) and all(map(_OF_CHAIN.search, calls)) and not _is_loop(line)
 
 
 def _drawn_beside(t: Tables) -> Facts:
@@ -201,7 +201,7 @@ def _work(
     """
     works = Counter[str]()
     for place, num in seen.items():
-        if place[:2] in slow and not (place[2] in _PER_SAMPLE and _HEAD.match(lines[place].text)):
+        if place[:2] in slow and not (place[2] in _PER_SAMPLE and re.match(_HEAD, lines[place].text)):
             works[sample_work(lines[place])] += num
     named = (sample_work(line) for place, line in lines.items() if place[:2] == slow[0]) if slow else ()
     return next(filter(None, named), "") or max(works, key=lambda work: works[work], default="")

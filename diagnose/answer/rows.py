@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from diagnose.answer.cards import Prediction, offered
 from diagnose.answer.gates import record_again
 from diagnose.answer.ranking import worth_share
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription
-from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words
 from diagnose.text.numbers import duration, percent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from diagnose.answer.cards import MIN_FACTOR, Card, Prediction, cards, late_rank, possible_step, predictions
@@ -12,7 +12,6 @@ from diagnose.answer.gates import cautions, command, is_one_rank, limit, record_
 from diagnose.answer.headline import checked, headline
 from diagnose.answer.tried import took_longer
 from diagnose.model.diagnosis import Diagnosis, Finding
-from diagnose.model.frozen import dataclass
 from diagnose.model.words import Words, english
 from diagnose.text.numbers import duration
 from diagnose.text.plain_text import one_line

@@ -12,11 +12,11 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import is_in_a_library, own_place, to_a_model_of_the_script
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -66,13 +66,13 @@ _CHAINS: tuple[tuple[frozenset[str], str, str, str], ...] = (
 
 
 # A concatenation stands in the middle of this one, so that only the name of its function shows it.
-_ROTARY = lazy_pattern(r"rotate_half|apply_rot(ary)?|rotary_(emb|pos)")
+_ROTARY = r"rotate_half|apply_rot(ary)?|rotary_(emb|pos)"
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
     chains = finding.facts.get("chains")
     first = own_place(finding)
-    if first is not None and _ROTARY.search(f"{first.function} {first.code}"):
+    if first is not None and re.search(_ROTARY, f"{first.function} {first.code}"):
         return Advice(
             title="Call one operator for the rotary embedding",
             before=first.code or "query = query * cos + rotate_half(query) * sin",

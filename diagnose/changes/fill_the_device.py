@@ -9,16 +9,16 @@ What to watch
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training, rounding
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-_PRODUCT = lazy_pattern(r"(^aten::|: )(mm|addmm|bmm|baddbmm|matmul|linear|mv|einsum)|(Mm|Addmm|Bmm|Linear)Backward")
+_PRODUCT = r"(^aten::|: )(mm|addmm|bmm|baddbmm|matmul|linear|mv|einsum)|(Mm|Addmm|Bmm|Linear)Backward"
 
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
@@ -27,7 +27,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         if program.trains is False
         else None
     )
-    if any(w.op and _PRODUCT.search(w.op) for w in finding.where[:1]):
+    if any(w.op and re.search(_PRODUCT, w.op) for w in finding.where[:1]):
         return Advice(
             before="outputs = [x @ w for x, w in zip(inputs, weights)]",
             after="outputs = torch.bmm(torch.stack(inputs), torch.stack(weights)).unbind()",

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
 from diagnose.changes.patches import precision
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-_16_BITS = lazy_pattern(r"half|bfloat16", re.IGNORECASE)
+_16_BITS = r"(?i)half|bfloat16"
 
 
 def _applies(program: Program, _finding: Finding) -> str:
@@ -35,7 +34,7 @@ def _applies(program: Program, _finding: Finding) -> str:
 
 def _has_one_library(program: Program) -> bool:
     """Return whether the fused backends run the same kernels: AMD's do, where types of 16 bits let flash run."""
-    is_half = not program.dtypes or any(_16_BITS.search(dtype) for dtype in program.dtypes)
+    is_half = not program.dtypes or any(re.search(_16_BITS, dtype) for dtype in program.dtypes)
     has_fused = program.has_torch_attention is not False and "math" not in program.attention_backends
     return program.vendor == "AMD" and is_half and has_fused
 
@@ -43,7 +42,7 @@ def _has_one_library(program: Program) -> bool:
 def _others(program: Program) -> list[str]:
     """Return the backends that did not run: those of 16 bits only where there are such types; cuDNN is NVIDIA's."""
     known = ["flash", "efficient"] if program.vendor == "AMD" else ["cudnn", "flash", "efficient"]
-    if program.dtypes and not any(_16_BITS.search(dtype) for dtype in program.dtypes):
+    if program.dtypes and not any(re.search(_16_BITS, dtype) for dtype in program.dtypes):
         known = ["efficient"]
     return [name for name in known if name not in program.attention_backends]
 

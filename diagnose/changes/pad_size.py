@@ -13,7 +13,6 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.change import Advice, ByHand, Change, other_training
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -23,7 +22,7 @@ TILE = 64  # elements: a multiple of every tile's side
 MIN_TILED_SIZE = 1024  # from here on a whole tile more costs little; smaller sizes get what 16 bytes hold
 
 
-_EIGHT_BITS = lazy_pattern(r"Float8|^int8$|^signed char$", re.IGNORECASE)
+_EIGHT_BITS = r"(?i)Float8|^int8$|^signed char$"
 
 
 def _applies(program: Program, finding: Finding) -> str:
@@ -37,7 +36,7 @@ def _applies(program: Program, finding: Finding) -> str:
 
 def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     size = int(str(finding.facts["size"]))
-    few = 16 if any(_EIGHT_BITS.search(dtype) for dtype in program.dtypes) else 8
+    few = 16 if any(re.search(_EIGHT_BITS, dtype) for dtype in program.dtypes) else 8
     multiple = TILE if size >= MIN_TILED_SIZE else few
     padded = -(-size // multiple) * multiple
     return Advice(

@@ -16,7 +16,6 @@ from diagnose.changes.common.applies import to_copies_to_the_device
 from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
 from diagnose.changes.common.memory import LINK_SHARE
 from diagnose.changes.patches import loading
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is in no table
-_PINNED = lazy_pattern(r"Pinned", re.IGNORECASE)
+_PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
 def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:

@@ -24,14 +24,13 @@ from diagnose.changes.common.change import Advice, ByHand, Change, identical, ro
 from diagnose.changes.common.line_calls import LOADS, SAVES, calls
 from diagnose.changes.common.loading import HIDDEN, hidden_behind_rest
 from diagnose.changes.common.lookups import lookup_code, lookup_of
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
     from diagnose.tables.program import Program
 
 
-_TORCHS_OWN = lazy_pattern(r"^(Optimizer\.|autograd::|DistributedDataParallel\.|Torch-Compiled Region)")
+_TORCHS_OWN = r"^(Optimizer\.|autograd::|DistributedDataParallel\.|Torch-Compiled Region)"
 
 _PER_SAMPLE = """# per sample: into the dataset, which DataLoader workers run ahead of the step
 class Prepared(Dataset):
@@ -64,7 +63,7 @@ MIN_VECTORISED_SHARE, MAX_VECTORISED_SHARE = (
     0.95,
 )  # what loops over rows leave to operators is little, others may be half
 MIN_WAITING = 0.5  # of the samples there: what waits for files or sockets gives the interpreter free
-_OWN_CALL = lazy_pattern(r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\(")
+_OWN_CALL = r"\.(zero_grad|backward)\(|^(self\.)?(optimi[sz]er|opt|scheduler|scaler)\w*\.(step|update)\("
 _IN_A_LIBRARY = """from concurrent.futures import ThreadPoolExecutor
 
 # a library computes it, and the script's own line calls it
@@ -82,9 +81,10 @@ loss = (scale * x).sum()                           # in place of a loop over row
 # what is only logged: behind the backward, and in few steps"""
 
 
-_LOGS = lazy_pattern(r"^_?(?:log|logs|logging|print|report|plot|visuali[sz]e|summar\w*|debug)(?:_|$)", re.IGNORECASE)
-_LOG_CALLS = lazy_pattern(
-    r"\b(?:print|np\.histogram|log(?:ger|ging)?\.\w+|wandb\.\w+|mlflow\.\w+|add_(?:scalars?|histogram|images?|figure|text)|savefig)\("
+_LOGS = r"(?i)^_?(?:log|logs|logging|print|report|plot|visuali[sz]e|summar\w*|debug)(?:_|$)"
+_LOG_CALLS = (
+    r"\b(?:print|np\.histogram|log(?:ger|ging)?\.\w+|wandb\.\w+|mlflow\.\w+"
+    r"|add_(?:scalars?|histogram|images?|figure|text)|savefig)\("
 )
 _IN_FEWER_STEPS = """if step % 50 == 0:   # read now and then: only then
     ..."""
@@ -102,7 +102,7 @@ MIN_AFTER_READ = 0.5  # of the time: what follows a copy to the host works on th
 def _applies(_program: Program, finding: Finding) -> str:
     first = finding.where[0] if finding.where else None
     place = own_place(finding)
-    if place is not None and _OWN_CALL.search(place.code or ""):
+    if place is not None and re.search(_OWN_CALL, place.code or ""):
         return "the line calls torch's own Python, which cannot be moved"
     if place is not None and "next(iter(" in (place.code or ""):
         return "the line makes an iterator for each batch, which is made once instead"
@@ -112,7 +112,7 @@ def _applies(_program: Program, finding: Finding) -> str:
         return "most of the time passes in the optimizer's step, which cannot be moved"
     if not any(w.file or w.library for w in finding.where):
         return "the recording does not show which Python runs there"
-    inside = first is not None and _TORCHS_OWN.match(first.op or "")
+    inside = first is not None and re.match(_TORCHS_OWN, first.op or "")
     return "the time passes in torch's own Python, which cannot be moved" if inside else ""
 
 
@@ -200,7 +200,7 @@ def _of_a_hook(finding: Finding, code: str, at: str) -> Advice | None:
 
 def _of_a_log(place: Where | None, code: str, at: str) -> Advice | None:
     """Return the advice for what writes or counts for people to look at, as the line or its function's name says."""
-    if place is None or not (_LOG_CALLS.search(code) or _LOGS.search(place.function or "")):
+    if place is None or not (re.search(_LOG_CALLS, code) or re.search(_LOGS, place.function or "")):
         return None
     return Advice(
         title=f"Log in fewer steps{at}",

@@ -17,7 +17,6 @@ from diagnose.changes.common.applies import at_line, own_place
 from diagnose.changes.common.change import Advice, ByHand, Change, rounding
 from diagnose.model.locations import Where
 from diagnose.text.numbers import percent
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts, Finding
@@ -65,9 +64,9 @@ cell = torch.compile(model)"""
 
 
 # Arithmetic of tensors in place, and what a loop over parameters calls beside it.
-_IN_PLACE = lazy_pattern(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
-_LAYERS = lazy_pattern(r"\bfor\s+[\w, ]*(?:layer|block|stage|module|conv|cell)\w*\s+in\b", re.IGNORECASE)
-_NORM = lazy_pattern(r"^aten::(linalg_vector_norm|norm)$")
+_IN_PLACE = re.compile(r"^aten::(copy_|lerp_?|mul_|add_|sub_|div_|addcmul_|addcdiv_|detach|zero_|fill_)$")
+_LAYERS = r"(?i)\bfor\s+[\w, ]*(?:layer|block|stage|module|conv|cell)\w*\s+in\b"
+_NORM = re.compile(r"^aten::(linalg_vector_norm|norm)$")
 
 
 def _issuer(facts: Facts) -> dict[str, object]:
@@ -129,7 +128,7 @@ def _applies(_program: Program, finding: Finding) -> str:
     if not issuer:
         return "no function of the script stands out that calls operators one by one"
     place = own_place(finding)
-    if place is not None and _LAYERS.search(place.code or ""):
+    if place is not None and re.search(_LAYERS, place.code or ""):
         return "each layer of the loop needs what the one before it gives"
     from diagnose.tables.issuers import MIN_IN_MODEL
 

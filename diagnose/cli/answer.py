@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.cli import output
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import printable
-from diagnose.model.frozen import dataclass
 from diagnose.reports.language import language
 from diagnose.text.progress import Progress
 

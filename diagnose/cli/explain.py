@@ -14,13 +14,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
-from diagnose.model.frozen import dataclass
 from diagnose.model.plugins import installed, load_plugins
 from diagnose.text.pages import Page, parse_page
 from diagnose.text.plain_text import one_line

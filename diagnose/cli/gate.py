@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cli.answer import check_rules, chosen
@@ -19,7 +20,6 @@ from diagnose.compare.setup import differences
 from diagnose.compare.sides import Side, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
-from diagnose.model.frozen import dataclass
 from diagnose.reports.language import ENGLISH, current, translated
 from diagnose.text.plain_text import columns
 from diagnose.text.progress import Progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,9 @@ from diagnose.cli.answer import Request, answer, prepare
 from diagnose.cli.export import planned, write_exports
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable
-from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import default_cache
 from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.pipeline.workers import Workers
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
 
-_SIZE = lazy_pattern(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
+_SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -37,7 +35,7 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: it is none.
     """
-    found = _SIZE.fullmatch(text.strip())
+    found = re.fullmatch(_SIZE, text.strip())
     if found is None:
         raise UsageError(f"Invalid size '{printable(text)}': use 512M or 8G.")
     return int(float(found[1]) * 2 ** _UNITS[found[2].upper()])

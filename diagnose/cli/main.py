@@ -5,11 +5,9 @@ Nothing heavy is imported here: ``diagnose --help`` has to answer at once.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -60,23 +58,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 def main() -> NoReturn:
     """Run the command and leave the process."""
     gc.set_threshold(COLLECT_AFTER)
-    _leave(run())
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process without freeing what it holds, object by object: that takes as long as reading 10 MB.
-
-    A process in which a script ran, or in which threads do, ends as Python does.
-    """
-    if "torch" in sys.modules or threading.active_count() > 1:
-        sys.exit(code)
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # full, closed or not there: Python knows what to do
-        sys.exit(code)
-    atexit._run_exitfuncs()
-    os._exit(code)
+    sys.exit(run())
 
 
 def _complain(sentence: str, error: BaseException) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
-from diagnose.model.frozen import dataclass
 from diagnose.reports.language import ENGLISH, language
 from diagnose.text.plain_text import in_encoding
 from diagnose.text.progress import Progress

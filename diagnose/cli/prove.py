@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,6 @@ from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import cannot_write, check_distinct, check_file, printable
-from diagnose.model.frozen import dataclass
 from diagnose.model.reservation import Reservation
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line

@@ -11,7 +11,6 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.model.launched import Launched
 from diagnose.text.commands import command_line
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
@@ -20,7 +19,7 @@ __all__ = ["chosen_ranks", "named_after", "wait_for_others"]
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
 POLL_S = 0.2
 STAMP = "%Y%m%d-%H%M%S"
-_RANGE = lazy_pattern(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
 
 def chosen_ranks(text: str, world_size: int) -> frozenset[int]:

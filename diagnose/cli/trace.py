@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable
-from diagnose.model.frozen import dataclass
 from diagnose.model.launched import Launched, launched
 from diagnose.text.commands import command_line
 from diagnose.text.progress import Progress

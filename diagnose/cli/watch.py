@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import printable
-from diagnose.model.frozen import dataclass
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 

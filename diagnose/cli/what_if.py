@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
-from diagnose.model.frozen import dataclass
 from diagnose.reports.language import translated
 from diagnose.text.plain_text import columns
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Capture
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Kind, Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables

@@ -7,9 +7,8 @@ Intel's and Meta's devices in Kineto.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["accelerator_of", "unrecorded_note"]
 
@@ -23,13 +22,13 @@ NAMES = {
     "xla": "XLA",
 }
 _SHOWN = {
-    "npu": lazy_pattern(r"^(npu::|torch_npu|AscendCL@|aclnn|aclrt)"),
-    "hpu": lazy_pattern(r"^(hpu::|habana|synLaunch)"),
-    "mps": lazy_pattern(r"^aten::_?mps_|MPSGraph"),
-    "xpu": lazy_pattern(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
-    "mlu": lazy_pattern(r"^(cnInvokeKernel|cnnl[A-Z]|cnrt[A-Z])"),
-    "mtia": lazy_pattern(r"^(mtia::|mtia_|runFunction - )"),
-    "xla": lazy_pattern(r"^(xla::|XLA)"),
+    "npu": re.compile(r"^(npu::|torch_npu|AscendCL@|aclnn|aclrt)"),
+    "hpu": re.compile(r"^(hpu::|habana|synLaunch)"),
+    "mps": re.compile(r"^aten::_?mps_|MPSGraph"),
+    "xpu": re.compile(r"^(xpu::|urEnqueue|zeCommandList|piEnqueue)"),
+    "mlu": re.compile(r"^(cnInvokeKernel|cnnl[A-Z]|cnrt[A-Z])"),
+    "mtia": re.compile(r"^(mtia::|mtia_|runFunction - )"),
+    "xla": re.compile(r"^(xla::|XLA)"),
 }
 ON_CPU = frozenset({"cpu", "meta"})
 

@@ -16,8 +16,8 @@ A folder is written by ``diagnose trace`` and looks like this (one set of files 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-from typing import Annotated, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ from diagnose.model.arrays import Ints
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.loaded import LoadedRecord
 from diagnose.model.records import (
     MAX_INT,

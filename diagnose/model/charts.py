@@ -6,8 +6,8 @@ Times are nanoseconds, sizes bytes, shares fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Literal, overload
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.flow_picture import FlowPicture
-from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = [
     "BUSY",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.model.frozen import dataclass
+from dataclasses import dataclass
 
 __all__ = ["CrossCheck"]
 

@@ -9,17 +9,16 @@ from typing import TypeVar
 import msgspec
 
 from diagnose.errors import InputError
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle
 
 __all__ = ["decode"]
 
 _T = TypeVar("_T")
 _ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
-_WHERE = lazy_pattern(r" - at (?:`key` in )?`\$\.?(?P<field>.*)`$", re.DOTALL)
-_FORM = lazy_pattern(r"str matching regex .*", re.DOTALL)
+_WHERE = r"(?s) - at (?:`key` in )?`\$\.?(?P<field>.*)`$"
+_FORM = r"(?s)str matching regex .*"
 _SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
-_PAIR_OR_HALF = lazy_pattern(rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_PAIR_OR_HALF = rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 MAX_CHARS = 120  # characters of what a decoder found wrong: it may repeat a key of the file
 
 
@@ -48,7 +47,7 @@ def _decoded(text: bytes, kind: type[_T]) -> _T:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        whole = _PAIR_OR_HALF.sub(lambda found: found[1] or rb"\ufffd", text)
+        whole = re.sub(_PAIR_OR_HALF, lambda found: found[1] or rb"\ufffd", text)
         if whole == text:
             raise
         return msgspec.json.decode(whole, type=kind)
@@ -57,7 +56,7 @@ def _decoded(text: bytes, kind: type[_T]) -> _T:
 def _fault(error: msgspec.ValidationError) -> str:
     """Return "its field rank is wrong (expected int >= 0)"."""
     message = str(error)
-    found = _WHERE.search(message)
-    what = _FORM.sub("a plain name", (message[: found.start()] if found else message).replace("`", ""))
+    found = re.search(_WHERE, message)
+    what = re.sub(_FORM, "a plain name", (message[: found.start()] if found else message).replace("`", ""))
     where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
     return f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"

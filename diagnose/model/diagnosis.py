@@ -6,10 +6,10 @@ Times are nanoseconds (reports show milliseconds); shares are fractions of the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from diagnose.model.arrays import Rows
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.locations import Example, Where
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend

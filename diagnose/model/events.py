@@ -7,7 +7,7 @@ In every column -1 means "does not apply or was not recorded".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ids, Ints, read_only
-from diagnose.model.frozen import dataclass
 
 __all__ = ["Device", "Events", "Kind", "Note", "Thread", "Trace", "step_number"]
 

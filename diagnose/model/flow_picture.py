@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from diagnose.model.diagnosis import Where
-from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = ["FlowNode", "FlowPicture", "Mark"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from diagnose.model.frozen import NamedTuple
+from typing import NamedTuple
 
 __all__ = ["MAX_RANGE", "CriticalPath", "Forecast", "PathSegment", "Waterfall", "middle_ns"]
 

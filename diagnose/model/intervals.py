@@ -8,13 +8,12 @@ them, mostly of few intervals: arrays' methods are called, which take a third le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
-from diagnose.model.frozen import NamedTuple
 
 __all__ = [
     "EMPTY",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
-
-from diagnose.model.frozen import dataclass
 
 __all__ = [
     "AlignedCollective",

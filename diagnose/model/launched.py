@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from diagnose.errors import UsageError
-from diagnose.model.frozen import NamedTuple
 
 __all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "launched"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import re
+from dataclasses import dataclass, field
 from typing import Literal
-
-from diagnose.model.frozen import dataclass
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["FRAME", "Example", "Where"]
 
-FRAME = lazy_pattern(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
+FRAME = re.compile(r"^(?P<file>.+?)\((?P<line>\d+)\): (?P<function>.+)$")
 """A Python frame as the profiler writes it, with the first line of its function."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.model.frozen import NamedTuple
+from typing import NamedTuple
 
 __all__ = ["PlainSteps"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
-
-from diagnose.model.frozen import dataclass
 
 __all__ = [
     "FREES_HOST",

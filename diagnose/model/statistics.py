@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, comb, exp, hypot, inf, log
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import quantiles
 from diagnose.model.step_means import whole_periods
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from diagnose.model.frozen import dataclass
+from dataclasses import dataclass
+
 from diagnose.model.locations import Where
 
 __all__ = ["KeptByLine", "LeftByLine", "MemoryByLine"]

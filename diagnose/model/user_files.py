@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import lru_cache
 from itertools import pairwise
 
-from diagnose.text.patterns import lazy_pattern
-
 __all__ = ["INSTALLED", "is_installed", "is_own_file", "is_user_file"]
 
-_LIBRARY = lazy_pattern(
-    r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
-)
+_LIBRARY = r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|torchvision|triton|numpy|diagnose)/|^<"
 # The profiler cuts the folder of installed packages off their files' paths: those that steps often run through.
 _PACKAGES = frozenset(
     {
@@ -35,24 +32,22 @@ _PACKAGES = frozenset(
 )
 # Folders of a checkout in which its package stands, beside one of the package's own name.
 _SOURCES = ("src", "python")
-_GENERATED = lazy_pattern(r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$")
-INSTALLED = lazy_pattern(r"^.*(site|dist)-packages/")
+_GENERATED = r"torchinductor_|torch_compile_debug|(^|/)c[a-z2-7]{51}\.py$"
+INSTALLED = re.compile(r"^.*(site|dist)-packages/")
 # What a sampler's line is of, if it is none of the user's: it is written with its whole path.
-_NO_USERS = lazy_pattern(
-    r"/(site|dist)-packages/|/lib/python3(\.\d+t?)?/|/torchinductor_|^<(?!string>|stdin>|ipython-input)"
-)
+_NO_USERS = r"/(site|dist)-packages/|/lib/python3(\.\d+t?)?/|/torchinductor_|^<(?!string>|stdin>|ipython-input)"
 
 
 @lru_cache(maxsize=4096)
 def is_installed(file: str) -> bool:
     """Return whether a file with its whole path is of an installed package, of the standard library or generated."""
-    return _NO_USERS.search(file) is not None
+    return re.search(_NO_USERS, file) is not None
 
 
 @lru_cache(maxsize=4096)
 def is_user_file(file: str) -> bool:
     """Return whether a file is the user's own: neither torch, nor an installed package, nor the standard library."""
-    if _LIBRARY.search(file):
+    if re.search(_LIBRARY, file):
         return False
     return file.startswith("/") or file.split("/", 1)[0].removesuffix(".py") not in sys.stdlib_module_names
 
@@ -60,7 +55,7 @@ def is_user_file(file: str) -> bool:
 @lru_cache(maxsize=4096)
 def is_own_file(file: str) -> bool:
     """Return whether the user can be expected to edit a file: it is neither a library's nor generated code."""
-    if not is_user_file(file) or _GENERATED.search(file):
+    if not is_user_file(file) or re.search(_GENERATED, file):
         return False
     return not _is_of_a_package(file)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.text.numbers import plural
 
 __all__ = ["Count", "Words", "english"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,6 @@ from diagnose.model.files import cannot_write, printable, replace_private
 from diagnose.monitor.held_memory import HeldMemory
 from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "REQUEST_FILE",
@@ -45,7 +45,7 @@ RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
 REQUEST_FILE = "record"  # a file of this name asks for a window
 SCHEMA_VERSION = 1
-NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_GIT_LEVELS = 20  # folders above the working folder that are looked into
 
 

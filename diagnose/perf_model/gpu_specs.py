@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.model.events import Device
-from diagnose.model.frozen import NamedTuple
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["GpuSpec", "Precision", "spec_of"]
 
@@ -179,9 +177,7 @@ _GEFORCE: tuple[_Row, ...] = tuple(
 # The longer of two names stands first: "RTX 4070 Ti SUPER" is no "RTX 4070".
 _TABLE: tuple[_Row, ...] = (*_DATA_CENTER, *_PROFESSIONAL, *sorted(_GEFORCE, key=lambda row: -len(row[0])))
 # Cards that share a name with another one and have other limits, and slices of a device.
-_OTHER_CARD = lazy_pattern(
-    r"Laptop|Max-Q|Mobile|MIG|RTX \d{4}( Ti)? ?D\b|RTX 3080 12GB|vGPU|GRID|-\d+[CQAB]$", re.IGNORECASE
-)
+_OTHER_CARD = r"(?i)Laptop|Max-Q|Mobile|MIG|RTX \d{4}( Ti)? ?D\b|RTX 3080 12GB|vGPU|GRID|-\d+[CQAB]$"
 
 
 def spec_of(device: Device) -> GpuSpec | None:
@@ -191,7 +187,7 @@ def spec_of(device: Device) -> GpuSpec | None:
 
 @lru_cache(maxsize=64)
 def _look_up(name: str, memory_bytes: int, num_sms: int) -> GpuSpec | None:
-    if not name or _OTHER_CARD.search(name):
+    if not name or re.search(_OTHER_CARD, name):
         return None
     spaced = " ".join(name.split())
     for words, least_gib, peak in _TABLE:

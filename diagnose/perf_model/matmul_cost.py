@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isqrt
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.gpu_specs import Precision
 from diagnose.perf_model.op_inputs import BYTES, Inputs, Tensor

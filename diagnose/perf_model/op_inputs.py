@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.shapes import Shape, num_elements
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["BYTES", "Inputs", "Tensor", "element_bytes", "inputs"]
 
@@ -18,8 +18,8 @@ BYTES: Mapping[str, int] = {
     "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::complex<float>": 8,
 }  # fmt: skip
 # Lists of tensors are recorded without their type: the kernel's template arguments hold it.
-_LISTS = lazy_pattern(r"multi_tensor_apply_kernel|CatArrayBatchedCopy")
-_SIZED = lazy_pattern(r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)")
+_LISTS = r"multi_tensor_apply_kernel|CatArrayBatchedCopy"
+_SIZED = r"OpaqueType<(\d+)u?l?>|(c10::BFloat16|c10::Half|\bfloat\b|\bdouble\b)"
 
 
 class Tensor(NamedTuple):
@@ -119,9 +119,9 @@ def _shape(dim: object) -> Shape:
 
 def element_bytes(kernel: str) -> int:
     """Return the bytes of an element of a kernel's lists of tensors, 0 where its name does not show them."""
-    if not _LISTS.search(kernel):
+    if not re.search(_LISTS, kernel):
         return 0
-    found = _SIZED.search(kernel)
+    found = re.search(_SIZED, kernel)
     if found is None:
         return 0
     return int(found[1]) if found[1] else BYTES[found[2]]

@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ from isal import isal_zlib
 
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.files import replace_private
-from diagnose.model.frozen import dataclass
 from diagnose.model.plugins import installed
 from diagnose.trace_reader.inputs import RankFiles, files_of
 from diagnose.trace_reader.stored import Piped, Stored, is_url, open_bytes, version_of

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from diagnose.errors import InputError, UsageError, missing_extra
-from diagnose.model.frozen import NamedTuple
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import RankFiles
 from diagnose.trace_reader.stored import Stored, is_url

@@ -6,15 +6,16 @@ window (``step_clock``). Without frames the lines show it that the sampler saw i
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, grouped, intersect, span, subtract, union
 from diagnose.model.locations import FRAME
 from diagnose.model.user_files import is_own_file
@@ -25,7 +26,6 @@ from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import links
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MODULE", "PHASE_ORDER", "CallPaths", "call_paths", "code_phases", "code_times", "frames_of"]
 
@@ -203,10 +203,10 @@ def _node_of(t: Tables, tasks: Rows, nested: Mapping[int, Layers]) -> Rows:
 
 OTHER = "other"
 PHASE_ORDER = ("loading", "collate", "forward", "loss", "backward", "optimizer", "evaluation", OTHER)
-_LOSS_MODULE = lazy_pattern(r"(Loss|Criterion)\w*_\d+$")
-_LOSS_OF_TORCH = lazy_pattern(r"cross_entropy$|kl_div$|\w+_loss$")
+_LOSS_MODULE = r"(Loss|Criterion)\w*_\d+$"
+_LOSS_OF_TORCH = r"cross_entropy$|kl_div$|\w+_loss$"
 # Functions of the user's, by their names.
-_NAMED = lazy_pattern(
+_NAMED = (
     r"(?:^|_)(?:(?P<evaluation>eval(?:uate|uation)?|validat(?:e|ion))|(?P<collate>collate|collator)"
     r"|(?P<loss>loss|losses|criterion))(?:_|$)"
 )
@@ -276,7 +276,7 @@ def _framed(t: Tables) -> Mapping[str, Intervals]:
 def _label(frame: str) -> str:
     """Return the phase that a frame shows, "" for none."""
     if frame.startswith(MODULE):
-        return _IN_LOSS if _LOSS_MODULE.search(frame) else "forward"
+        return _IN_LOSS if re.search(_LOSS_MODULE, frame) else "forward"
     place, _, function = frame.rpartition("): ")
     if not place:
         return ""  # a built-in function
@@ -284,10 +284,10 @@ def _label(frame: str) -> str:
     if file.endswith(("torch/_tensor.py", "torch/autograd/__init__.py")):
         return "backward" if function in ("backward", "grad") else ""
     if file.endswith("torch/nn/functional.py"):
-        return "loss" if _LOSS_OF_TORCH.match(function) else ""
+        return "loss" if re.match(_LOSS_OF_TORCH, function) else ""
     if file.endswith("torch/utils/data/_utils/collate.py"):
         return "collate"
-    named = _NAMED.search(function)
+    named = re.search(_NAMED, function)
     return named.lastgroup or "" if named is not None and is_own_file(file) else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline import overhead

@@ -7,21 +7,21 @@ timing window are shown, and the sampler's lines where no operator runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["flames"]
 
@@ -34,11 +34,11 @@ MIN_CAUSE_SHARE = 0.0005  # of the step
 
 _KINDS = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
 _KIND_NAMES = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
-_ADDRESS = lazy_pattern(r" at 0x[0-9a-fA-F]+(?=>)")
-_FRAME = lazy_pattern(r"^(?P<file>.+?)\(\d+\): ")
-_LINE = lazy_pattern(r"\(\d+\)(?=: )")
+_ADDRESS = r" at 0x[0-9a-fA-F]+(?=>)"
+_FRAME = r"^(?P<file>.+?)\(\d+\): "
+_LINE = r"\(\d+\)(?=: )"
 # What starts a script and what stands between a module and its forward: in every stack, and never the reason.
-_WRAPPERS = lazy_pattern(
+_WRAPPERS = (
     r"^<frozen |^<string>\(|(^|/)(runpy|threading|contextlib)\.py\(|(^|/)diagnose/\w|torch/utils/_contextlib\.py\("
     r"|torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl"
     r"|^<built-in (method|function) exec(\b| of)"
@@ -167,7 +167,7 @@ def _shown_rows(t: Tables, thread: int) -> Rows:
     hidden = np.zeros(len(t.trace.names), bool)
     for name in distinct(names).tolist():
         text = t.trace.names[name]
-        hidden[name] = bool(STEP_MARK.match(text) or _WRAPPERS.search(text[:NAME_PART]))
+        hidden[name] = bool(STEP_MARK.match(text) or re.search(_WRAPPERS, text[:NAME_PART]))
     shown: Rows = rows[~hidden[names]]
     return shown
 
@@ -215,10 +215,10 @@ def _names(t: Tables) -> _Names:
     pairs = np.zeros((len(t.trace.names), len(Kind)), np.bool_)
     pairs[t.trace.events.name[rows], t.trace.events.kind[rows]] = True
     for name, kind in np.argwhere(pairs).tolist():
-        texts[name] = _ADDRESS.sub("", texts[name])
+        texts[name] = re.sub(_ADDRESS, "", texts[name])
         kinds[name] = _KIND_NAMES.get(Kind(kind)) or _frame_kind(texts[name])
         if name in already:
-            texts[name] = _LINE.sub("", texts[name])
+            texts[name] = re.sub(_LINE, "", texts[name])
         alike[name] = first.setdefault(texts[name], name)
     return _Names(texts, kinds, alike[t.trace.events.name], len(t.trace.names))
 
@@ -226,5 +226,5 @@ def _names(t: Tables) -> _Names:
 def _frame_kind(text: str) -> str:
     if text.startswith("nn.Module: "):
         return "module"
-    match = _FRAME.match(text)
+    match = re.match(_FRAME, text)
     return "own" if match is not None and is_own_file(match["file"]) else "library"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from diagnose.dataflow.graph import Graph, plain_name
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.flow_picture import FlowNode, FlowPicture, Mark
-from diagnose.model.frozen import NamedTuple
 from diagnose.tables import Tables
 
 __all__ = ["flow_picture", "flow_pictures"]

@@ -7,8 +7,9 @@ diagnosis holds what was left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,7 @@ from diagnose.answer.screen import with_words
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding
 from diagnose.model.events import Note
-from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ __all__ = ["RuleChoice", "leave_out"]
 
 SIMILAR = 0.6  # of difflib: an id with a few letters wrong has more
 MAX_SOURCE_BYTES = 4 << 20  # a longer file was not written by hand, and is not searched for comments
-COMMENT = lazy_pattern(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
+COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +18,6 @@ import msgspec
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
-from diagnose.model.frozen import dataclass
 from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache, sum_of
 from diagnose.pipeline.exchange import Received, examination_of, read_received

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from diagnose.model.charts import HostOperator, KernelTime
 from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict
 from diagnose.model.events import Kind, Note
 from diagnose.model.forecast import middle_ns
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among
 from diagnose.model.records import as_facts
 from diagnose.pipeline import overhead
@@ -58,7 +58,6 @@ from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.commands import command_line
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
@@ -71,8 +70,8 @@ __all__ = ["analyze_rank", "examine_rank", "host_operators", "kernels", "profile
 # Changes whose effect no recording of a CPU shows, and a trial does: fewer bits, another layout, compiling.
 
 MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
-_CONVOLUTION = lazy_pattern(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")
-_PRODUCT = lazy_pattern(
+_CONVOLUTION = re.compile(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")
+_PRODUCT = re.compile(
     r"^aten::(mm|addmm|bmm|baddbmm|mkldnn_rnn_layer\w*|_scaled_dot_product_flash_attention_for_cpu\w*)$|"
     + _CONVOLUTION.pattern
 )

@@ -11,14 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from diagnose.errors import InputError, is_debugging
 from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from diagnose.model.capture import Capture
 from diagnose.model.charts import Gap, Picture, SpanTable
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.pipeline.device_time import by_operator, every_kernel
 from diagnose.pipeline.flames import flames

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.capture import Capture, CaptureInfo
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import total
 from diagnose.replay.unrecorded import in_order, moved_samples, warped
 from diagnose.tables import Tables

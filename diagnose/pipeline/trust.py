@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -38,7 +39,6 @@ from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
 
@@ -51,8 +51,8 @@ MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is lef
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
 MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
-DEVICE_COLLECTIVE = lazy_pattern(r"^nccl:")  # a library for collectives between GPUs
-_TRAINS = lazy_pattern(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
+DEVICE_COLLECTIVE = re.compile(r"^nccl:")  # a library for collectives between GPUs
+_TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
 EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,6 @@ from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import total
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording

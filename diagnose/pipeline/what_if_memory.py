@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.kept import KeptMemory, StepMemory, step_memory
 from diagnose.errors import UsageError
 from diagnose.model.dataflow import Frame
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals
 from diagnose.pipeline.operator_times import operator_times
 from diagnose.replay.effects import Effect

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from diagnose.errors import UsageError
-from diagnose.model.frozen import dataclass
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from diagnose.errors import UsageError
-from diagnose.model.frozen import dataclass
 from diagnose.pipeline.cache import Cache
 from diagnose.pipeline.rank_results import Outcome, Work
 from diagnose.text.progress import Progress

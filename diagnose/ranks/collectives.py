@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.ranks.purposes import purposes_of
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import NAME_PART, matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
 
 # Collectives of a host backend that both sides record; a receive of gloo leaves no event.
-_HOST = lazy_pattern(r"^(gloo|mpi|ucc):(?!send|recv)")
-_CALL = lazy_pattern(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
-_PREFIX = lazy_pattern(r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):")
+_HOST = re.compile(r"^(gloo|mpi|ucc):(?!send|recv)")
+_CALL = re.compile(r"^(nccl|rccl|hccl|xccl):|^record_param_comms$")
+_PREFIX = r"^(nccl|rccl|hccl|xccl|gloo|mpi|ucc):"
 _KINDS = (  # in a name without underscores: which collective it is; the first that fits
     ("alltoall", "all_to_all"),
     ("allreduce", "all_reduce"),
@@ -218,7 +217,7 @@ def _facts(t: Tables, parts: tuple[int, ...]) -> _Facts:
     size = next((int(events.size[r]) for r in (task, operator) if r >= 0 and _has_detail(t, r)), -1)
     described = call if call >= 0 else task
     dtype, elements = (texts[1], size) if texts and texts[1] else _of_shapes(t, described)
-    own = _PREFIX.sub("", t.name(described)) if described >= 0 else ""
+    own = re.sub(_PREFIX, "", t.name(described)) if described >= 0 else ""
     name = _name(texts[0]) if texts else _name(own)
     if len(texts) < 9:
         return _Facts(name, _dtype(dtype), elements, group=Group(size=_int(texts[2]) if len(texts) > 2 else 0))

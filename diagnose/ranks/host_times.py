@@ -6,6 +6,7 @@ Did the device not wait for others, the step would be no shorter than its host t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,13 +17,12 @@ from diagnose.model.intervals import Intervals, covered, subtract, union
 from diagnose.ranks.profile import PHASES
 from diagnose.tables import Tables
 from diagnose.tables.names import matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["host_times"]
 
 MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 MAX_SILENT_NS = 100_000  # between two operators: Python goes on; longer silence may be waiting
-_EXCHANGE = lazy_pattern(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
+_EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
 
 
 def host_times(t: Tables, bounds: Ints, parts: Mapping[str, Intervals], copies: str) -> Ints:

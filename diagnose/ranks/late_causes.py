@@ -6,12 +6,11 @@ A rank's own largest cost is no reason as long as the others have it too.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
 from diagnose.ranks.lines import lines_with_more

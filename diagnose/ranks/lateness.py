@@ -9,13 +9,12 @@ much to show it, or a rank has no equals, the waiting itself does: most of it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import among, distinct, quantiles
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import RankProfile

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.frozen import dataclass
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
 __all__ = ["Matches"]

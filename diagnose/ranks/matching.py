@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats
-from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 

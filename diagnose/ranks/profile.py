@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,6 @@ import numpy.typing as npt
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
-from diagnose.model.frozen import dataclass
 from diagnose.model.serialization import inflate, text_of, utf8
 
 __all__ = [

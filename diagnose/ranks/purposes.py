@@ -8,6 +8,7 @@ gathers within FSDP's own ranges, and not DistributedDataParallel's where it red
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,15 +20,12 @@ from diagnose.ranks.profile import Group
 from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["purposes_of"]
 
-_DDP = lazy_pattern(
-    r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer"
-)
-_FSDP = lazy_pattern(r"^FSDP::|^FullyShardedDataParallel\.")
-_WORD = lazy_pattern(r"[a-z]+")
+_DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
+_FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
+_WORD = r"[a-z]+"
 # Words of a group's description and what its ranks share, the first that fits. Tensor parallel experts are the former,
 # and a mesh that folds context parallel ranks into the data parallel ones (mesh_dp_shard_cp) holds shards of the data.
 _USES: tuple[tuple[frozenset[str], str], ...] = (
@@ -72,7 +70,7 @@ def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str
 
 def _use(group: Group) -> str:
     """Return what a group's description states that its ranks share, "" where it states nothing."""
-    words = set(_WORD.findall(group.use.lower()))
+    words = set(re.findall(_WORD, group.use.lower()))
     return next((use for marks, use in _USES if marks & words), "")
 
 

@@ -8,12 +8,12 @@ covered the rest of a collective, the rank's work waited for it, and does so in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.ranks.matches import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.ranks.profile import RankProfile
 
 __all__ = ["MAX_COUNT_APART", "MIN_SLOWER", "MIN_SURELY_SLOWER", "input_ratio", "slower", "slower_kernel"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from diagnose.model.frozen import dataclass
 from diagnose.model.rules import RuleMeta
 
 __all__ = ["CauseTraits", "traits_of"]

@@ -6,11 +6,11 @@ one that the rules of idle time find where a device idles meanwhile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, subtract, total, union
 from diagnose.tables import Tables, device
 from diagnose.tables.gaps import launches_unlinked

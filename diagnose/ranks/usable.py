@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among
 
 if TYPE_CHECKING:

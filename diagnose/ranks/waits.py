@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct
 from diagnose.ranks.blame import blamed
 from diagnose.ranks.matches import Matches

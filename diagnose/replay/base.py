@@ -5,14 +5,15 @@ A few steps of the window are enough: what a change saves in one steady step it 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple, dataclass
 from diagnose.model.intervals import total
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.build import build

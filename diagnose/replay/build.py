@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
 from diagnose.replay.host_events import AWAITED, CALL_NS, MARK, Points, find_points, full_queue, handoffs

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, among, distinct
 from diagnose.replay.graph import Edge, Graph
 from diagnose.replay.transforms import scale_host

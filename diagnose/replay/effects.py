@@ -7,13 +7,14 @@ upper end of what a change saves, and no lower one.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.model.statistics import mean_error

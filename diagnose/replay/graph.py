@@ -8,15 +8,14 @@ blocking call's end is never stored: it follows from what the call waits for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
-from diagnose.model.frozen import NamedTuple, dataclass
 
 __all__ = ["Edge", "EdgeRows", "Graph", "Times", "Transform", "usual_delay"]
 

@@ -8,12 +8,13 @@ time there.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import rows_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,6 @@ import numpy.typing as npt
 from diagnose.model import forecast
 from diagnose.model.diagnosis import Finding
 from diagnose.model.forecast import PathSegment
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Times

@@ -8,12 +8,12 @@ makes it shorter. Changes are replayed together, never added.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import hypot
 
 import numpy as np
 
 from diagnose.model.forecast import middle_ns
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import grouped
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect

@@ -14,13 +14,12 @@ Of 13,000 nodes of an inference 200 are junctions, of 15,000 of a training step 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Floats, Mask, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.replay.graph import Edge, EdgeRows, Graph, Times
 from diagnose.tables import Tables
 

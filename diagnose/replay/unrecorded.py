@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.capture import Capture, Samples
 from diagnose.model.events import Events, Kind, Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct, union
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Times

@@ -7,6 +7,7 @@ the device, since blocks are given out in the order of the kernels).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -18,7 +19,6 @@ from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS, late_by
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "LATE_NS",
@@ -44,7 +44,7 @@ LAST_WAVE = 0.5
 # at hand has more than 13 streams, and what ended long before holds nothing back.
 MAX_AWAITED = 64
 QUEUED_BEFORE = np.iinfo(np.int64).min
-_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free")
+_WHOLE_DEVICE = r"(Device|Ctx)Synchronize|^(cuda|hip)Memcpy(?!.*Async)|Free"
 
 
 class _Lanes:
@@ -123,7 +123,7 @@ def _drained(t: Tables, lanes: _Lanes, calls: list[int], stream_of: Mapping[int,
     of_any.sort(key=lambda call: int(start[call]))
     for call, tasks in zip(of_any, lanes.last_of_each(start[of_any]), strict=True):
         ended = tasks[lanes.end[tasks] <= latest[call]]
-        num = MAX_AWAITED if _WHOLE_DEVICE.search(t.name(call)) else 1
+        num = MAX_AWAITED if re.search(_WHOLE_DEVICE, t.name(call)) else 1
         if len(ended) > num:
             ended = ended[np.sort(np.argsort(-lanes.end[ended], kind="stable")[:num])]
         found[call] = ended.tolist()

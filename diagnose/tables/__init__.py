@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from typing import TypeAlias, TypeVar, cast
 
@@ -14,7 +14,6 @@ from diagnose.model.arrays import Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import Intervals, among, contains, rows_of_each, span
 from diagnose.model.rules import Cause
 from diagnose.tables import device, host, names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
@@ -10,14 +12,13 @@ from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["anomaly_checks", "recorded_stacks"]
 
-_ISNAN = lazy_pattern(r"^aten::isnan$")
-_PARTS = lazy_pattern(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
+_ISNAN = re.compile(r"^aten::isnan$")
+_PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
 MIN_CHECKS = 0.5  # of the functions of a backward pass: a script that looks at single gradients makes fewer
-_FUNCTION = lazy_pattern(r"Backward\d*$")
+_FUNCTION = r"Backward\d*$"
 AT_ONCE_NS = 200_000  # from one part of a check to the next
 
 
@@ -59,6 +60,6 @@ def _numbered(t: Tables) -> tuple[Rows, Ints]:
     """Return rows and numbers of the training thread's operators that are called while gradients are on."""
     events = t.trace.events
     rows = host_rows(t.trace, t.main, Kind.OP)
-    is_function = np.array([_FUNCTION.search(name) is not None for name in t.trace.names], bool)
+    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
     rows = rows[(events.sequence[rows] >= 0) & ~is_function[events.name[rows]]]
     return rows, events.sequence[rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.events import Kind
@@ -9,12 +11,11 @@ from diagnose.model.intervals import EMPTY, Intervals, union
 from diagnose.tables import Tables, host_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["autograd_waits"]
 
-_EVALUATES = lazy_pattern(r"^autograd::engine::evaluate_function")
-_ROOT = lazy_pattern(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
+_EVALUATES = re.compile(r"^autograd::engine::evaluate_function")
+_ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
 
 
 @host_table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.events import Kind
@@ -9,11 +11,10 @@ from diagnose.model.intervals import distinct, grouped
 from diagnose.tables import Tables, host_table
 from diagnose.tables.names import OPTIMIZER_STEP, matching
 from diagnose.tables.python_calls import called_by_python
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["passes_per_update"]
 
-_ACCUMULATE = lazy_pattern(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+_ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 
 
 @host_table

@@ -5,6 +5,7 @@ What a rollout calls depends on what the environment answered: it is no loop tha
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import lru_cache
 from typing import Literal
@@ -20,18 +21,17 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.python_calls import names_of
 from diagnose.tables.sampled_issuer import LIBRARY, READ
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["MODULE_CALL", "NO_LAYERS", "is_rollout", "kind_of", "num_calls", "stacks"]
 
 MIN_CALLS = 12  # that draw in the window: noise of a few steps is fewer
 MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients
-MODULE_CALL = lazy_pattern(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
+MODULE_CALL = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 NO_LAYERS = Layers((), (), EMPTY.end)
-_BACKWARD = lazy_pattern(r"torch/autograd/.*: (backward|grad|_engine_run_backward)$")
-_OPTIMIZER = lazy_pattern(r"(^|/)torch/optim/")
+_BACKWARD = r"torch/autograd/.*: (backward|grad|_engine_run_backward)$"
+_OPTIMIZER = r"(^|/)torch/optim/"
 # What actions and noise are drawn with; initial values and dropout have other names or lie within modules.
-_DRAWS = lazy_pattern(r"^aten::(multinomial|normal_?|bernoulli_?|binomial|poisson|randn?|randn?_like|exponential_)$")
+_DRAWS = r"^aten::(multinomial|normal_?|bernoulli_?|binomial|poisson|randn?|randn?_like|exponential_)$"
 
 
 def is_rollout(t: Tables, rows: Rows) -> bool:
@@ -55,7 +55,7 @@ def _has_sequences(t: Tables) -> bool:
 @shared_table
 def _draws(t: Tables) -> Rows:
     rows = host_rows(t.trace, t.main, Kind.OP)
-    is_draw = np.array([_DRAWS.match(name) is not None for name in t.trace.names], bool)
+    is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)
     found: Rows = rows[is_draw[t.trace.events.name[rows]]]
     return found
 
@@ -85,7 +85,7 @@ def stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
 @lru_cache(maxsize=4096)  # all stacks have few different ones
 def kind_of(frame: str) -> Literal["torch", "user", "other"]:
     """Return whether a frame is of a module, a backward pass or an optimizer of torch's, or of the user's files."""
-    if MODULE_CALL.search(frame) or _BACKWARD.search(frame) or _OPTIMIZER.search(frame):
+    if MODULE_CALL.search(frame) or re.search(_BACKWARD, frame) or re.search(_OPTIMIZER, frame):
         return "torch"
     match = FRAME.match(frame)
     return "user" if match and not LIBRARY.search(match["file"]) else "other"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.arrays import Rows
@@ -10,7 +12,6 @@ from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped,
 from diagnose.tables import Tables, host_table
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP, rows_of
 from diagnose.tables.steps import COLD_CALL_NS
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "COMPILE",
@@ -24,11 +25,11 @@ __all__ = [
 ]
 
 
-_OF_A_KERNEL = lazy_pattern(r"^(cuda|hip|cu)(FuncGetAttribute|FuncSetAttribute|OccupancyMaxActiveBlocks)")
-_COPY_OR_GRAPH = lazy_pattern(r"Memcpy|Memset|GraphLaunch")
+_OF_A_KERNEL = re.compile(r"^(cuda|hip|cu)(FuncGetAttribute|FuncSetAttribute|OccupancyMaxActiveBlocks)")
+_COPY_OR_GRAPH = r"Memcpy|Memset|GraphLaunch"
 
 # Marks that Dynamo, Inductor and Triton leave while they compile; a cache look-up or a run of compiled code is none.
-COMPILE = lazy_pattern(
+COMPILE = re.compile(
     r"_compile\.compile_inner|(?<!/)compile_fx|compile_fx\.py\(\d+\): \w*(compil|codegen)|compile_attempt"
     r"|dynamo_timed|entire_frame_compile|backend_compile"
     r"|inductor_compile|convert_frame\.py\(\d+\): _compile|triton/compiler/compiler\.py\(\d+\): compile"
@@ -57,7 +58,7 @@ def code_loads(t: Tables) -> Rows:
     setup = setup[~among(setup, of_known_kernels(t))]
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
-    slow = np.array([r for r in slow.tolist() if not _COPY_OR_GRAPH.search(t.name(r))], np.intp)
+    slow = np.array([r for r in slow.tolist() if not re.search(_COPY_OR_GRAPH, t.name(r))], np.intp)
     return distinct(slow, setup)
 
 

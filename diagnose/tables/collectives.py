@@ -23,7 +23,6 @@ from diagnose.model.intervals import (
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "buffer_broadcasts",
@@ -43,13 +42,13 @@ MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
 
-_FORWARD = lazy_pattern(r"^DistributedDataParallel\.forward")
-_HOST_COLLECTIVE = lazy_pattern(r"^gloo:")
-_CALL = lazy_pattern(r"^c10d::|^record_param_comms|^nccl:")
-_BROADCAST_CALL = lazy_pattern(r"^(c10d::|nccl:|rccl:)_?broadcast")
-_BROADCAST = lazy_pattern(r"broadcast", re.IGNORECASE)
+_FORWARD = re.compile(r"^DistributedDataParallel\.forward")
+_HOST_COLLECTIVE = re.compile(r"^gloo:")
+_CALL = re.compile(r"^c10d::|^record_param_comms|^nccl:")
+_BROADCAST_CALL = re.compile(r"^(c10d::|nccl:|rccl:)_?broadcast")
+_BROADCAST = r"(?i)broadcast"
 # What DDP calls around a broadcast: buffers go into one tensor before it, and out of it again behind it.
-_AROUND_BROADCAST = lazy_pattern(
+_AROUND_BROADCAST = (
     r"^(c10d::|record_param_comms|nccl:|aten::(un)?flatten_dense_tensors$|torch::utils::|"
     r"aten::(view|view_as|narrow|reshape|contiguous|cat|copy_|detach|empty\w*)$)"
 )
@@ -62,7 +61,7 @@ def buffer_broadcasts(t: Tables) -> Rows:
     mine = np.flatnonzero(tasks.is_collective & (tasks.launch >= 0))
     if not len(mine) or not len(forward.start):
         return np.empty(0, np.intp)
-    named = np.array([bool(_BROADCAST.search(t.name(row))) for row in tasks.row[mine].tolist()], bool)
+    named = np.array([bool(re.search(_BROADCAST, t.name(row))) for row in tasks.row[mine].tolist()], bool)
     launched_at = t.trace.events.start[tasks.launch[mine]]
     calls = t.covering(t.calls(_BROADCAST_CALL, Kind.ANNOTATION, Kind.OP))
     named |= contains(calls, launched_at)  # RCCL has one kernel for several collectives
@@ -94,7 +93,7 @@ def _buffer_updates(t: Tables) -> Intervals:
             continue
         at = np.searchsorted(events.start[rows], events.start[[own[0], own[-1]]], side="right") - 1
         first, last = max(int(at[0]), 0), max(int(at[1]), 0)
-        around = [_AROUND_BROADCAST.match(t.name(row)) is not None for row in rows.tolist()]
+        around = [re.match(_AROUND_BROADCAST, t.name(row)) is not None for row in rows.tolist()]
         while first > 0 and around[first - 1]:
             first -= 1
         while last + 1 < len(rows) and around[last + 1]:

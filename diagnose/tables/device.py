@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Partition
 from diagnose.model.events import Kind, Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, grouped, span, subtract, total, union
 from diagnose.tables.names import COLLECTIVE, matching, rows_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Occupancy", "Tasks", "find_tasks", "occupancy", "partition"]
 
-_MOVES = lazy_pattern(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|CopyHostToDevice|CopyDeviceToHost")
+_MOVES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|CopyHostToDevice|CopyDeviceToHost")
 
 
 class Tasks(NamedTuple):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.tables import Tables, shared_table

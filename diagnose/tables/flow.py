@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.tables import Tables, host_table
 from diagnose.tables.dispatch import own_gaps

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
 from diagnose.tables.device import Tasks
 

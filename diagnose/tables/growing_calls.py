@@ -7,11 +7,11 @@ values kept, an input has the new positions alone; what grows is attention, whic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals
 from diagnose.model.shapes import Shape
 from diagnose.tables import Tables, shared_table

@@ -7,10 +7,10 @@ and the rest of the step stays nearly as it was.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.growth import grows
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.run_steps import PLAIN, TIMING, Shared, place_of, usable_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -34,7 +35,6 @@ from diagnose.tables.host import host_rows
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADER_NEXT
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.steps import COLD_CALL_NS
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "MAX_FETCH_NS",
@@ -376,7 +376,7 @@ MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan 
 MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones
 MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
 # Allocations and views: they touch no element, whatever their size. Where one copies, another operator does it.
-NEVER_COMPUTES = lazy_pattern(
+NEVER_COMPUTES = re.compile(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_conj|_neg_view|_reshape_alias|_unsafe_view|adjoint|alias|as_strided_?"
     r"|atleast_[123]d|broadcast_to|chunk|conj|contiguous|detach_?|diagonal|dsplit|expand|expand_as|flatten|hsplit|imag"
     r"|lift_fresh|linalg_diagonal|matrix_H|mH|moveaxis|movedim|mT|narrow|numpy_T|permute|positive|ravel|real|reshape"
@@ -385,11 +385,11 @@ NEVER_COMPUTES = lazy_pattern(
     r"|view_as_complex|view_as_real|vsplit)$"
 )
 # Calls that neither wait for the device nor load anything.
-_INSTANT = lazy_pattern(
+_INSTANT = re.compile(
     r"^(cuda|hip|cu)(Event(Record|Query)|Stream(Query|WaitEvent|IsCapturing|GetCaptureInfo)|Get(Device|LastError)$"
     r"|PeekAtLastError|PointerGetAttribute|ThreadExchangeStreamCaptureMode)"
 )
-_WRAPS = lazy_pattern(r"^(autograd|torch|c10d)::|Backward\d*$")
+_WRAPS = r"^(autograd|torch|c10d)::|Backward\d*$"
 
 
 def host_compute(t: Tables) -> Intervals:
@@ -419,7 +419,9 @@ def computing_operators(t: Tables) -> Rows:
     rows = t.host_rows(Kind.OP)
     names = t.trace.events.name[rows]
     idle = [
-        i for i in distinct(names).tolist() if NEVER_COMPUTES.search(text := t.trace.names[i]) or _WRAPS.search(text)
+        i
+        for i in distinct(names).tolist()
+        if NEVER_COMPUTES.search(text := t.trace.names[i]) or re.search(_WRAPS, text)
     ]
     found: Rows = rows[~among(names, np.array(idle, names.dtype))]
     return found
@@ -462,7 +464,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
         if NEVER_COMPUTES.search(text):
             found[mine] = False
         elif len(silent_like) < MIN_SILENT_SHARE * len(like) and not _one_of_each_step(t, like, silent_like):
-            found[mine] = ~prepares[mine] & (_WRAPS.search(text) is None)
+            found[mine] = ~prepares[mine] & (re.search(_WRAPS, text) is None)
     return found
 
 
@@ -501,7 +503,9 @@ def first_use(t: Tables) -> Intervals:
         is_new = new[np.maximum(gap, 0)]
         names = t.trace.events.name[operator]
         seen |= set(names[~is_new].tolist())
-        prepares = [not (NEVER_COMPUTES.search(text) or _WRAPS.search(text)) for text in map(t.name, operator.tolist())]
+        prepares = [
+            not (NEVER_COMPUTES.search(text) or re.search(_WRAPS, text)) for text in map(t.name, operator.tolist())
+        ]
         found.append((intervals, is_new & np.array(prepares, bool), names))
     kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
     return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY

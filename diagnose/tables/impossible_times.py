@@ -6,11 +6,12 @@ scaled, merged or taken of a clock that was set back break both.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import rows_of
 

@@ -6,11 +6,11 @@ Python frames show it; where so many operators run that none were recorded, the 
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables, shared_table

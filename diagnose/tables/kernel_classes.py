@@ -22,7 +22,6 @@ from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs
 from diagnose.tables.roofline import groups
 from diagnose.text.kernel_names import shorten
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "CLASSES",
@@ -43,8 +42,8 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
     ("memset", AnyCase(r"^memset|fillbuffer")),
     ("collective", COLLECTIVE),
     ("gemm", AnyCase(r"^triton_tem_\w*mm|^triton_mm|matmul_ogs|^_?matmul_kernel|fused_moe")),
-    ("attention", lazy_pattern(r"^triton_tem_\w*(attention|flex)")),
-    ("fused", lazy_pattern(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
+    ("attention", re.compile(r"^triton_tem_\w*(attention|flex)")),
+    ("fused", re.compile(r"^triton_(poi|red|per|for|tem|helion|unk|spl|mm|foreach)?_|^triton__?$|^triton__")),
     (
         "attention",
         AnyCase(
@@ -119,12 +118,12 @@ _BY_NAME: tuple[tuple[str, Pattern], ...] = (
 )
 # Operators that determine the class where the kernel's name does not.
 _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("attention", lazy_pattern(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
-    ("convolution", lazy_pattern(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
-    ("gemm", lazy_pattern(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
-    ("normalisation", lazy_pattern(r"_norm(_backward)?$")),
-    ("softmax", lazy_pattern(r"softmax")),
-    ("embedding", lazy_pattern(r"embedding")),
+    ("attention", re.compile(r"scaled_dot_product|_flash_attention|_efficient_attention|multi_head_attention")),
+    ("convolution", re.compile(r"^aten::(_?convolution|cudnn_conv|miopen_conv|conv[123]d|thnn_conv|slow_conv)")),
+    ("gemm", re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_grouped_mm|linear|matmul|mv|dot|einsum)\b")),
+    ("normalisation", re.compile(r"_norm(_backward)?$")),
+    ("softmax", re.compile(r"softmax")),
+    ("embedding", re.compile(r"embedding")),
 )
 CLASSES = (*dict.fromkeys(name for name, _ in _BY_NAME), OTHER)
 
@@ -183,18 +182,18 @@ _DTYPES = {
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e4m3fnuz": "float8", "c10::Float8_e5m2": "float8",
     "signed char": "int8", "unsigned char": "uint8", "int": "int32", "long int": "int64", "bool": "bool",
 }  # fmt: skip
-_OPERATOR = lazy_pattern(r"^(?!autograd::|torch::|c10d::)\w+::")
+_OPERATOR = r"^(?!autograd::|torch::|c10d::)\w+::"
 # What names of kernels show of their types; a name that shows several shows none.
 _IN_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("bfloat16", lazy_pattern(r"bf16|bfloat16|_BBS_|_B[BS]_", re.IGNORECASE)),
-    ("float16", lazy_pattern(r"(?<!b)f16|(?<![A-Za-z])(h(gemm|cudnn|884|1688|16816))|c10::Half|__half|_HHS_|_HB?_")),
-    ("float8", lazy_pattern(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)),
-    ("int8", lazy_pattern(r"int8|_s8_|imma", re.IGNORECASE)),
-    ("tf32", lazy_pattern(r"tf32|s1688|xf32", re.IGNORECASE)),
-    ("float32", lazy_pattern(r"sgemm|scudnn|simt_s|(?<![A-Za-z_])float(?![\w8])|_SB_|f32f32_f32f32_f32")),
+    ("bfloat16", re.compile(r"bf16|bfloat16|_BBS_|_B[BS]_", re.IGNORECASE)),
+    ("float16", re.compile(r"(?<!b)f16|(?<![A-Za-z])(h(gemm|cudnn|884|1688|16816))|c10::Half|__half|_HHS_|_HB?_")),
+    ("float8", re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)),
+    ("int8", re.compile(r"int8|_s8_|imma", re.IGNORECASE)),
+    ("tf32", re.compile(r"tf32|s1688|xf32", re.IGNORECASE)),
+    ("float32", re.compile(r"sgemm|scudnn|simt_s|(?<![A-Za-z_])float(?![\w8])|_SB_|f32f32_f32f32_f32")),
 )
 # NCCL moves bytes where it adds nothing up, whatever the tensors' type is.
-_MOVES_BYTES = lazy_pattern(r"nccl\w*_(SendRecv|AllGather|Broadcast)", re.IGNORECASE)
+_MOVES_BYTES = r"(?i)nccl\w*_(SendRecv|AllGather|Broadcast)"
 
 
 def kernel_times(t: Tables, most: int = MAX_KERNELS) -> list[tuple[KernelTime, int]]:
@@ -288,7 +287,7 @@ def _dtype_of_inputs(known: OperatorInputs, tasks: Rows, length: npt.NDArray[np.
     single = np.zeros(len(known.texts) + 1, bool)
     names = known.name[tasks]
     for name in distinct(names[names >= 0]).tolist():
-        single[name] = _OPERATOR.match(known.text(name)) is not None
+        single[name] = re.match(_OPERATOR, known.text(name)) is not None
     types = np.where(single[names], known.types[tasks], -1)
     for text in distinct(types[types >= 0]).tolist():
         dtype = _first_type(known.text(text))
@@ -307,7 +306,7 @@ def _first_type(text: str) -> str:
 
 
 def _dtype_of_name(name: str) -> str:
-    if _MOVES_BYTES.search(name):
+    if re.search(_MOVES_BYTES, name):
         return ""
     found = [dtype for dtype, pattern in _IN_NAMES if pattern.search(name[:NAME_PART])]
     return found[0] if len(found) == 1 else ""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["restart_share"]
 
 MIN_CALLS = 4  # fewer may be epochs
 MIN_RESTARTED = 0.9  # of the calls: with epochs of a few batches some go on
 _ORDER = "aten::randperm"
-_BEGIN = lazy_pattern(r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$")
+_BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"
 
 
 @shared_table
@@ -36,7 +37,7 @@ def restart_share(t: Tables) -> float | None:
     restarted = (drawn < len(draws)) & (events.start[draws][np.minimum(drawn, len(draws) - 1)] < end)
     if restarted.mean() < MIN_RESTARTED:
         return None
-    reads = np.array([_BEGIN.match(name) is None for name in names], bool)
+    reads = np.array([re.match(_BEGIN, name) is None for name in names], bool)
     begun = np.append(events.start[rows[reads[events.name[rows]]]], np.iinfo(np.int64).max)
     until = np.minimum(begun[np.searchsorted(begun, start, side="right")], end)
     return float((until - start)[restarted].sum() / max(int((end - start).sum()), 1))

@@ -17,7 +17,6 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind, Trace
 from diagnose.model.shapes import Shape
 from diagnose.text.needed_words import ANY, needed_words
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "ALLOCATION",
@@ -90,10 +89,10 @@ def _shape(given: object) -> Shape:
     return tuple(given) if isinstance(given, list) and all(isinstance(n, int) for n in given) else ()
 
 
-JOINS = lazy_pattern(r"^aten::(cat|concat|concatenate)$")
-MODULE = lazy_pattern(r"^nn\.Module: ")
-FUSED = lazy_pattern(r"[Ff]used")  # kernels of an optimizer
-PAGEABLE = lazy_pattern(r"Pageable", re.IGNORECASE)
+JOINS = re.compile(r"^aten::(cat|concat|concatenate)$")
+MODULE = re.compile(r"^nn\.Module: ")
+FUSED = re.compile(r"[Ff]used")  # kernels of an optimizer
+PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
 
 
 class AnyCase:
@@ -104,7 +103,7 @@ class AnyCase:
     """
 
     def __init__(self, pattern: str, words: tuple[str, ...] = ()) -> None:
-        self._pattern, self._words = lazy_pattern(pattern), words or needed_words(pattern)
+        self._pattern, self._words = re.compile(pattern), words or needed_words(pattern)
 
     def search(self, name: str) -> re.Match[str] | None:
         """Return what the pattern finds in the name in lower case, None for nothing."""
@@ -136,51 +135,51 @@ _SEARCHED = "names searched"  # in ``Trace.cache``: what was searched, and the n
 _MAX_SEARCHED = 1 << 14  # names: some MB
 NAME_PART = 600  # characters: what a kernel does stands at the start of its name; templates may take thousands
 
-STEP_MARK = lazy_pattern(r"^ProfilerStep#\d+$")
-LOADER_NEXT = lazy_pattern(
+STEP_MARK = re.compile(r"^ProfilerStep#\d+$")
+LOADER_NEXT = re.compile(
     r"^enumerate\(DataLoader\)#.*__next__|DataPipe.*__next__|^dataloader_iter|_BaseDataLoaderIter\.__next__"
 )
-OPTIMIZER_STEP = lazy_pattern(r"^Optimizer\.step#")
-ZERO_GRAD = lazy_pattern(r"^Optimizer\.zero_grad#")
-REDUCTION = lazy_pattern(r"all_?reduce", re.IGNORECASE)
-DATA_SIZES = lazy_pattern(r"^aten::(nonzero|masked_select|_?unique\w*)$")  # whose results are as large as data asks for
-BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function: ")
+OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad#")
+REDUCTION = re.compile(r"all_?reduce", re.IGNORECASE)
+DATA_SIZES = re.compile(r"^aten::(nonzero|masked_select|_?unique\w*)$")  # whose results are as large as data asks for
+BACKWARD = re.compile(r"^autograd::engine::evaluate_function: ")
 
 # Calls that put work on a stream. Graph launches count once however many kernels they carry.
-LAUNCH = lazy_pattern(
+LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|Memcpy|Memset|LaunchCooperative)"
 )
 # The same without copies and fills: those of zero bytes leave no task, and libraries make them all the time.
-KERNEL_LAUNCH = lazy_pattern(
+KERNEL_LAUNCH = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Launch(Cooperative)?Kernel|GraphLaunch|ModuleLaunch|LaunchCooperative)"
 )
-GRAPH_LAUNCH = lazy_pattern(r"^(cuda|hip|cu)GraphLaunch")
-CAPTURE_BEGIN = lazy_pattern(r"^(cuda|hip|cu)StreamBeginCapture")
-CAPTURE_END = lazy_pattern(r"^(cuda|hip|cu)StreamEndCapture")
-GRAPH_CAPTURE = lazy_pattern(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
+GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+CAPTURE_BEGIN = re.compile(r"^(cuda|hip|cu)StreamBeginCapture")
+CAPTURE_END = re.compile(r"^(cuda|hip|cu)StreamEndCapture")
+GRAPH_CAPTURE = re.compile(r"^(cuda|hip|cu)(StreamBeginCapture|StreamEndCapture|GraphInstantiate)")
 # Calls that return only once the device has caught up.
-BLOCKING = lazy_pattern(
+BLOCKING = re.compile(
     r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip|cnrt)Memcpy(?!.*Async)|^(cu)Memcpy(DtoH|HtoD|DtoD)_v2$"
     r"|^cnrt(QueueSync|SyncDevice|WaitNotifier)$"  # of Cambricon's runtime
 )
 # Calls by which memory is taken from or given back to the driver.
-ALLOCATION = lazy_pattern(
+ALLOCATION = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|HostMalloc|HostFree|ExtMalloc)"
     r"|^(cu|hip)Mem(Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free|HostAlloc)"
 )
 # Of these, those that give memory back at once, and return only when the device has done all that was queued.
-FREEING = lazy_pattern(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
+FREEING = re.compile(r"^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 # Calls by which device code is loaded or the runtime sets itself up.
 LOADS_CODE = AnyCase(r"(function|module) loading")  # records of the category `overhead` that are CUDA's first use
-MODULE_LOAD = lazy_pattern(
+MODULE_LOAD = re.compile(
     r"^(cu|hip)(ModuleLoad|LibraryLoad|ModuleGetFunction|LibraryGetKernel|LinkAddData|LinkComplete|Init$|CtxCreate|DevicePrimaryCtxRetain)"
     r"|^(cuda|hip)(FuncGetAttributes|FuncSetAttribute|StreamCreate|EventCreate|GetDeviceProperties|GraphInstantiate"
     r"|DeviceGetStreamPriorityRange|SetDevice|DeviceSetLimit|OccupancyMaxActiveBlocks|DeviceCanAccessPeer|DeviceEnablePeerAccess)"
 )
 # Collectives that the host's own threads carry out.
-HOST_BACKEND = lazy_pattern(r"^gloo:(?!barrier)")
+HOST_BACKEND = re.compile(r"^gloo:(?!barrier)")
 # Operators in which the host itself waits for other ranks. NCCL's own collectives only queue.
-HOST_COLLECTIVE = lazy_pattern(
+HOST_COLLECTIVE = re.compile(
     r"^c10d::(barrier|monitored_barrier)|^gloo:barrier|^nccl:barrier|_object_list$"
     r"|torch/distributed/distributed_c10d\.py\(\d+\): (barrier|monitored_barrier|\w*_object\w*)"
     r"|^<built-in method (wait|get|wait_for_key) of .*(Store|Work)"

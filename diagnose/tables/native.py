@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.tables import Tables, host_table
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, names_of, rows_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["runs_no_python"]
 
 # Marks that Python code of torch and of the libraries around it makes.
-_PYTHON = lazy_pattern(
+_PYTHON = re.compile(
     r"\.py\(\d+\)|^nn\.Module|^<built-in|^enumerate\(|DataParallel|^FSDP::|DeepSpeed|^Torch-Compiled Region|^## Call "
 )
 _MARKS = (_PYTHON, STEP_MARK, LOADER_NEXT, OPTIMIZER_STEP, ZERO_GRAD, BACKWARD)
-_QUALIFIED = lazy_pattern(r"^[A-Za-z_][\w-]*::[A-Za-z_~]")  # Stage::run: a name of C++
+_QUALIFIED = r"^[A-Za-z_][\w-]*::[A-Za-z_~]"  # Stage::run: a name of C++
 MIN_QUALIFIED = 0.5  # of the annotations
 MIN_ANNOTATIONS = 10
 
@@ -34,5 +35,5 @@ def runs_no_python(t: Tables) -> bool:
     if any(mark.search(name) for name in names for mark in _MARKS):
         return False
     rows = rows_of(trace, Kind.ANNOTATION)
-    is_qualified = np.array([_QUALIFIED.match(name) is not None for name in trace.names], bool)
+    is_qualified = np.array([re.match(_QUALIFIED, name) is not None for name in trace.names], bool)
     return bool(len(rows) >= MIN_ANNOTATIONS and is_qualified[trace.events.name[rows]].mean() >= MIN_QUALIFIED)

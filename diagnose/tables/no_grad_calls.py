@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import EMPTY, contains
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import BACKWARD, MODULE
 from diagnose.tables.optimizer_spans import updates
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["HEAVY", "NoGradCalls", "no_grad_calls"]
 
-HEAVY = lazy_pattern(
+HEAVY = re.compile(
     r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\w*|_?convolution|embedding\w*|lstm\w*|gru\w*|rnn_\w+|"
     r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import GpuReadings, ProcessRecord
 from diagnose.tables import Tables
 from diagnose.text.numbers import percent

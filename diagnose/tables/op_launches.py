@@ -6,21 +6,21 @@ Where the trace has no shapes of its own, as that of a timing window, they come 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "MatchedStep",
@@ -39,20 +39,18 @@ __all__ = [
 # Device tasks that CUDA graphs launch. One call launches them all: no operator around it is theirs.
 
 # Adam and its relatives divide by the root of a moment, by addcdiv: once for each tensor, or for each list of tensors.
-_ADAM = lazy_pattern(r"addcdiv")
-_ADAM_OF_LISTS = lazy_pattern(r"multi_tensor_apply.*PointwiseOp\w*Functor")
-_POINTWISE = lazy_pattern(r"at::native::.*elementwise")
-_OF_LISTS = lazy_pattern(r"multi_tensor_apply")
+_ADAM = re.compile(r"addcdiv")
+_ADAM_OF_LISTS = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor")
+_POINTWISE = re.compile(r"at::native::.*elementwise")
+_OF_LISTS = re.compile(r"multi_tensor_apply")
 MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
 MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 # What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
-_FUNCTOR = lazy_pattern(
+_FUNCTOR = (
     r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
     r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
 )
-_WRAPPERS = lazy_pattern(
-    r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
-)
+_WRAPPERS = r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
 
 
 @shared_table
@@ -94,9 +92,9 @@ def graphed_updates(t: Tables) -> Mask:
 @lru_cache(maxsize=4096)  # all launches of a graph have the same kernels
 def functor(kernel: str) -> str:
     """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
-    for match in _FUNCTOR.finditer(kernel):
+    for match in re.finditer(_FUNCTOR, kernel):
         name = next(part for part in match.groups() if part)
-        if not _WRAPPERS.match(name):
+        if not re.match(_WRAPPERS, name):
             return name
     return kernel[:40]
 

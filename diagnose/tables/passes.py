@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, intersect, total, union
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD

@@ -8,11 +8,11 @@ show that.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import quantiles
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table

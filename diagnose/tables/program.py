@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import distinct, grouped, intersect, span, total
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.tables import Tables, shared_table
@@ -34,7 +34,6 @@ from diagnose.tables.names import (
     shapes_in,
 )
 from diagnose.tables.roofline import device_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "program_of"]
 
@@ -42,7 +41,7 @@ __all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "prog
 
 MIN_GROWING = 3  # steps, of which each needs more than the one before
 MIN_JOINED = 3  # times that a piece is joined to what the time before gave
-ATTENTION = lazy_pattern(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
+ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
 
 
 def grows(t: Tables, trace: Trace) -> bool:
@@ -102,29 +101,29 @@ MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a he
 MIN_UNCACHED = 0.25  # blocks taken from the driver and given back for each launch: a cache makes hardly any
 MIN_UNCACHED_PER_STEP = 10
 
-_COMPILED_REGION = lazy_pattern(r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction(Backward)?$)")
-_COMPILED_KERNEL = lazy_pattern(r"^triton_((poi|red|per|mix|tem|spl|for|unk)_|fused_|_\d)")
-_GRADIENT = lazy_pattern(r"Backward\d*$|^AccumulateGrad$|torch::autograd::AccumulateGrad")
-_UPDATE = lazy_pattern(r"Optimizer\.(step|zero_grad)#|^aten::_(fused|foreach)_(adam|sgd|adagrad)|Optimizer")
-_GRADIENT_KERNEL = lazy_pattern(r"backward|_bwd|bwd_|wgrad|fused_?adam|multi_tensor_apply(?!.*Copy<)", re.IGNORECASE)
-_DDP = lazy_pattern(r"DistributedDataParallel|^torch::distributed::reducer|nn/parallel/distributed\.py")
-_SHARDED = lazy_pattern(r"FullyShardedDataParallel|^FSDP::|fully_shard|DeepSpeed|deepspeed/runtime")
-_AMD_NAMES = lazy_pattern(r"^hip[A-Z]|rocm|^Cijk_|rccl|miopen|gfx9\d\d|AMD|Instinct|Radeon|\bMI\d{2,3}\b")
-_NVIDIA_NAMES = lazy_pattern(r"^cuda[A-Z]|^cu[A-Z][a-z]|cudnn|cutlass|NVIDIA|Tesla|GeForce|Quadro")
-_DRIVER_ALLOCATION = lazy_pattern(r"^(cuda|hip)Malloc$")
-_DRIVER_RELEASE = lazy_pattern(r"^(cuda|hip)Free$")
-_ASYNC_ALLOCATION = lazy_pattern(r"^(cuda|hip)Malloc(FromPool)?Async")
-_CONVOLUTION = lazy_pattern(r"^aten::(conv[123]d|convolution|cudnn_convolution|miopen_convolution)$")
-_PRODUCT = lazy_pattern(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|linear|matmul)$")
-_LINEAR = lazy_pattern(r"^aten::(linear|addmm|embedding)$")
-_BACKEND = lazy_pattern(
+_COMPILED_REGION = re.compile(r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction(Backward)?$)")
+_COMPILED_KERNEL = re.compile(r"^triton_((poi|red|per|mix|tem|spl|for|unk)_|fused_|_\d)")
+_GRADIENT = re.compile(r"Backward\d*$|^AccumulateGrad$|torch::autograd::AccumulateGrad")
+_UPDATE = re.compile(r"Optimizer\.(step|zero_grad)#|^aten::_(fused|foreach)_(adam|sgd|adagrad)|Optimizer")
+_GRADIENT_KERNEL = re.compile(r"backward|_bwd|bwd_|wgrad|fused_?adam|multi_tensor_apply(?!.*Copy<)", re.IGNORECASE)
+_DDP = re.compile(r"DistributedDataParallel|^torch::distributed::reducer|nn/parallel/distributed\.py")
+_SHARDED = re.compile(r"FullyShardedDataParallel|^FSDP::|fully_shard|DeepSpeed|deepspeed/runtime")
+_AMD_NAMES = re.compile(r"^hip[A-Z]|rocm|^Cijk_|rccl|miopen|gfx9\d\d|AMD|Instinct|Radeon|\bMI\d{2,3}\b")
+_NVIDIA_NAMES = re.compile(r"^cuda[A-Z]|^cu[A-Z][a-z]|cudnn|cutlass|NVIDIA|Tesla|GeForce|Quadro")
+_DRIVER_ALLOCATION = re.compile(r"^(cuda|hip)Malloc$")
+_DRIVER_RELEASE = re.compile(r"^(cuda|hip)Free$")
+_ASYNC_ALLOCATION = re.compile(r"^(cuda|hip)Malloc(FromPool)?Async")
+_CONVOLUTION = re.compile(r"^aten::(conv[123]d|convolution|cudnn_convolution|miopen_convolution)$")
+_PRODUCT = re.compile(r"^aten::(mm|addmm|bmm|baddbmm|_scaled_mm|linear|matmul)$")
+_LINEAR = re.compile(r"^aten::(linear|addmm|embedding)$")
+_BACKEND = re.compile(
     r"^aten::_(?:scaled_dot_product_)?(?P<name>flash|efficient|cudnn)_attention|_attention_(?P<math>math)\b"
 )
-_CLIPPING = lazy_pattern(r"clip_grad_norm|clip_grads_with_norm|^aten::_foreach_norm$")
+_CLIPPING = re.compile(r"clip_grad_norm|clip_grads_with_norm|^aten::_foreach_norm$")
 # A gradient of a gradient: nodes of that kind, or a call of autograd.grad beside a backward pass.
-_SECOND = lazy_pattern(r"Backward\d*Backward\d*$")
-_GRADIENT_CALL = lazy_pattern(r"torch/autograd/__init__\.py\(\d+\): (grad|backward)$")
-_SERVER = lazy_pattern(r"(?:^|/)(?P<name>vllm|sglang)/(?:srt/)?(?:v1|worker|engine|executor|managers|model_executor)/")
+_SECOND = re.compile(r"Backward\d*Backward\d*$")
+_GRADIENT_CALL = re.compile(r"torch/autograd/__init__\.py\(\d+\): (grad|backward)$")
+_SERVER = re.compile(r"(?:^|/)(?P<name>vllm|sglang)/(?:srt/)?(?:v1|worker|engine|executor|managers|model_executor)/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import contains
 from diagnose.tables import Tables, host_table
 from diagnose.tables.host import host_rows, outermost

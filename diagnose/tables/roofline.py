@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
@@ -17,7 +16,6 @@ from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, Roofline
@@ -44,7 +42,7 @@ TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbe
 MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 _NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
-_TF32 = lazy_pattern(r"tf32|xf32|s1688|tensorop_s\d+", re.IGNORECASE)
+_TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
 
 
 class Group(NamedTuple):
@@ -148,7 +146,9 @@ def _group(t: Tables, op_inputs: OperatorInputs, peak: GpuSpec, tasks: Rows) -> 
     if each is None:
         return None
     calls = len(distinct(operators(t)[tasks]))
-    precision: Precision = "tf32" if each.precision == "fp32" and each.flop and _TF32.search(kernel) else each.precision
+    precision: Precision = (
+        "tf32" if each.precision == "fp32" and each.flop and re.search(_TF32, kernel) else each.precision
+    )
     rate = peak.rate(precision)
     if each.flop and not rate:
         return None

@@ -6,21 +6,21 @@ those recorded in the same way; steps in which a profiler was started or had jus
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, contains, covered, quantiles, union
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 from diagnose.tables.run_phases import phase_steps
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "COLLECTION",
@@ -52,12 +52,12 @@ __all__ = [
 MAX_LATE_SHARE = 0.05
 MIN_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
-_LOOP_HEAD = lazy_pattern(r"^for\b.+\bin\b.+:\s*(#.*)?$")  # which calls the iterator, and nothing else
+_LOOP_HEAD = r"^for\b.+\bin\b.+:\s*(#.*)?$"  # which calls the iterator, and nothing else
 
 
 def is_loop_head(code: str | None) -> bool:
     """Return whether a line of source is a loop's head, which fetches what other lines make."""
-    return _LOOP_HEAD.match((code or "").strip()) is not None
+    return re.match(_LOOP_HEAD, (code or "").strip()) is not None
 
 
 @shared_table

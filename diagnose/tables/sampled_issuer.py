@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -10,7 +11,6 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.no_grad_calls import HEAVY
 from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["LIBRARY", "MIN_OPERATOR_SHARE", "MIN_PER_STEP", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
 
@@ -20,8 +20,8 @@ MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolu
 MIN_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
 NUM_NAMED = 3
 # A line to call what other lines called again. An environment's step computes what no other line called.
-PASSES_ON = lazy_pattern(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
-LIBRARY = lazy_pattern(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
+PASSES_ON = re.compile(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
+LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
 READ = "aten::item"
 
 

@@ -7,13 +7,12 @@ many, its call of the same name and place is the same one, with stacks and shape
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among
 from diagnose.tables import Tables, host_table
 from diagnose.tables.host import host_rows, outermost

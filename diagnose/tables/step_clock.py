@@ -7,10 +7,11 @@ other, and times between them are brought over in proportion.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, contains
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import MatchedStep, matched_steps

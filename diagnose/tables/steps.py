@@ -11,17 +11,18 @@ task to the end of the last one, and counts as one step.
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import among, covered, distinct, grouped, union
 from diagnose.tables.gaps import MIN_LINKED
 from diagnose.tables.last_step import end_without_stop, num_whole
 from diagnose.tables.names import KERNEL_LAUNCH, LOADER_NEXT, MODULE_LOAD, OPTIMIZER_STEP, STEP_MARK, matching, rows_of
 from diagnose.tables.step_kernels import repeated_kernels
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["RepeatedMarks", "Steps", "find_steps", "repeated_marks"]
 
@@ -45,7 +46,7 @@ MAX_COLD_TIME = 2 / 3  # of the recorded time
 MAX_NAME = 60  # characters of a kernel's
 MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
-_OF_LIBRARIES = lazy_pattern(
+_OF_LIBRARIES = (
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
     r"|c10d::|record_param_comms|DistributedDataParallel|FSDP|FullyShardedDataParallel|autograd::|PyTorch Profiler"
     r"|ProfilerStep)"
@@ -101,7 +102,7 @@ def _own_annotations(trace: Trace) -> Rows:
     """Return the outermost annotations of the program's own, in time order."""
     rows = rows_of(trace, Kind.ANNOTATION)
     events = trace.events
-    names = {n for n in distinct(events.name[rows]).tolist() if not _OF_LIBRARIES.search(trace.names[n])}
+    names = {n for n in distinct(events.name[rows]).tolist() if not re.search(_OF_LIBRARIES, trace.names[n])}
     rows = rows[among(events.name[rows], list(names))]
     outer = np.zeros(len(rows), bool)
     for thread in distinct(events.thread[rows]).tolist():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import Intervals, among, distinct, span, union
 from diagnose.tables import Tables, host_table, shared_table
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "AGREE_NS",
@@ -39,9 +40,9 @@ __all__ = [
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
 SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
-_CLOCK_SKEW_WHOLE_DEVICE = lazy_pattern(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_STREAM = lazy_pattern(r"^(cuda|hip|cu)StreamSynchronize")
-_TO_PAGEABLE = lazy_pattern(r"DtoH \(Device -> Pageable\)")
+_CLOCK_SKEW_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
+_TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
 
 
 @host_table
@@ -89,10 +90,10 @@ def _awaited(t: Tables) -> tuple[Ints, Ints]:
 
 RETURN_NS = 50_000  # a blocking call returns within this of the device having drained
 
-_STAGED = lazy_pattern(r"\(Pageable -> Device\)")
-_NEED_NOT_WAIT = lazy_pattern(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
-_QUEUES = lazy_pattern(r"^(cuda|hip|cu)Memcpy\w*Async")
-_WHOLE_DEVICE = lazy_pattern(r"(Device|Ctx)Synchronize|^cnrtSyncDevice$")
+_STAGED = re.compile(r"\(Pageable -> Device\)")
+_NEED_NOT_WAIT = re.compile(r"\((Pinned -> Device|Device -> Pinned|Device -> Device)\)")
+_QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
+_WHOLE_DEVICE = r"(Device|Ctx)Synchronize|^cnrtSyncDevice$"
 
 
 @host_table
@@ -157,7 +158,7 @@ def freeing_calls(t: Tables) -> Frees:
 def whole_device_calls(t: Tables) -> Rows:
     """Return the calls that wait for all streams of the device."""
     calls = t.in_window(blocking_calls(t))
-    whole = np.array([_WHOLE_DEVICE.search(t.name(call)) is not None for call in calls.tolist()], bool)
+    whole = np.array([re.search(_WHOLE_DEVICE, t.name(call)) is not None for call in calls.tolist()], bool)
     return distinct(calls[whole], freeing_calls(t).calls).astype(np.intp)
 
 

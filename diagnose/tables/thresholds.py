@@ -7,7 +7,7 @@ Thresholds of single rules stand with the rules.
 
 from __future__ import annotations
 
-from diagnose.model.frozen import dataclass
+from dataclasses import dataclass
 
 __all__ = ["THRESHOLDS", "Thresholds"]
 

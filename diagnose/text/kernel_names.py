@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle
 
 __all__ = ["shorten"]
 
-_ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::")
-_QUALIFIER = lazy_pattern(r"\b[A-Za-z_]\w*::(?=\w)")
-_CPP = lazy_pattern(r"<|[\w>]\(")
-_FUNCTOR = lazy_pattern(
-    r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b"
-)
+_ANONYMOUS = r"\(anonymous namespace\)::|\(anonymous\)::|\{anonymous\}::|<unnamed>::"
+_QUALIFIER = r"\b[A-Za-z_]\w*::(?=\w)"
+_CPP = r"<|[\w>]\("
+_FUNCTOR = r"\b(\w*[fF]unctor\w*|\w+_(?:kernel_cuda|cuda_kernel|cuda)|\w+Ops?|cutlass\w*_\w+|\w+gemm\w*)\b"
 _WRAPPERS = ("gpu_kernel_impl", "ReduceOp", "AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor")
 _LAUNCHERS = frozenset({"device_kernel", "Kernel", "Kernel2", "kernel"})  # of any type: its argument is what runs
-_ARGUMENT = lazy_pattern(r"<\s*(?:\w+::)*?((?:\w+::)?\w+)(?!\w|::)")
-_PARAMETERS = lazy_pattern(r"(?<=[\w>])\(.*$", re.DOTALL)
+_ARGUMENT = r"<\s*(?:\w+::)*?((?:\w+::)?\w+)(?!\w|::)"
+_PARAMETERS = r"(?s)(?<=[\w>])\(.*$"
 
 
 def shorten(name: str, limit: int = 60) -> str:
@@ -29,22 +26,24 @@ def shorten(name: str, limit: int = 60) -> str:
     """
     if not _is_signature(name):
         return middle(name, limit)
-    plain = _ANONYMOUS.sub("", name).removeprefix("void ").strip()
+    plain = re.sub(_ANONYMOUS, "", name).removeprefix("void ").strip()
     opening = plain.find("<")
-    head = _PARAMETERS.sub("", plain if opening < 0 else plain[:opening])
+    head = re.sub(_PARAMETERS, "", plain if opening < 0 else plain[:opening])
     base = head.rpartition("::")[2].split(" ")[-1] or head
     found = None if opening < 0 else _functor(plain[opening:], base)
-    if found is None and base in _LAUNCHERS and (argument := _ARGUMENT.match(plain[max(opening, 0) :])):
+    if found is None and base in _LAUNCHERS and (argument := re.match(_ARGUMENT, plain[max(opening, 0) :])):
         found = argument[1]
     return middle(f"{base}<{found}>" if found else base or name, limit)
 
 
 def _is_signature(name: str) -> bool:
     """Return whether a name is a C++ signature: no operator (aten::mm), annotation (a#b (c)), copy or plain name."""
-    return bool(_CPP.search(name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
+    return (
+        bool(re.search(_CPP, name)) and name.endswith((")", ">", "]")) and not name.startswith(("Memcpy ", "Memset "))
+    )
 
 
 def _functor(arguments: str, base: str) -> str | None:
     """Return the identifier among template arguments that names what is computed; a wrapper only if alone."""
-    found = [m[1] for m in _FUNCTOR.finditer(_QUALIFIER.sub("", arguments)) if m[1] != base]
+    found = [m[1] for m in re.finditer(_FUNCTOR, re.sub(_QUALIFIER, "", arguments)) if m[1] != base]
     return next((word for word in found if not word.startswith(_WRAPPERS)), found[0] if found else None)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from diagnose.text.patterns import lazy_pattern
-
 __all__ = ["MASK", "mask_code", "mask_command", "mask_text", "mask_values"]
 
 MASK = "***"
@@ -22,48 +20,48 @@ MASK = "***"
 _Tier: TypeAlias = Literal["sure", "maybe", "none"]
 
 # Forms that nothing else has. The longest run of their characters is taken, then its length is checked.
-_PREFIXED = lazy_pattern(
+_PREFIXED = re.compile(
     r"(?<![\w.\-])(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|"
     r"ya29\.|eyJ|npm_|pypi-|dckr_pat_|nvapi-|gsk_|r8_|dop_v1_|SG\.|xai-|pk-lf-|dapi(?=[0-9a-f]{32}))(?P<rest>[\w.\-]+)",
     re.ASCII,
 )
 _MIN_REST = 16  # an AWS key id has 16 characters behind its prefix, every other form has more
-_OPENAI = lazy_pattern(r"(?<![\w.\-])sk-(?:proj|ant|svcacct|admin)-\w{16}[\w\-]*", re.ASCII)  # also one without a digit
-_BOT = lazy_pattern(  # of Telegram: a number and a word; of Discord: three words
+_OPENAI = re.compile(r"(?<![\w.\-])sk-(?:proj|ant|svcacct|admin)-\w{16}[\w\-]*", re.ASCII)  # also one without a digit
+_BOT = re.compile(  # of Telegram: a number and a word; of Discord: three words
     r"(?<![\w.\-])(?:(?:bot)?\d{6,12}:[\w\-]{30,64}|[MNO][\w\-]{20,30}\.[\w\-]{6}\.[\w\-]{25,50})(?![\w.\-])", re.ASCII
 )
-_WEBHOOK = lazy_pattern(
+_WEBHOOK = (
     r"((?:hooks\.slack\.com/(?:services|workflows|triggers)|discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks|"
     r"\.webhook\.office\.com/webhookb2|/open-apis/bot/v2/hook)/)[^\s\"'?#]+"
 )
-_BEARER = lazy_pattern(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
+_BEARER = re.compile(r"(?<!\w)(Bearer|Basic) {1,3}([\w.~+/=\-]+)", re.ASCII | re.IGNORECASE)
 _MIN_BEARER = 8
-_PRIVATE_KEY = lazy_pattern(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-\"']*(-----END)?")
-_URL_PASSWORD = lazy_pattern(r"(://[^\s/:@]*:)[^\s/]+@")
-_URL_USER = lazy_pattern(r"://([^\s/:@]+)@")
-_LOGIN = lazy_pattern(r"(?<![^\s=,\"'])([A-Za-z][\w.+\-]{0,63}:)([^\s/:@\"',]{1,256})@(?!sha\d)(?=[\w\[])", re.ASCII)
+_PRIVATE_KEY = r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-\"']*(-----END)?"
+_URL_PASSWORD = r"(://[^\s/:@]*:)[^\s/]+@"
+_URL_USER = r"://([^\s/:@]+)@"
+_LOGIN = re.compile(r"(?<![^\s=,\"'])([A-Za-z][\w.+\-]{0,63}:)([^\s/:@\"',]{1,256})@(?!sha\d)(?=[\w\[])", re.ASCII)
 
 # A name and what parts it from its value: an equals sign or a colon, perhaps behind a closing quote and bracket, or,
 # after an option, a space.
-_NAME = lazy_pattern(r"(?<![\w.\-])([\w.\-]+)([\"']?\]?\s{0,3}(?::(?![:/])|=(?!=))\s{0,3}| {1,3}(?=[^\s\-]))", re.ASCII)
-_QUOTED = lazy_pattern(r"([rbfu]{0,2}([\"']))((?:(?!\2)[^\\\n]|\\.)*)\2", re.IGNORECASE)
-_BEGIN = lazy_pattern(r"[\"']?([^\s,;&\"'(){}\[\]<>=]{1,256})")  # of a value without quotes: enough to judge it by
-_BARE = lazy_pattern(r"[\"']?[^\s,;&\"'(){}\[\]<>]+")
-_COOKIE = lazy_pattern(r"[^\s;\"'=]+=[^\s;\"']*(?:; ?[^\s;\"'=]+=[^\s;\"']*)*")
-_ANNOTATION = lazy_pattern(
+_NAME = re.compile(r"(?<![\w.\-])([\w.\-]+)([\"']?\]?\s{0,3}(?::(?![:/])|=(?!=))\s{0,3}| {1,3}(?=[^\s\-]))", re.ASCII)
+_QUOTED = re.compile(r"([rbfu]{0,2}([\"']))((?:(?!\2)[^\\\n]|\\.)*)\2", re.IGNORECASE)
+_BEGIN = re.compile(r"[\"']?([^\s,;&\"'(){}\[\]<>=]{1,256})")  # of a value without quotes: enough to judge it by
+_BARE = re.compile(r"[\"']?[^\s,;&\"'(){}\[\]<>]+")
+_COOKIE = re.compile(r"[^\s;\"'=]+=[^\s;\"']*(?:; ?[^\s;\"'=]+=[^\s;\"']*)*")
+_ANNOTATION = re.compile(
     r"(?:[A-Za-z_][\w.\[\]| ,\"']{0,64}?|\"[^\"\n]{1,64}\" {0,3}|'[^'\n]{1,64}' {0,3})=(?!=)\s{0,3}"
 )
 # A tuple, a list, or what takes a user and a password.
-_GROUP = lazy_pattern(r"(?:\w{0,64}(?:Auth|Credentials?))?[(\[][^)\]\n]{0,256}")
+_GROUP = re.compile(r"(?:\w{0,64}(?:Auth|Credentials?))?[(\[][^)\]\n]{0,256}")
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_CAMEL = lazy_pattern(r"(?<=[a-z])(?=[A-Z])")
-_PARTS = lazy_pattern(r"[_\-.]+")
-_ALNUM = lazy_pattern(r"[A-Za-z0-9]{16,}")
+_CAMEL = r"(?<=[a-z])(?=[A-Z])"
+_PARTS = r"[_\-.]+"
+_ALNUM = r"[A-Za-z0-9]{16,}"
 
 _SECRETS = _words(
     "secret password passwd passphrase credential apikey authkey accesskey secretkey privatekey authtoken accesstoken"
@@ -86,9 +84,9 @@ _ABOUT = _words(  # a name that ends so is about a credential and holds none
 _SWITCHES = _words("use no has is require requires disable enable with skip needs allow")
 _IN_URLS = _words("token key sig signature credential code auth pass password secret apikey")
 _NOTHING = _words("true false none null yes no on off auto default required optional")
-_PATH = lazy_pattern(r"(?:\.{1,2}|~\w*|/(?:home|root|run|etc|var|tmp|mnt|usr|opt|data|srv|workspace|Users))/")
-_HEX = lazy_pattern(r"[0-9a-f]+")
-_NUMBER = lazy_pattern(r"[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_PATH = r"(?:\.{1,2}|~\w*|/(?:home|root|run|etc|var|tmp|mnt|usr|opt|data|srv|workspace|Users))/"
+_HEX = r"[0-9a-f]+"
+_NUMBER = r"(?i)[+-]?\d[\d_]{0,11}(?:\.\d+)?(?:e[+-]?\d+)?"
 
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:
@@ -127,11 +125,11 @@ def _mask_word(word: str, before: str) -> str:
 
 
 def _mask_forms(text: str) -> str:
-    text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
-    text = _URL_PASSWORD.sub(rf"\1{MASK}@", text)
-    text = _URL_USER.sub(lambda m: f"://{MASK}@" if _is_random(m[1]) else m[0], text)
+    text = re.sub(_PRIVATE_KEY, rf"\1{MASK}", text)
+    text = re.sub(_URL_PASSWORD, rf"\1{MASK}@", text)
+    text = re.sub(_URL_USER, lambda m: f"://{MASK}@" if _is_random(m[1]) else m[0], text)
     text = _LOGIN.sub(rf"\1{MASK}@", text)
-    text = _BOT.sub(MASK, _OPENAI.sub(MASK, _WEBHOOK.sub(rf"\1{MASK}", text)))
+    text = _BOT.sub(MASK, _OPENAI.sub(MASK, re.sub(_WEBHOOK, rf"\1{MASK}", text)))
     text = _PREFIXED.sub(lambda m: MASK if len(m["rest"]) >= _MIN_REST and _has_digit(m["rest"]) else m[0], text)
     return _BEARER.sub(lambda m: f"{m[1]} {MASK}" if _is_bearer(m[2]) else m[0], text)
 
@@ -169,7 +167,7 @@ def _value(found: re.Match[str], *, code: bool) -> tuple[str, int]:
         return (f"{text[at:start]}{masked}", literals.end()) if masked != literals[0] else ("", at)
     if code:
         return "", at
-    return _word(found, in_url=in_url, is_message=by == ":" and not _PARTS.search(name))
+    return _word(found, in_url=in_url, is_message=by == ":" and not re.search(_PARTS, name))
 
 
 def _word(found: re.Match[str], *, in_url: bool, is_message: bool) -> tuple[str, int]:
@@ -196,7 +194,7 @@ def _is_secret(name: str, value: str) -> bool:
         return False
     if tier == "maybe":
         return _is_random(value)
-    return not (_NUMBER.fullmatch(value) and _parts(name)[-1] in {"token", "key", "auth"})
+    return not (re.fullmatch(_NUMBER, value) and _parts(name)[-1] in {"token", "key", "auth"})
 
 
 def _tier(name: str) -> _Tier:
@@ -219,7 +217,7 @@ def _tier(name: str) -> _Tier:
 def _parts(name: str) -> list[str]:
     """Return the lower-case words of the last part of a dotted name, plurals without their s."""
     last = name.strip("-.+~_\"'").rpartition(".")[2]
-    words = [w.lower() for w in _PARTS.split(_CAMEL.sub("_", last) if not last.isupper() else last) if w]
+    words = [w.lower() for w in re.split(_PARTS, re.sub(_CAMEL, "_", last) if not last.isupper() else last) if w]
     return [
         w.removesuffix("s") if w.removesuffix("s") in {*_SECRETS, "token", "key", "cookie"} else w for w in words
     ] or [""]
@@ -230,21 +228,21 @@ def _is_harmless(value: str) -> bool:
     value = value.strip("\"'")
     if not value or (len(value) <= 2 and value.isdecimal()):
         return True
-    return value.lower() in _NOTHING or value[0] in "$<@" or value == MASK or bool(_PATH.match(value))
+    return value.lower() in _NOTHING or value[0] in "$<@" or value == MASK or bool(re.match(_PATH, value))
 
 
 def _is_random(value: str, least: int = 16) -> bool:
     """Return whether a value holds a run of letters and digits that no word or number looks like."""
     if least < 16:
         return len(value) >= least and _has_digit(value) and any(map(str.isalpha, value))
-    return any(_changes(run) >= 4 or _is_mixed(run) for run in _ALNUM.findall(value))
+    return any(_changes(run) >= 4 or _is_mixed(run) for run in re.findall(_ALNUM, value))
 
 
 def _is_mixed(run: str) -> bool:
     """Return whether letters and digits make a hexadecimal number, or three kinds of characters a long word."""
     if not _has_digit(run):
         return False
-    if _HEX.fullmatch(run):
+    if re.fullmatch(_HEX, run):
         return not run.isdigit()
     return len(run) >= 20 and run != run.lower() and run != run.upper()
 

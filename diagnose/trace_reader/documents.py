@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,7 +23,6 @@ from diagnose.model.capture import (
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.dataflow_file import dataflow_from_json
 from diagnose.model.decoding import decode
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.records import Count, LookupRecord, Time
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source

@@ -6,14 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Device
-from diagnose.model.frozen import NamedTuple
-from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.events import Window
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.source import Source
@@ -34,16 +32,16 @@ __all__ = [
 
 Keys: TypeAlias = Mapping[str, object]
 
-_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
+_EVENTS_KEY = rb'"traceEvents"\s*:\s*\['
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")  # UTF-16 and UTF-32, with a mark or without
 _MAX_HEAD_BYTES = 1 << 24  # bytes before the first event; profilers write a few kB, or a few MB of process groups
 _PADDING = b" \t\r\n\0"  # a file that was being written when its machine stopped ends in null bytes
 MAX_TAIL_BYTES = 1 << 24  # bytes behind the last event: the profiler's log, at most a few MB
-_FIRST_OF_LIST = lazy_pattern(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
+_FIRST_OF_LIST = re.compile(rb"\s*(?:null\s*,\s*)*(?:\{|\]|$)")
 
 # worker0_step_12.pt.trace.json, rank-34.json, rank0.light.pt.trace.json, trace_8_rank_1.json, dlrm_r7.json
-_RANK = lazy_pattern(r"(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_RANK = r"(?i)(?:rank|worker|(?<![a-z0-9])r)[-_]?(\d+)(?!\d)"
 _MAX_RANK_DIGITS = 7
 _MAX_VALUE_CHARS = 4096
 _EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years
@@ -92,7 +90,7 @@ def _looks_like_json(head: bytes) -> bool:
 def _events_begin(head: bytes) -> int:
     if head.removeprefix(_BYTE_ORDER_MARK).lstrip().startswith(b"["):
         return head.index(b"[") + 1
-    found = _EVENTS_KEY.search(head)
+    found = re.search(_EVENTS_KEY, head)
     return found.end() if found else 0
 
 
@@ -167,7 +165,7 @@ def rank_of(keys: Keys, path: str) -> int:
 
 def rank_in_name(path: str) -> int | None:
     """Return the rank that a file's name holds; the last one where it holds several."""
-    found = [digits for digits in _RANK.findall(PurePath(path).name) if len(digits) <= _MAX_RANK_DIGITS]
+    found = [digits for digits in re.findall(_RANK, PurePath(path).name) if len(digits) <= _MAX_RANK_DIGITS]
     return int(found[-1]) if found else None
 
 

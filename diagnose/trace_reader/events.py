@@ -7,12 +7,12 @@ cut is found, the window doubles before the next attempt.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from diagnose.model.frozen import dataclass
-from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.lenient import EVENT_START, Salvage, flatten, repair, salvage
 from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
@@ -24,7 +24,7 @@ __all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Ending", "Window", "read_events"]
 BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
-_EVENT = lazy_pattern(EVENT_START.encode())
+_EVENT = re.compile(EVENT_START.encode())
 _EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
 _MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
@@ -32,7 +32,7 @@ MAX_UNREADABLE = 100_000  # events; a recorded trace has one or two, where its e
 _MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
 MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
-_TRAILING = lazy_pattern(r"trailing characters \(byte (\d+)\)")
+_TRAILING = r"trailing characters \(byte (\d+)\)"
 
 
 class Window:
@@ -145,7 +145,7 @@ class _Reader:
         except (msgspec.ValidationError, RecursionError):
             return self._take_slowly(bytes(block[1:]), is_last=is_last)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found = _TRAILING.search(str(error))
+            found = re.search(_TRAILING, str(error))
             if found:
                 return self._take_part(bytes(block), int(found.group(1)))
             return self._take_slowly(bytes(block[1:]), is_last=is_last)

@@ -11,7 +11,6 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from diagnose.model.events import Kind, Thread
-from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.schema import DEVICE_KINDS, Args, texts_of
 
 __all__ = ["WITHOUT_ARGUMENTS", "Fields", "Values", "num_events", "printable", "shortened"]
@@ -31,11 +30,11 @@ _MAX_NAME_CHARS = 60  # of a name in a sentence
 _MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
 _MAX_MEMBERS_BYTES = 1 << 12  # of the list of a group's ranks: torch itself lists no more than some dozens
 _MAX_KNOWN, _MAX_KNOWN_BYTES = 1 << 11, 1 << 8  # texts of lists that the next rank's file has again: a megabyte at most
-_INTEGER = lazy_pattern(r"\d+", re.ASCII)
-_LAST_NUMBER = lazy_pattern(r"-?\d+$", re.ASCII)
+_INTEGER = re.compile(r"\d+", re.ASCII)
+_LAST_NUMBER = re.compile(r"-?\d+$", re.ASCII)
 # Control characters but tab and line feed, marks that turn the direction of writing, halves of surrogate pairs: on a
 # terminal, in a page or in UTF-8 they do harm, and no name of an operator, kernel or thread has any.
-_UNPRINTABLE = lazy_pattern(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 class Fields:
@@ -146,7 +145,7 @@ def _looked_up(numbers: dict[_Text, int], texts: Iterable[_Text]) -> list[int]:
 
 def printable(text: str) -> str:
     """Return the text with U+FFFD in the place of characters that cannot be shown."""
-    return text if text.isprintable() else _UNPRINTABLE.sub("\ufffd", text)
+    return text if text.isprintable() else re.sub(_UNPRINTABLE, "\ufffd", text)
 
 
 def shortened(name: str) -> str:

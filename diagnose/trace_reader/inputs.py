@@ -10,14 +10,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeAlias
 
 from diagnose.errors import InputError
-from diagnose.model.frozen import dataclass
 from diagnose.text.masking import mask_text
 from diagnose.trace_reader.archives import ARCHIVES, FIRST_BYTES, is_archive, keep_stream, list_archive
 from diagnose.trace_reader.documents import read_info

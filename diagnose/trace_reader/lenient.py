@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from msgspec import Raw
 
-from diagnose.model.frozen import dataclass
-from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.schema import NO_TIME, Args, ExactEvent
 
 __all__ = ["EVENT_START", "Salvage", "flatten", "repair", "salvage"]
 
-_NO_NUMBER = lazy_pattern(rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])")
-_BACKSLASH = lazy_pattern(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-_SEPARATOR = lazy_pattern(r"[\s,]*")
+_NO_NUMBER = rb"(?<=[\s:\[,])[-+]?(?:nan|NaN|inf|Infinity)(?:\(\w*\))?(?=\s*[,}\]])"
+_BACKSLASH = rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?'
+_SEPARATOR = re.compile(r"[\s,]*")
 EVENT_START = r'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"'
-_NEXT_EVENT = lazy_pattern(rf"\}}\s*,\s*(?={EVENT_START})")
-_TOKEN = lazy_pattern(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
+_NEXT_EVENT = re.compile(rf"\}}\s*,\s*(?={EVENT_START})")
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{]+|[\]}]+', re.DOTALL)
 _MAX_TOKEN_CHARS = len(r"-Infinity\u0000")  # an error this near to the end may be a token that is cut
 _MAX_DIGITS = 40  # digits of a whole number; int64 has 19, and Python refuses to convert some thousands
 _MAX_DEPTH = 64  # of nesting; events of recorded traces have up to 6
@@ -47,7 +45,7 @@ class Salvage:
 def repair(text: bytes) -> bytes:
     """Return the text with the mistakes mended that exporters are known to make."""
     text = text.decode(errors="replace").encode()
-    return _BACKSLASH.sub(_escaped, _NO_NUMBER.sub(b"null", text))
+    return re.sub(_BACKSLASH, _escaped, re.sub(_NO_NUMBER, b"null", text))
 
 
 def _escaped(backslash: re.Match[bytes]) -> bytes:

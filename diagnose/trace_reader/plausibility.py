@@ -18,6 +18,7 @@ have become zero before, and starts that are none UNKNOWN_NS (``diagnose.trace_r
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,6 @@ from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, distinct
 from diagnose.model.shapes import MAX_ELEMENTS, num_elements
-from diagnose.text.patterns import lazy_pattern
 from diagnose.trace_reader.fields import num_events, printable, shortened
 from diagnose.trace_reader.rows import UNKNOWN_NS
 from diagnose.trace_reader.schema import DEVICE_KINDS
@@ -56,7 +56,7 @@ _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool
 _ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
 _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
 _NUM_NAMED = 3
-_ONE_SHAPE, _SIDE = lazy_pattern(r"[^\[\]]+"), lazy_pattern(r"\d+")
+_ONE_SHAPE, _SIDE = re.compile(r"[^\[\]]+"), re.compile(r"\d+")
 _MAX_DIGITS = len(str(MAX_ELEMENTS))  # which also bounds how long a number takes to be read
 
 

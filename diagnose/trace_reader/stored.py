@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import FileIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from diagnose.errors import InputError, missing_extra
-from diagnose.model.frozen import dataclass
 from diagnose.text.masking import mask_text
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.plain_text import middle, one_line
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = [
     "version_of",
 ]
 
-_URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
+_URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
 _BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
 _MAX_WHY_CHARS = 200  # of what a store answered
@@ -49,7 +49,7 @@ _LOCAL_MAGIC = b"PK\x03\x04"
 
 def is_url(path: str) -> bool:
     """Return whether a path is the URL of a store, such as s3://bucket/run, and no file of this machine."""
-    return bool(_URL.match(path))
+    return bool(re.match(_URL, path))
 
 
 class RemoteFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows, read_only
 from diagnose.model.events import Events, Kind, Note
-from diagnose.model.frozen import dataclass
 from diagnose.model.intervals import among, grouped
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.plausibility import (

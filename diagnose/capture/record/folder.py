@@ -30,7 +30,6 @@ from diagnose.errors import OutputError
 from diagnose.model.files import cannot_write, move_new, open_private, printable, reason, replace_private
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.reservation import Reservation
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
@@ -100,7 +99,7 @@ class RunLog:
 
 TEXTS = (".json", ".log", ".txt")
 MAX_BYTES = 512 << 20  # a trace is smaller; a script could leave anything
-ANONYMOUS_CELL = lazy_pattern(rb"<ipython-input-(\d+)-\w+>")
+ANONYMOUS_CELL = rb"<ipython-input-(\d+)-\w+>"
 
 
 def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
@@ -136,7 +135,7 @@ def name_cells(folder: Path) -> None:
 
     def rewrite(data: bytes) -> bytes:
         data = known.sub(lambda found: names[found[0]], data) if known is not None else data
-        return ANONYMOUS_CELL.sub(rb"cell \1", data)
+        return re.sub(ANONYMOUS_CELL, rb"cell \1", data)
 
     rewrite_texts(folder, rewrite)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
+import re
 import stat
 import tempfile
 import time
@@ -24,7 +25,6 @@ from typing import NamedTuple, TypeAlias
 
 from diagnose.capture.record.excerpts import excerpt_of
 from diagnose.text.masking import mask_code
-from diagnose.text.patterns import lazy_pattern
 from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups", "source_tree"]
@@ -217,9 +217,9 @@ _MADE_OF_A_SEED = frozenset(
 )
 _OF_TORCH, _OF_NUMPY = "torch.Generator", ("np.random.Generator", "numpy.random.Generator")
 # Arguments that are no seed of the sample: a generator that is kept, and what differs from process to process.
-_SHARED = lazy_pattern(
+_SHARED = (
     r"(?:rng|random|generator)\b|\b(?:initial_seed|seed|get_worker_info|urandom|getpid|time|time_ns|uuid\d)\("
-    r"|worker_(?:info|id|seed)\b",
+    r"|worker_(?:info|id|seed)\b"
 )
 
 
@@ -324,7 +324,7 @@ def _is_seed(value: ast.expr) -> bool:
     if isinstance(value, ast.Constant):
         return value.value is not None
     text = ast.unparse(value)
-    return _is_seeded(value) or not (RANDOM_DRAW.search(text) or _SHARED.search(text))
+    return _is_seeded(value) or not (RANDOM_DRAW.search(text) or re.search(_SHARED, text))
 
 
 def _is_torchs(value: ast.expr | None) -> bool:
@@ -345,13 +345,13 @@ def _blank(lines: list[bytes], node: ast.expr) -> None:
 
 MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
 MAX_DRAWS = 100
-_TRAINS = lazy_pattern(r"\.(backward|zero_grad)\(|autograd\.grad\(")
-_TRANSFORM = lazy_pattern(
+_TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
+_TRANSFORM = (
     r"\b(?:transforms|T|v2|A)\.(?:Random[A-Z]\w*|(?:Rand|Auto)Augment|ColorJitter|TrivialAugmentWide|AugMix"
     r"|GaussianNoise|ElasticTransform)\("
     r"|\bA\.(?:\w*Flip|Rotate|ShiftScaleRotate|Affine|GaussNoise|CoarseDropout|HueSaturationValue)\("
 )
-_GIVEN = lazy_pattern(r"transform|augment")  # arguments by which a dataset is given a function for its samples
+_GIVEN = r"transform|augment"  # arguments by which a dataset is given a function for its samples
 # Methods of datasets, samplers of augmentations and transforms, which run for each sample.
 _PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__call__"})
 _ONCE = frozenset({"__init__", "__post_init__", "__new__", "setup", "prepare"})
@@ -381,7 +381,7 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
     drawn = draw_lines(tree, lines)
     draws = drawn.draws & set(_of_samples(tree))
-    draws |= {number for number, line in enumerate(lines, 1) if _TRANSFORM.search(line.partition("#")[0])}
+    draws |= {number for number, line in enumerate(lines, 1) if re.search(_TRANSFORM, line.partition("#")[0])}
     return SourceTree(
         [(first, last) for first, last in found if not any(map(_TRAINS.search, lines[first:last]))],
         sorted(draws)[:MAX_DRAWS],
@@ -425,7 +425,7 @@ def _methods_of_samples(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 def _given(tree: ast.Module) -> Iterator[str]:
     """Yield the names that are passed as what transforms samples."""
     for word in ast.walk(tree):
-        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and _GIVEN.search(word.arg or ""):
+        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and re.search(_GIVEN, word.arg or ""):
             yield word.value.id
 
 

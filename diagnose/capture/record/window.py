@@ -22,7 +22,6 @@ from diagnose.capture.process.process import heap_mb, silent_stderr
 from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "HEAP_POLL_S",
@@ -131,8 +130,8 @@ FLAGS: dict[WindowKind, dict[str, bool]] = {
     "light": {"record_shapes": False, "with_stack": False, "profile_memory": False},
     "attribution": {"record_shapes": True, "with_stack": True, "profile_memory": True},
 }
-_HOST = lazy_pattern(rb'("host_name": *")[^"]*(")')
-_FOLDER = lazy_pattern(rb'("traceName": *")(?:[^"]*/)?([^"]*")')
+_HOST = rb'("host_name": *")[^"]*(")'
+_FOLDER = rb'("traceName": *")(?:[^"]*/)?([^"]*")'
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
 _SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
@@ -340,7 +339,7 @@ def _with_marks(lines: bytes, unfinished: str) -> bytes:
 
 def _without_host(line: bytes) -> bytes:
     """Return a line of the trace's head or end without the host, the path that it was written to, and credentials."""
-    line = _FOLDER.sub(rb"\1\2", _HOST.sub(rb"\1\2", line))
+    line = re.sub(_FOLDER, rb"\1\2", re.sub(_HOST, rb"\1\2", line))
     try:
         known = json.loads(b"{%b}" % line.strip().removesuffix(b","))
     except ValueError:  # not a key with its value

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
-
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["without_regrowth"]
 
-_GIVES_BACK = lazy_pattern(r"Free|Unmap|Release|Unregister")
+_GIVES_BACK = r"Free|Unmap|Release|Unregister"
 
 
 def without_regrowth(t: Tables, finding: Finding) -> Effect | None:
@@ -32,7 +31,7 @@ def without_regrowth(t: Tables, finding: Finding) -> Effect | None:
         return None
     calls = t.in_window(allocations(t))
     length = (t.trace.events.end - t.trace.events.start)[calls]
-    gives = np.array([_GIVES_BACK.search(t.name(call)) is not None for call in calls.tolist()], bool)
+    gives = np.array([re.search(_GIVES_BACK, t.name(call)) is not None for call in calls.tolist()], bool)
     num_taken, num_given = int((~gives).sum()), int(gives.sum())
     growing = max(num_taken - num_given, 0) / max(num_taken, 1)
     least = 1 - growing * float(length[~gives].sum()) / max(float(length.sum()), 1.0)

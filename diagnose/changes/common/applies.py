@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-
-from diagnose.text.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding, Where
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 _LIBRARY_WAITS = "a library waits for the device there"
-_WAITS = lazy_pattern(r"synchroni[sz]e|wait")
+_WAITS = r"synchroni[sz]e|wait"
 MOSTLY = 0.5  # of the calls: what fewer do is not what the finding is about
 
 
@@ -149,7 +148,7 @@ def waits_for(finding: Finding) -> WaitsFor:
     from diagnose.model.host_reads import SHARES, as_reason, read_by
 
     reason, place = as_reason(finding.facts.get("waits_for")), own_place(finding)
-    if reason == "synchronize" and place is not None and place.code and not _WAITS.search(place.code):
+    if reason == "synchronize" and place is not None and place.code and not re.search(_WAITS, place.code):
         return "value"  # the line reads one, whatever the trace shows of it
     if reason is not None:
         return reason

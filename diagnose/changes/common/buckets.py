@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.intervals import distinct
 from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
 from diagnose.replay.build import graph_of

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 
 from diagnose.changes.common.change import REMOVED, UNREADABLE
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["Expression", "parsed_call", "passed", "set_arguments"]
 
-_COMMA = lazy_pattern(r"\s*,\s*")
-_NO_COMMA = lazy_pattern(r",?\s*$")
+_COMMA = re.compile(r"\s*,\s*")
+_NO_COMMA = r",?\s*$"
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Dict)  # what may follow ** in a display as it is
 
 
@@ -121,7 +121,7 @@ def _without_argument(text: str, name: str, parameters: Sequence[str], in_mappin
         return _with_argument(text, name, "None", parameters, in_mapping) if stands else text
     start, end = _span(text, word)[0], _after_parentheses(text, _span(text, call.func)[1], _span(text, word.value)[1])
     behind = _COMMA.match(text, end)
-    cut = text[:start] + text[behind.end() :] if behind else _NO_COMMA.sub("", text[:start]) + text[end:]
+    cut = text[:start] + text[behind.end() :] if behind else re.sub(_NO_COMMA, "", text[:start]) + text[end:]
     call.keywords.remove(word)
     left = parsed_call(cut)
     return cut if left is not None and ast.dump(left) == ast.dump(call) else None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from diagnose.changes.common.call_arguments import parsed_call, passed, set_arguments
 from diagnose.changes.common.change import REMOVED
-from diagnose.model.frozen import dataclass
 from diagnose.model.records import CallRecord
 
 __all__ = [

@@ -7,11 +7,10 @@ is imported by the functions that need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from diagnose.changes.common.patching import Install
-from diagnose.model.frozen import NamedTuple, dataclass
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall

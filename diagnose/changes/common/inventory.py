@@ -6,11 +6,11 @@ All of it follows from the changes and the rules, but for `BUILDING_BLOCKS`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.changes import CHANGES, trial_method
-from diagnose.model.frozen import dataclass
 from diagnose.model.trial_methods import TrialMethod
 
 __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]

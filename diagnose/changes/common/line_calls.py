@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.text.patterns import lazy_pattern
-
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
 
 __all__ = ["LOADS", "SAVES", "SAVES_SHARDS", "calls"]
 
-SAVES_SHARDS = lazy_pattern(r"\b(dcp|dist_cp|distributed\.checkpoint)\.save\(")
-SAVES = lazy_pattern(
+SAVES_SHARDS = re.compile(r"\b(dcp|dist_cp|distributed\.checkpoint)\.save\(")
+SAVES = re.compile(
     r"\btorch\.save\(|\bsave_(checkpoint|pretrained|state|model|file)\w*\(|\.save_checkpoint\(|" + SAVES_SHARDS.pattern
 )
-LOADS = lazy_pattern(r"\btorch\.load\(|\.load_state_dict\(|\.from_pretrained\(|\bload_(checkpoint|file)\w*\(")
+LOADS = re.compile(r"\btorch\.load\(|\.load_state_dict\(|\.from_pretrained\(|\bload_(checkpoint|file)\w*\(")
 
 
 def calls(finding: Finding, pattern: re.Pattern[str]) -> bool:

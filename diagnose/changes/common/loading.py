@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.change import SetArguments, other_training
-from diagnose.model.frozen import NamedTuple
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.locations import Where
 

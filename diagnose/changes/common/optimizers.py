@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import own_place, to_training
 from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
 from diagnose.changes.common.patching import Install
-from diagnose.model.frozen import dataclass
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -6,11 +6,11 @@ A list is a dataset with an index: nothing else of the script changes.
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.loading import OWN_COLLATE, is_iterable, number
-from diagnose.model.frozen import dataclass
 from diagnose.model.locations import Where
 from diagnose.text.numbers import duration, size_words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +27,6 @@ from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = [
     "also_possible",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 MIN_FREED_BYTES = 5_000_000  # reads as 0.01 GB
-_LOSSES = lazy_pattern(r"compare the (first losses|loss\b[^;]*)")
+_LOSSES = r"compare the (first losses|loss\b[^;]*)"
 
 MAX_WAITING = 0.5  # of a finding: beyond it no change of the exchange is what helps
 
@@ -160,7 +160,7 @@ def _settings(change: Change, advice: Advice, edits: Sequence[EditedCall]) -> li
 
 def _safety(numerics: Numerics, program: Program) -> str:
     """Return the words of a prescription; inference has outputs to compare in the place of losses."""
-    return _LOSSES.sub("compare the outputs", numerics.safety) if program.trains is False else numerics.safety
+    return re.sub(_LOSSES, "compare the outputs", numerics.safety) if program.trains is False else numerics.safety
 
 
 def compiles_model(prescription: Prescription) -> bool:

@@ -7,18 +7,17 @@ upper one has to be applied first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose.model.diagnosis import Prescription
-from diagnose.model.frozen import dataclass
-from diagnose.text.patterns import lazy_pattern
 
 __all__ = ["applies_in", "separated"]
 
-_FILE = lazy_pattern(r"^--- a/(?P<name>.*)$")
-_HUNK = lazy_pattern(r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$")
+_FILE = r"^--- a/(?P<name>.*)$"
+_HUNK = r"^@@ -(?P<old>\d+),(?P<before>\d+) \+(?P<new>\d+),(?P<after>\d+) @@$"
 CHANGES, NO_END = ("-", "+"), "\\"
 FUZZ = 2  # lines of context that GNU patch leaves out by itself
 
@@ -115,10 +114,10 @@ def _hunks(diff: str) -> Iterator[_Hunk]:
     at, file = 0, ""
     head: list[str] = []
     while at < len(lines):
-        match = _HUNK.match(lines[at])
+        match = re.match(_HUNK, lines[at])
         at += 1
         if match is None:
-            named = _FILE.match(lines[at - 1])
+            named = re.match(_FILE, lines[at - 1])
             file = named["name"] if named else file
             head.append(lines[at - 1])
             continue
