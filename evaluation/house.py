@@ -1,4 +1,4 @@
-"""Prints the size of the product: files, lines, decisions, constants, private functions, and files of each room.
+"""Prints the size of the product and of each room: files, lines, decisions, constants, private functions.
 
     scripts/python evaluation/house.py [--names]
 
@@ -26,6 +26,14 @@ ROOMS = {
     "reports": ("reports/",),
     "trials": ("diagnose/trials/",),
     "analyzers": ("analyzers/",),
+    "cli": ("diagnose/cli/",),
+    "monitor": ("diagnose/monitor/",),
+    "ranks": ("diagnose/ranks/",),
+    "model and text": ("diagnose/model/", "diagnose/text/"),
+    "trace_reader": ("diagnose/trace_reader/",),
+    "replay and perf_model": ("diagnose/replay/", "diagnose/perf_model/"),
+    "dataflow": ("diagnose/dataflow/",),
+    "compare, integrations": ("diagnose/compare/", "diagnose/integrations/"),
     "kernels": ("kernels/",),
 }
 
@@ -46,8 +54,15 @@ def main() -> None:
     print(f"private functions called once               {sum(map(called_once, trees.values())):7,}")
     print(f"constants                                   {sum(map(len, values.values())):7,}")
     print(f"names of constants with several values      {len(several):7,}")
+    print(f"\n{'room':24}{'files':>7}{'lines':>8}{'decisions/100':>15}{'called once':>13}{'constants':>11}")
     for room, folders in ROOMS.items():
-        print(f"files of {room:35}{len(list(_files(*folders))):7,}")
+        own = dict(_files(*folders))
+        room_trees = {file: ast.parse(text) for file, text in own.items()}
+        room_lines = sum(text.count("\n") for text in own.values())
+        share = 100 * sum(map(decisions, room_trees.values())) / room_lines
+        num = sum(map(len, constants(room_trees).values()))
+        once = sum(map(called_once, room_trees.values()))
+        print(f"{room:24}{len(own):7,}{room_lines:8,}{share:15.1f}{once:13,}{num:11,}")
     if names:
         for name, found in sorted(several.items()):
             print(f"{name}: " + ", ".join(f"{value} in {file}" for file, value in found))
