@@ -46,7 +46,7 @@ def _part(one: ConstantWork) -> Avoidable:
     text += f"; {at(one.use_line)} uses it." if one.use_line is not None else "."
     confidence: Confidence = "high" if one.is_certain else "medium"
     title = "Operators compute values that are the same in each step"
-    lines = (one.value_line, *one.work.lines)
+    lines = (*one.work.lines, one.value_line)
     return Avoidable(title, text, one.work, lines, {"kind": "constant"}, confidence=confidence)
 
 

@@ -20,7 +20,7 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -137,59 +137,65 @@ def _wastes(t: Tables) -> list[_Waste]:
     loaded = info.loaded if info is not None else LoadedRecord()
     if info is None or not loaded.total_ns:
         return []
-    comes_again = info.loader.comes_again is True
+    rows = loaded.expressions
     found: list[_Waste] = []
+    saved: dict[int, float] = {}  # ns, by row
     taken: set[int] = set()
-    order = sorted(range(len(loaded.expressions)), key=lambda row: (-loaded.expressions[row].ns, row))
-    for row in order:
-        one = loaded.expressions[row]
-        kind = _kind(one, loaded, comes_again=comes_again)
-        if kind and one.ns >= MIN_SHARE * loaded.total_ns and taken.isdisjoint((row, *one.inside)):
-            found.append(_known(one, kind, loaded))
-            taken.add(row)
-    free = [one for row, one in enumerate(loaded.expressions) if taken.isdisjoint((row, *one.inside))]
-    parts = [waste for waste in (_cut(free, loaded), _wide([one for one in free if one.used == 1], loaded)) if waste]
-    return sorted([*found, *parts], key=lambda waste: -waste.share)
+
+    def take(kind: str, whether: Callable[[ExpressionRecord], bool]) -> None:
+        for row in sorted(range(len(rows)), key=lambda row: (-rows[row].ns, row)):
+            ns = rows[row].ns - sum(part for other, part in saved.items() if row in (other, *rows[other].inside))
+            if whether(rows[row]) and ns >= MIN_SHARE * loaded.total_ns and taken.isdisjoint((row, *rows[row].inside)):
+                found.append(_known(rows[row], kind, ns / loaded.total_ns))
+                saved[row] = ns
+                taken.add(row)
+
+    take("constant", lambda one: one.is_constant and not one.is_written)
+    free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
+    for name, parts in (("cut", _unused(free)), ("wide", _narrower(free, loaded))):
+        share = sum(parts.values()) / loaded.total_ns
+        if share >= MIN_SHARE:
+            found.append(_PARTS[name]([rows[row] for row in parts], share))
+            saved |= parts
+    if info.loader.comes_again is True:
+        size = MAX_KEPT_BYTES * max(loaded.samples, 1)
+        take("repeated", lambda o: o.is_repeated and bool(o.what) and o.num_bytes * loaded.dataset_size <= size)
+    return sorted(found, key=lambda waste: -waste.share)
 
 
-def _kind(one: ExpressionRecord, loaded: LoadedRecord, *, comes_again: bool) -> str:
-    if one.is_constant and not one.is_written:
-        return "constant"
-    kept = one.num_bytes / max(loaded.samples, 1) * loaded.dataset_size
-    return "repeated" if one.is_repeated and comes_again and one.what and kept <= MAX_KEPT_BYTES else ""
-
-
-def _known(one: ExpressionRecord, kind: str, loaded: LoadedRecord) -> _Waste:
-    share = one.ns / loaded.total_ns
+def _known(one: ExpressionRecord, kind: str, share: float) -> _Waste:
     what = f" ({one.what})" if one.what else ""
     again = "in every sample" if kind == "constant" else "each time that a sample is loaded"
     text = f"The result of {one.text}{what} in line {one.line} of {one.file.rpartition('/')[2]} is the same {again}"
-    text += f", and takes {percent(share, 0)} of loading."
-    return _Waste(share, text, (one,), kind)
+    return _Waste(share, f"{text}, and takes {percent(share, 0)} of loading.", (one,), kind)
 
 
-def _cut(free: Sequence[ExpressionRecord], loaded: LoadedRecord) -> _Waste | None:
-    """Return the results of which samples use a part; the one that takes most stands first."""
-    cut = sorted((one for one in free if one.used < 1), key=lambda one: -one.own_ns * (1 - one.used))
-    share = sum(one.own_ns * (1 - one.used) for one in cut) / loaded.total_ns
-    if share < MIN_SHARE:
-        return None
-    most, lines = cut[0], sorted({one.line for one in cut if one.file == cut[0].file})
+def _unused(free: Mapping[int, ExpressionRecord]) -> dict[int, float]:
+    """Return what results take of which samples use a part, the one that takes most first."""
+    parts = {row: one.own_ns * (1 - one.used) for row, one in free.items() if one.used < 1}
+    return dict(sorted(parts.items(), key=lambda item: -item[1]))
+
+
+def _narrower(free: Mapping[int, ExpressionRecord], loaded: LoadedRecord) -> dict[int, float]:
+    """Return what arrays of float64 take that nothing but loading gets to see, the one that takes most first."""
+    parts = {row: NARROWER * one.own_ns for row, one in free.items() if one.is_wide and one.used == 1 and loaded.narrow}
+    return dict(sorted(parts.items(), key=lambda item: -item[1]))
+
+
+def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
+    most, lines = ones[0], sorted({one.line for one in ones if one.file == ones[0].file})
     where = f"Line {lines[0]}" if len(lines) == 1 else f"Lines {', '.join(map(str, lines))}"
     text = f"{where} of {most.file.rpartition('/')[2]} {'computes' if len(lines) == 1 else 'compute'} {most.text} "
     text += f"({most.what}) and cut it: a sample uses {percent(most.used, 0)} of the elements, and the part that it "
     text += f"uses can be computed alone. The rest takes {percent(share, 0)} of loading."
-    return _Waste(share, text, tuple(cut), "cut")
+    return _Waste(share, text, tuple(ones), "cut")
 
 
-def _wide(free: Sequence[ExpressionRecord], loaded: LoadedRecord) -> _Waste | None:
-    """Return the arrays of float64 that nothing but loading gets to see; the first to make one stands first."""
-    wide = [one for one in free if one.is_wide]
-    share = NARROWER * sum(one.own_ns for one in wide) / loaded.total_ns
-    if not loaded.narrow or share < MIN_SHARE:
-        return None
-    most = max(wide, key=lambda one: one.own_ns)
-    lines = dict.fromkeys([most, *sorted(wide, key=lambda one: -one.own_ns)])
-    text = f"Lines {', '.join(map(str, sorted({one.line for one in wide})))} of {most.file.rpartition('/')[2]}"
+def _wide(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
+    most = ones[0]
+    text = f"Lines {', '.join(map(str, sorted({one.line for one in ones})))} of {most.file.rpartition('/')[2]}"
     text += f" compute in float64, as {most.text} ({most.what}); the batch holds no float64."
-    return _Waste(share, text, tuple(lines), "wide", "medium")
+    return _Waste(share, text, tuple(ones), "wide", "medium")
+
+
+_PARTS = {"cut": _cut, "wide": _wide}

@@ -96,11 +96,15 @@ class Graph:
         before = (one for one in self.operators if one.step < self.last_step)
         return {self.values[use.value].fingerprint for one in before for use in one.reads} - {""}
 
-    def computes(self, operator: int) -> bool:
-        """Return whether all an operator does is to make new values, so that it could be left out or kept."""
+    def makes_values(self, operator: int) -> bool:
+        """Return whether all an operator does is to make new values, or to say how many there are: they could be kept."""
         one = self.operators[operator]
-        has_effects = one.is_view or one.reads_host or one.is_collective or one.is_opaque
+        has_effects = one.is_view or one.is_collective or one.is_opaque
         return bool(one.writes) and not has_effects and plain_name(one.name) not in _COMPUTES_NOTHING
+
+    def computes(self, operator: int) -> bool:
+        """Return whether all an operator does is to make new values, so that it could be left out."""
+        return self.makes_values(operator) and not self.operators[operator].reads_host
 
     def work(self, operators: Iterable[int]) -> Work:
         """Return operators of one step with their share and lines."""

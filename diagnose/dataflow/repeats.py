@@ -99,7 +99,7 @@ def _left_between(graph: Graph, first: int, again: int) -> Frame | None:
 def can_be_kept(graph: Graph, i: int) -> bool:
     """Return whether an operator's result could be kept: it is not drawn, and no change of what was there before."""
     one = graph.operators[i]
-    return graph.computes(i) and not one.draws and all(graph.born[use.value] == one.step for use in one.writes)
+    return graph.makes_values(i) and not one.draws and all(graph.born[use.value] == one.step for use in one.writes)
 
 
 def equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:

@@ -19,11 +19,11 @@ class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     inside: tuple[Count, ...] = ()  # rows of the expressions that call this one or that it is a part of
     num: Count = 0
     samples: Count = 0  # in how many it ran: of those that are collated together, their batch counts as one
-    ns: Count = 0
+    ns: Count = 0  # with the operands and arguments
     own_ns: Count = 0  # without the expressions inside
     what: str = ""  # type and shape of the result: "float64 (112, 112, 3)", "" for what is no array
     num_bytes: Count = 0  # of the arrays that are its results, for all samples
-    is_constant: bool = False  # the same result in all samples
+    is_constant: bool = False  # the same results in all samples
     is_repeated: bool = False  # the same result when the same samples were loaded again
     is_written: bool = False  # its result is changed after it was made
     used: float = 1.0  # share of its results that samples use: what they cut off need not be computed

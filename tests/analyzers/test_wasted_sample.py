@@ -56,6 +56,11 @@ def test_what_is_inside_of_another_counts_once(booked):
     assert booked(info(row(is_constant=True), inner))["wasted-sample"] == 195_000
 
 
+def test_what_a_sample_has_again_counts_without_what_is_saved_inside_of_it(booked):
+    inner = row(line=9, inside=(0,), ns=400, is_constant=True)
+    assert booked(info(row(is_repeated=True), inner))["wasted-sample"] == 195_000  # 400 and 100 of 1000
+
+
 def test_workers_shorten_the_wait_by_what_a_batch_comes_earlier(booked):
     known = info(row(is_constant=True, ns=100))
     assert booked(known, WORKERS)["wasted-sample"] == 100_000  # a tenth of the step of 1 ms, of a wait of 390 µs

@@ -74,6 +74,24 @@ def test_what_is_the_same_in_every_sample_is_told_from_what_a_sample_has_each_ti
     assert (own.is_constant, own.is_repeated, own.num_bytes) == (False, True, 32 * 4096 * 4)
 
 
+class Columns(Rows):
+    def sample(self, index):
+        return self.column(0)[index] + self.column(1)[index]
+
+    def column(self, number):
+        return np.stack([row.copy() for row in self.rows])[:, number]
+
+
+def test_a_result_for_each_of_several_calls_is_the_same_in_every_sample():
+    record = loaded(Columns)
+    whole = of(record, "np.stack([row.copy() for row in self.rows])[:, number]")
+    assert (whole.is_constant, whole.num, whole.samples) == (True, 128, 32)
+    stacked = of(record, "np.stack([row.copy() for row in self.rows])")
+    assert stacked.ns >= of(record, "row.copy()").ns  # its argument is a part of it
+    assert record.expressions.index(stacked) in of(record, "row.copy()").inside
+    assert not of(record, "self.column(0)[index]").is_constant
+
+
 class Drawn(Rows):
     def sample(self, index):
         noise = np.random.normal(size=4096)
@@ -216,11 +234,22 @@ def test_types_are_looked_for_in_what_a_batch_holds():
 
 def test_the_recorder_calls_subtracts_its_own_time_and_passes_errors_on():
     recorder = Recorder()
-    assert recorder.operate(0, "Sub", 5, 3) == 2
-    assert recorder.get(1, [1, 2, 3], slice(1, 3)) == [2, 3]
-    assert recorder.call(2, lambda: recorder.call(3, max, 1, 2)) == 2
+    assert recorder.operate(recorder.begin(0), "Sub", 5, 3) == 2
+    assert recorder.get(recorder.begin(1), [1, 2, 3], slice(1, 3)) == [2, 3]
+    assert recorder.call(recorder.begin(2), lambda: recorder.call(recorder.begin(3), max, 1, 2)) == 2
     with pytest.raises(ZeroDivisionError):
-        recorder.operate(4, "Div", 1, 0)
+        recorder.operate(recorder.begin(4), "Div", 1, 0)
     assert [(one.number, one.parent) for one in recorder.seen] == [(0, -1), (1, -1), (3, 2), (2, -1)]
     inner, outer = recorder.seen[2:]
     assert outer.own_ns == outer.ns - inner.ns >= 0
+
+
+def test_operands_are_a_part_of_an_expression_and_those_that_raise_leave_nothing_open():
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError):
+        recorder.call(recorder.begin(0), max, 1, recorder.operate(recorder.begin(1), "Div", 1, 0))
+    assert recorder.call(recorder.begin(2), max, 1, recorder.operate(recorder.begin(3), "Add", 1, 1)) == 2
+    assert [(one.number, one.parent) for one in recorder.seen] == [(3, 2), (2, 0)]
+    recorder.end_batch()
+    recorder.get(recorder.begin(4), [1], 0)
+    assert recorder.seen[-1].parent == -1

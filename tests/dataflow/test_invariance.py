@@ -81,3 +81,12 @@ def test_what_no_sample_tells_apart_is_constant_if_it_is_made_alike():
         t.op("eye", shape=(99, 99), attributes=f"n={t.step}", line=3, content="eye", facts=hidden)
     (found,) = constant_work(t.graph())
     assert len(found.work.operators) == 2
+
+
+def test_a_size_that_python_reads_is_no_reason_to_find_it_again():
+    t = Table()
+    done = t.value(64, role="constant")
+    for t.step in range(2):
+        t.op("nonzero", done, line=2, content="ends", reads_host=True)
+    (found,) = constant_work(t.graph())
+    assert (found.is_certain, lines(found.work)) == (True, [2])

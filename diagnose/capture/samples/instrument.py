@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from diagnose.capture.samples.single_use import Place, place_of, used_once
 
-__all__ = ["CALL", "GET", "OPERATION", "SLICE", "Expression", "instrument"]
+__all__ = ["BEGIN", "CALL", "GET", "OPERATION", "SLICE", "Expression", "instrument"]
 
-CALL, OPERATION, GET, SLICE = "__diagnose_call__", "__diagnose_operation__", "__diagnose_get__", "__diagnose_slice__"
+BEGIN, CALL, OPERATION = "__diagnose_begin__", "__diagnose_call__", "__diagnose_operation__"
+GET, SLICE = "__diagnose_get__", "__diagnose_slice__"
 # What reads the frame that calls it: one of the recorder's in between would change its result.
-_OF_FRAMES = frozenset(
-    {"super", "locals", "globals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"}
-)
+_OF_FRAMES = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
+_OF_MODULES = frozenset({"sys._getframe", "inspect.currentframe", "inspect.stack", "inspect.trace"})
 
 
 class Expression(NamedTuple):
@@ -92,8 +92,7 @@ class _Recorded(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if not self._functions or name in _OF_FRAMES:
+        if not self._functions or _reads_frames(node.func):
             return self.generic_visit(node)
         number = self._number(node)
         self.generic_visit(node)
@@ -130,12 +129,18 @@ class _Recorded(ast.NodeTransformer):
         self._functions.pop()
         return node
 
-    def _number(self, node: ast.expr) -> ast.Constant:
+    def _number(self, node: ast.expr) -> ast.Call:
         place = Expression(
             self._file, node.lineno, self._functions[-1], ast.unparse(node), place_of(node) in self._single
         )
         self._expressions.append(place)
-        return ast.Constant(len(self._expressions) - 1)
+        return ast.Call(ast.Name(BEGIN, ast.Load()), [ast.Constant(len(self._expressions) - 1)], [])
+
+
+def _reads_frames(function: ast.expr) -> bool:
+    if isinstance(function, ast.Name):
+        return function.id in _OF_FRAMES or any(name.endswith(f".{function.id}") for name in _OF_MODULES)
+    return ast.unparse(function) in _OF_MODULES
 
 
 def _index(node: ast.expr) -> ast.expr:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from diagnose.capture.samples.cuts import Cuts, Made
-from diagnose.capture.samples.instrument import CALL, GET, OPERATION, SLICE
+from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, SLICE
 from diagnose.capture.samples.paddings import Paddings
 
 __all__ = ["Recorder", "Seen", "fingerprint", "wide_types"]
@@ -44,6 +44,15 @@ class Seen(NamedTuple):
     is_wide: bool
 
 
+class Begun:
+    """An expression that began: its operands and arguments are computed first, which is a part of its time."""
+
+    __slots__ = ("inside_ns", "number", "start_ns")
+
+    def __init__(self, number: int, start_ns: int) -> None:
+        self.number, self.start_ns, self.inside_ns = number, start_ns, 0
+
+
 class Recorder:
     """Called by instrumented code; its own time is taken out."""
 
@@ -52,14 +61,15 @@ class Recorder:
         self.cuts, self.paddings = Cuts(()), Paddings()
         self.load = self.sample = 0
         self._cost_ns = 0
-        self._open: list[list[int]] = []  # expression, ns of the expressions inside
+        self._open: list[Begun] = []
         self.written: set[int] = set()  # expressions whose result was changed afterwards
         self._held: list[tuple[int, str, Any]] = []  # arrays of this batch: expression, fingerprint
         self._looks: dict[tuple[int, int, int], int] = {}
 
     def install(self) -> None:
         """Offer itself to instrumented code."""
-        for name, function in ((CALL, self.call), (OPERATION, self.operate), (GET, self.get), (SLICE, slice)):
+        offered = ((BEGIN, self.begin), (CALL, self.call), (OPERATION, self.operate), (GET, self.get), (SLICE, slice))
+        for name, function in offered:
             setattr(builtins, name, function)
 
     @property
@@ -67,20 +77,26 @@ class Recorder:
         """Return a clock that stands still while the recorder works."""
         return time.perf_counter_ns() - self._cost_ns
 
-    def call(self, number: int, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    def begin(self, number: int) -> Begun:
+        """Begin an expression, before its operands are computed."""
+        begun = Begun(number, self.now_ns)
+        self._open.append(begun)
+        return begun
+
+    def call(self, begun: Begun, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
         """Call what an expression calls."""
         self.cuts.call(function, args, named)
-        result = self._run(number, lambda: function(*args, **named))
-        return self._noted(Made(number, result, function, args, named))
+        result = self._run(begun, lambda: function(*args, **named))
+        return self._noted(Made(begun.number, result, function, args, named))
 
-    def operate(self, number: int, name: str, left: Any, right: Any) -> Any:
+    def operate(self, begun: Begun, name: str, left: Any, right: Any) -> Any:
         """Do a binary operation."""
-        result = self._run(number, lambda: _OPERATIONS[name](left, right))
-        return self._noted(Made(number, result, _OPERATIONS[name], (left, right), {}))
+        result = self._run(begun, lambda: _OPERATIONS[name](left, right))
+        return self._noted(Made(begun.number, result, _OPERATIONS[name], (left, right), {}))
 
-    def get(self, number: int, held: Any, at: Any) -> Any:
+    def get(self, begun: Begun, held: Any, at: Any) -> Any:
         """Take an item."""
-        result = self._run(number, lambda: held[at])
+        result = self._run(begun, lambda: held[at])
         began = time.perf_counter_ns()
         self.cuts.cut(held, at, result)
         self._cost_ns += time.perf_counter_ns() - began
@@ -91,6 +107,7 @@ class Recorder:
         began = time.perf_counter_ns()
         self.written |= {number for number, before, array in self._held if fingerprint(array) != before}
         self._held.clear()
+        self._open.clear()
         self.cuts.end_sample()
         self.paddings.end_batch()
         self._cost_ns += time.perf_counter_ns() - began
@@ -103,17 +120,19 @@ class Recorder:
         self._cost_ns += time.perf_counter_ns() - began
         return made.result
 
-    def _run(self, number: int, compute: Callable[[], Any]) -> Any:
-        parent = self._open[-1][0] if self._open else -1
-        self._open.append([number, 0])
-        began = self.now_ns
+    def _run(self, begun: Begun, compute: Callable[[], Any]) -> Any:
+        while self._open and self._open[-1] is not begun:  # operands that raised, or a generator that others resume
+            self._open.pop()
+        parent = self._open[-2].number if len(self._open) > 1 else -1
         try:
             result = compute()
         finally:
-            ns = self.now_ns - began
-            _, inside = self._open.pop()
+            ns = self.now_ns - begun.start_ns
+            while self._open and self._open.pop() is not begun:
+                pass
             if self._open:
-                self._open[-1][1] += ns
+                self._open[-1].inside_ns += ns
+        number, inside = begun.number, begun.inside_ns
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
         self._looks[key] = looks = self._looks.get(key, 0) + 1

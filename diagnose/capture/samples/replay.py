@@ -239,6 +239,9 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
     first, second = ([one for one in group if one.load == load] for load in range(2))
     comparable = compares_batches or all(one.sample >= 0 for one in group)
     samples = {one.sample for one in first}
+    results: dict[tuple[int, int], list[str]] = defaultdict(list)  # of each sample, in order
+    for one in group:
+        results[one.load, one.sample].append(one.result)
     return ExpressionRecord(
         file=expression.file,
         line=expression.line,
@@ -250,7 +253,7 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
         own_ns=sum(max(one.own_ns, 0) for one in group),
         what=group[-1].what,
         num_bytes=sum(one.num_bytes for one in group) // 2,
-        is_constant=known and len({one.result for one in group}) == 1 and len(samples) >= MIN_SAMPLES,
+        is_constant=known and len(set(map(tuple, results.values()))) == 1 and len(samples) >= MIN_SAMPLES,
         is_repeated=known and comparable and Counter(o.result for o in first) == Counter(o.result for o in second),
         is_wide=any(one.is_wide for one in group),
     )
