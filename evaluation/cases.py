@@ -34,7 +34,7 @@ class Case(NamedTuple):
 LOADING, SAMPLE = ("data-stall",), ("cheaper-sample", "load-once")
 CASES = {
     "anomaly_left": Case("anomaly detection left on", ("debug-mode",), (11,), ("no-debug-checks",)),
-    "column_first": Case("whole column converted", LOADING, (27, 28), SAMPLE),
+    "column_first": Case("whole column converted", ("wasted-sample",), (27, 28), SAMPLE, "same for every sample"),
     "ddp_rank0_preview": Case("one rank decodes PNG", LOADING, (41, 42), SAMPLE),
     "deque_replay": Case("deque indexed", ("python-stall",), (16, 24), ("python-off-the-loop",), "deque"),
     "ema": Case("average parameter by parameter", ("launch-bound",), (30,), ("vectorise-loop",)),

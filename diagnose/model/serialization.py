@@ -80,9 +80,9 @@ def _known(types: tuple[type, ...]) -> _Types:
 @cache
 def _of_model() -> _Types:
     """Return the types that results are made of, by name."""
-    from diagnose.model import charts, diagnosis, events, forecast, job, locations, rules
+    from diagnose.model import charts, diagnosis, events, flow_picture, forecast, job, locations, rules, step_memory
 
-    modules = (charts, diagnosis, events, forecast, job, locations, rules)
+    modules = (charts, diagnosis, events, flow_picture, forecast, job, locations, rules, step_memory)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     return {kind.__name__: kind for kind in found if is_dataclass(kind) or hasattr(kind, "_fields")}
 
