@@ -29,12 +29,14 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import source_line
+from diagnose.dataflow.width import narrows_inputs
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.flow import flow_of
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import percent
@@ -152,7 +154,7 @@ def _wastes(t: Tables) -> list[_Waste]:
 
     take("constant", lambda one: one.is_constant and not one.is_written)
     free = {row: one for row, one in enumerate(rows) if taken.isdisjoint((row, *one.inside))}
-    for name, parts in (("cut", _unused(free)), ("wide", _narrower(free, loaded))):
+    for name, parts in (("cut", _unused(free)), ("wide", _narrower(free, is_narrow=loaded.narrow or _is_narrowed(t)))):
         share = sum(parts.values()) / loaded.total_ns
         if share >= MIN_SHARE:
             found.append(_PARTS[name]([rows[row] for row in parts], share))
@@ -176,9 +178,15 @@ def _unused(free: Mapping[int, ExpressionRecord]) -> dict[int, float]:
     return dict(sorted(parts.items(), key=lambda item: -item[1]))
 
 
-def _narrower(free: Mapping[int, ExpressionRecord], loaded: LoadedRecord) -> dict[int, float]:
+def _is_narrowed(t: Tables) -> bool:
+    """Return whether the step makes what it gets in float64 narrower before it computes with it."""
+    flow = flow_of(t)
+    return flow is not None and narrows_inputs(flow.found.graph)
+
+
+def _narrower(free: Mapping[int, ExpressionRecord], *, is_narrow: bool) -> dict[int, float]:
     """Return what arrays of float64 take that nothing but loading gets to see, the one that takes most first."""
-    parts = {row: NARROWER * one.own_ns for row, one in free.items() if one.is_wide and one.used == 1 and loaded.narrow}
+    parts = {row: NARROWER * one.own_ns for row, one in free.items() if is_narrow and one.is_wide and one.used == 1}
     return dict(sorted(parts.items(), key=lambda item: -item[1]))
 
 
@@ -194,7 +202,7 @@ def _cut(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
 def _wide(ones: Sequence[ExpressionRecord], share: float) -> _Waste:
     most = ones[0]
     text = f"Lines {', '.join(map(str, sorted({one.line for one in ones})))} of {most.file.rpartition('/')[2]}"
-    text += f" compute in float64, as {most.text} ({most.what}); the batch holds no float64."
+    text += f" compute in float64, as {most.text} ({most.what}); the step computes nothing in float64."
     return _Waste(share, text, tuple(ones), "wide", "medium")
 
 

@@ -97,7 +97,7 @@ class Graph:
         return {self.values[use.value].fingerprint for one in before for use in one.reads} - {""}
 
     def makes_values(self, operator: int) -> bool:
-        """Return whether all an operator does is to make new values, or to say how many there are: they could be kept."""
+        """Return whether an operator only makes new values, or also says how many there are: they could be kept."""
         one = self.operators[operator]
         has_effects = one.is_view or one.is_collective or one.is_opaque
         return bool(one.writes) and not has_effects and plain_name(one.name) not in _COMPUTES_NOTHING

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diagnose.dataflow.graph import Graph, Work, components
-from diagnose.dataflow.names import is_copy, is_product
+from diagnose.dataflow.names import base_name, is_copy, is_product
 from diagnose.model.dataflow import Frame, Operator
 
-__all__ = ["TooWide", "too_wide"]
+__all__ = ["TooWide", "narrows_inputs", "too_wide"]
 
 _WIDE = frozenset({"float64", "double", "complex128"})
+_JOINS = frozenset({"stack", "cat"})
 _HALF = frozenset({"bfloat16", "float16", "half"})
 _STATE = frozenset({"parameter", "buffer", "optimizer state", "state"})
 
@@ -49,6 +50,21 @@ def too_wide(graph: Graph) -> tuple[TooWide, ...]:
         for same in merged.values()
     )
     return tuple(sorted(joined, key=lambda one: -one.work.share))
+
+
+def narrows_inputs(graph: Graph) -> bool:
+    """Return whether the last step got float64, and at most joined or copied it before it made it narrower."""
+    wide = {i for i, value in enumerate(graph.values) if value.dtype in _WIDE and value.shape and graph.comes_in(i)}
+    came = False
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if wide.isdisjoint(use.value for use in one.reads):
+            continue
+        came = True
+        if not is_copy(one) and base_name(one) not in _JOINS:
+            return False
+        wide |= {use.value for use in one.writes if use.dtype in _WIDE}
+    return came and not any(graph.lives_on[value] or not graph.readers[value] for value in wide)
 
 
 def _double(graph: Graph, group: list[int]) -> TooWide:

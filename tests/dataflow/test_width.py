@@ -1,6 +1,6 @@
 """Width: a wider type than what goes in and what comes out."""
 
-from diagnose.dataflow.width import too_wide
+from diagnose.dataflow.width import narrows_inputs, too_wide
 from tests.dataflow.table import Table, lines
 
 
@@ -57,3 +57,18 @@ def test_a_chain_in_float32_with_products_between_16_bit_ends_is_too_wide():
     assert (found.kind, found.value_line.line, found.use_line.line, found.work.operators) == (
         "float32", 2, 5, (0, 1, 2, 3, 4),
     )  # fmt: skip
+
+
+def test_a_float64_batch_that_is_narrowed_at_once_need_not_be_wide():
+    t = Table()
+    batch = t.op("stack", *(t.value(8, dtype="float64") for _ in range(2)), shape=(2, 8))
+    t.op("mul.Tensor", t.op("_to_copy", batch, dtype="float32"))
+    assert narrows_inputs(t.graph())
+    t.op("mul.Tensor", batch)
+    assert not narrows_inputs(t.graph())
+
+
+def test_without_a_float64_batch_nothing_is_narrowed():
+    t = Table()
+    t.op("_to_copy", t.value(8), dtype="bfloat16")
+    assert not narrows_inputs(t.graph())
