@@ -164,6 +164,18 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
     ]
 
 
+def labels_of(folder: Path) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return which verdicts and causes are accepted of each graded trace."""
+    if not (folder / "labels.csv").is_file():
+        return {}
+    with (folder / "labels.csv").open(newline="") as file:
+        return {row["name"]: accepted(row) for row in csv.DictReader(file) if row["verdict"] != "none"}
+
+
+def accepted(label: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple((label["verdict_accept"] or label["verdict"]).split("|")), tuple(label["cause_accept"].split("|"))
+
+
 def row_of(folder: Path, label: dict[str, str]) -> dict[str, Any]:
     from diagnose.errors import DiagnoseError
     from diagnose.pipeline.run import analyze_paths
@@ -190,8 +202,7 @@ def row_of(folder: Path, label: dict[str, str]) -> dict[str, Any]:
         row["got"] = f"{type(error).__name__}: {error}"
         row["crashed"] = True
         return row
-    verdicts = tuple((label["verdict_accept"] or label["verdict"]).split("|"))
-    causes = tuple(label["cause_accept"].split("|"))
+    verdicts, causes = accepted(label)
     row["got"] = f"{d.verdict} / {d.dominant}"
     row["verdict_right"] = d.verdict in verdicts
     row["cause_right"] = (d.dominant or "") in causes
