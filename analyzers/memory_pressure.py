@@ -20,7 +20,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.held_values import held_values
+from diagnose.analyzers.common.avoidable import held_values
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
