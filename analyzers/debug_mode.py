@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
-from diagnose.analyzers.common.places import place_of_call
+from diagnose.analyzers.common.locate import place_of_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.records import as_facts

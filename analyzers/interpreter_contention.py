@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.locate import line_at
 from diagnose.model.capture import OtherThread
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
@@ -99,7 +99,7 @@ def _threads(t: Tables) -> list[_Held]:
         seen = sum(at.num for at in own)
         if seen < MIN_SAMPLES or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
             continue
-        where = tuple(Where(at.file, at.line, at.function, code=source_line(t, at.file, at.line)) for at in own[:3])
+        where = tuple(line_at(t, at.file, at.line, at.function) for at in own[:3])
         computed = thread.cpu_ns * seen / max(sum(at.num for at in thread.places), 1)
         # Of what both compute: on a machine with other work each of them has a core for a part of the time only.
         share = max(computed / samples.watched_ns, computed / max(computed + samples.own_cpu_ns, 1))

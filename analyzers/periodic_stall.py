@@ -25,7 +25,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.places import places_of
+from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.analyzers.common.locate import line_at
 from diagnose.model.capture import RunSteps
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
@@ -120,6 +121,4 @@ def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> 
 def _where(t: Tables, run: RunSteps) -> tuple[Where, ...]:
     """Return the lines that most of the samples at the beginning of steps are at, where the phase lies."""
     places = lines_in(t.capture, run.began_ns, run.phase("rollout") + run.phase("inference"))
-    return tuple(
-        Where(file, line, function, code=t.capture.lines.get((file, line))) for file, line, function in places[:3]
-    )
+    return tuple(line_at(t, *place) for place in places[:3])

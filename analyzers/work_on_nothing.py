@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.locate import line_at
 from diagnose.dataflow.contents import Kind
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
@@ -114,9 +114,7 @@ def find(t: Tables) -> list[Finding]:
         return found
     by, length = info.loader.batches_by, found[0].facts["padded_to"]
     where = tuple(
-        Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line))
-        for one in info.loaded.expressions
-        if one.padded_to == length
+        line_at(t, one.file, one.line, one.function) for one in info.loaded.expressions if one.padded_to == length
     )
     if by is not None:
         where = where or (Where(by[0], by[1], by[3], last_line=by[2]),)

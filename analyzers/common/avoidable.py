@@ -10,13 +10,13 @@ import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.locate import line_at
 from diagnose.dataflow.graph import Work
 from diagnose.dataflow.held_words import held_words
 from diagnose.dataflow.loops import Loop
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, total, union
 from diagnose.model.rules import RuleMeta
@@ -101,10 +101,7 @@ class AvoidableRule(NamedTuple):
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)
         lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
-        where = tuple(
-            Where(line.file, line.line, line.function, code=source_line(t, line.file, line.line))
-            for line in list(lines)[:MAX_LINES]
-        )
+        where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:MAX_LINES])
         return [replace(each, where=where or each.where, operators=first.work.operators) for each in found]
 
     def _parts(self, flow: Flow) -> list[Avoidable]:
