@@ -26,8 +26,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.extent import of_whole
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate
 from diagnose.analyzers.common.rates import slow_rate
 from diagnose.model.arrays import Ints, Mask, Rows

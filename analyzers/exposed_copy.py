@@ -21,8 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import of_whole
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta

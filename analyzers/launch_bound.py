@@ -30,7 +30,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
+from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of, pieces_of
 from diagnose.analyzers.common.locate import sampled_lines, source_line
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
@@ -153,8 +153,7 @@ def find(t: Tables) -> list[Finding]:
     graphable = _graphable(t)
     if graphable < MIN_GRAPHABLE:
         title = "The host waits for the device every few launches, and gets no lead between the waits"
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = pieces_of(t, META.id)
     in_compiled = share_before_graphs(t, pieces)
     if in_compiled >= MIN_BEFORE_GRAPHS:
         title = "A compiled function works on the host before it launches its graph"
@@ -263,8 +262,7 @@ def _looping(t: Tables) -> Issuer | None:
 
 def _is_of_others(t: Tables) -> bool:
     """Return whether less than half of the idle time in which one function issues is what no rule before explains."""
-    rows = t.causes.of(META.id)
-    mine = intersect(issued(t), Intervals(t.causes.start[rows], t.causes.end[rows]))
+    mine = intersect(issued(t), pieces_of(t, META.id))
     return 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
 
 
@@ -293,8 +291,7 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 
 def _lines_to_edit(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Return the places with lines that call operators themselves first: a backward pass repeats what these called."""
-    rows = t.causes.of(META.id)
-    sampled = sampled_lines(t, Intervals(t.causes.start[rows], t.causes.end[rows]), MAX_LINES)
+    sampled = sampled_lines(t, pieces_of(t, META.id), MAX_LINES)
     lines = dict.fromkeys(w for w in (*(line for line, _ in sampled), *where) if w.file)
     calling = [w for w in lines if not PASSES_ON.search(w.code or "")]
     passing = [w for w in lines if PASSES_ON.search(w.code or "")]

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import in_those
+from diagnose.analyzers.common.idle_findings import in_those
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.sample_work import lookup_at
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
@@ -129,8 +129,7 @@ def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
 
 def _confidence(t: Tables) -> Confidence:
     """Return high where frames or samples show most of the Python, medium where marks or its coming back show it."""
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = pieces_of(t, META.id)
     if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
         return "high"
     marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
@@ -147,8 +146,7 @@ def _facts(t: Tables) -> Facts:
     These are of what follows a read, of what lies between the forward and the backward of an operator, and of an
     optimizer's steps. The share of samples is None where there are too few.
     """
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
+    pieces = pieces_of(t, META.id)
     seen, waiting = waiting_share(t, pieces)
     num = int(seen.sum())
     return {

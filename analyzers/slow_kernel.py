@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.chains import chains
-from diagnose.analyzers.common.extent import of_whole
+from diagnose.analyzers.common.idle_findings import of_whole
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Mask

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, pieces_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
@@ -63,10 +63,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
-    rows = t.causes.of(META.id)
-    idle = int((t.causes.end - t.causes.start).sum())
-    once = int((t.causes.end - t.causes.start)[rows].sum())
     title = "The recording is of a cold start: capture again once steps are steady"
-    if once < THRESHOLDS.cold_share * idle:
+    if total(pieces_of(t, META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
         title = "One-off work is in the recording: a steady step has none of it"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))
