@@ -43,7 +43,6 @@ META = RuleMeta(
     changes=("make-on-device", "vectorise-loop"),
     needs=("data flow",),
 )
-_COPIED = "Values are copied to the device that need not come from the host"
 _HOW = {
     "round-trip": "goes from the device to the host and back",
     "constant": "is copied to the device in each step with the same content",
@@ -56,7 +55,8 @@ def detect(flow: Flow) -> list[Avoidable]:
     parts = []
     for trip in flow.found.host_round_trips:
         text = f"What {at(trip.value_line or trip.use_line)} makes {_HOW[trip.kind]} at {at(trip.use_line)}."
-        title, lines = _COPIED, (trip.value_line, trip.use_line, *trip.work.lines)
+        title = "Values are copied to the device that need not come from the host"
+        lines = (trip.value_line, trip.use_line, *trip.work.lines)
         parts.append(Avoidable(title, text, trip.work, lines, {"kind": trip.kind}))
     for one in flow.found.read_by_element:
         made = f", of a tensor that {at(one.value_line)} makes." if one.value_line is not None else "."

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.chains import chains
+from diagnose.analyzers.common.fusable import chains
 from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
