@@ -47,7 +47,7 @@ def detect(flow: Flow) -> list[Avoidable]:
     again = flow.found.copied_again
     copied = {i for one in again for i in one.work.operators}
     found = [one for one in flow.found.growing_work if not copied.issuperset(one.work.operators)]
-    extending = {one.work.line for one in (*found, *again)}
+    extending = {one.work.line for one in found} | {one.work.line for one in again}
     parts = []
     for one in found:
         line, title = one.work.line, "Operators work on values that grow from step to step"

@@ -108,15 +108,16 @@ def _around(t: Tables, call: int) -> list[int]:
 
 def _reasons(t: Tables, calls: Rows) -> list[WaitsFor]:
     """Return for each blocking call what it waits for."""
+    found = [read_by(map(t.name, _around(t, row))) for row in calls.tolist()]
     known: tuple[tuple[WaitsFor, Mask], ...] = (
-        ("copy", waits_for_host_copies(t, calls)),
-        ("exchange", _before_exchanges(t, calls)),
         ("synchronize", reads_nothing(t, calls)),
+        ("exchange", _before_exchanges(t, calls)),
+        ("copy", waits_for_host_copies(t, calls)),
     )
-    return [
-        next((reason for reason, which in known if which[i]), None) or read_by(map(t.name, _around(t, row)))
-        for i, row in enumerate(calls.tolist())
-    ]
+    for reason, which in known:  # the last one counts
+        for i in np.flatnonzero(which).tolist():
+            found[i] = reason
+    return found
 
 
 def _before_exchanges(t: Tables, calls: Rows) -> Mask:

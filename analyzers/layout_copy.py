@@ -162,7 +162,8 @@ def conversions(t: Tables, free: Mask) -> Rows:
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[before[found]].tolist(), name[found].tolist(), strict=True))
     count = Counter(pairs)
-    return found[np.array([count[pair] >= MIN_REPEATS * t.steps.num for pair in pairs], bool)]
+    again: Rows = found[np.array([count[pair] >= MIN_REPEATS * t.steps.num for pair in pairs], bool)]
+    return again
 
 
 def _type_of_casts(t: Tables, tasks: Rows) -> str:

@@ -55,7 +55,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         alone[chain.tasks] = False
     # Copies are left to the rules of layouts and types.
     slow = [g for g in groups(t) if g.share < SLOW_SHARE and g.op != "aten::copy_" and alone[g.tasks].all()]
-    tasks = np.concatenate([np.empty(0, np.intp), *(each.tasks for each in (*found, *slow))])
+    tasks = np.concatenate([np.empty(0, np.intp), *(c.tasks for c in found), *(g.tasks for g in slow)])
     in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > in_runs.total()
     title = "Pointwise operators move more memory than a fused pass"
     if in_graph:

@@ -157,8 +157,8 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
     """
     if where.file is None and t.named is not t:
         for call in calls:
-            rows = step_calls(t.named).rows.get(call, ())
-            named = _recorded(t.named, int(rows[0])) if len(rows) else Where()
+            rows = step_calls(t.named).rows.get(call)
+            named = _recorded(t.named, int(rows[0])) if rows is not None else Where()
             if named.file is not None or named.library is not None:
                 where = replace(named, op=where.op, stack=where.stack)
                 break
