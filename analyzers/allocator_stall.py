@@ -37,7 +37,6 @@ META = RuleMeta(
     one_off=True,
     cause="allocation",
 )
-MIN_GAP_SHARE = 0.3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -47,7 +46,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         return EMPTY
     calls, gaps = t.covering(rows), t.gaps
     share = covered(calls, gaps.start, gaps.end) / np.maximum(gaps.end - gaps.start, 1)
-    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_GAP_SHARE))
+    return intersect(intersect(left, calls), gaps.host_part(share >= 0.3))
 
 
 def find(t: Tables) -> list[Finding]:

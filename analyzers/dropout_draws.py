@@ -38,8 +38,7 @@ __all__ = ["dropout_draws", "spared"]
 
 # Masks of dropout that the training thread draws number by number, where there is no device.
 
-MIN_NS = 50_000  # of a draw: a mask of fewer numbers takes as long by any way
-SPARED = 0.8  # of a draw, by drawing four numbers at a time: 65,536 to 4 million on two cores took 14 to 20 %
+SPARED_SHARE = 0.8  # of a draw, by drawing four numbers at a time: 65,536 to 4 million on two cores took 14 to 20 %
 _DRAW = "aten::bernoulli_"
 _CALLED = r"^aten::(dropout|scaled_dot_product_attention)$"  # by functions that Python can replace
 
@@ -55,7 +54,7 @@ def dropout_draws(t: Tables) -> Rows:
     is_called = np.array([re.match(_CALLED, name) is not None for name in names], bool)
     dropouts = t.covering(outer[is_called[events.name[outer]]])
     draws = rows[events.name[rows] == names.index(_DRAW)]
-    found: Rows = draws[contains(dropouts, events.start[draws]) & (events.end[draws] - events.start[draws] >= MIN_NS)]
+    found: Rows = draws[contains(dropouts, events.start[draws]) & (events.end[draws] - events.start[draws] >= 50_000)]
     return found
 
 
@@ -65,7 +64,7 @@ def spared(t: Tables) -> Intervals:
     if not len(rows):
         return EMPTY
     end = events.end[rows]
-    return Intervals(end - ((end - events.start[rows]) * SPARED).astype(np.int64), end)
+    return Intervals(end - ((end - events.start[rows]) * SPARED_SHARE).astype(np.int64), end)
 
 
 META = RuleMeta(
@@ -77,7 +76,6 @@ META = RuleMeta(
     changes=("fast-dropout",),
     cause="host-work",
 )
-MIN_STEP_SHARE = 0.05
 
 
 def claim(_t: Tables, _left: Intervals) -> Intervals:
@@ -87,7 +85,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim what another way of drawing spares."""
-    return worth_claiming(t, left, spared(t), MIN_STEP_SHARE)
+    return worth_claiming(t, left, spared(t), 0.05)
 
 
 def find(t: Tables) -> list[Finding]:

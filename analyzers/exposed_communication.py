@@ -74,7 +74,6 @@ _REDUCES = re.compile(r"(?i)all_?reduce|reduce_?scatter|broadcast")
 _SHARDED = re.compile(r"FSDP|FullyShardedDataParallel")
 _CALL = r"c10d|^record_param_comms|^nccl:|^rccl:"  # operators that are nothing but the collective
 TITLE = "Collectives are not hidden under computation"
-MIN_BYTES = 1 << 20  # smaller ones take their start-up, whatever the link is
 # PCIe 3.0 with 16 lanes carries 10 GB/s between two GPUs, xGMI and NVLink 25 to 450; between hosts 25 Gbit/s carry 3.
 SLOW_GBPS = 5.0
 
@@ -181,7 +180,7 @@ def _slow_rate(t: Tables) -> tuple[float, list[str]]:
     factor = np.array([factors.get(kind.name, 0.0) for kind in found.kinds])
     moved = size * factor * (num - 1) / np.maximum(num, 1)
     rows, length = found.collectives.kind, found.collectives.length
-    kept = ((factor > 0) & (num > 1) & (size >= MIN_BYTES))[rows] & (length > 0)
+    kept = ((factor > 0) & (num > 1) & (size >= 1 << 20))[rows] & (length > 0)
     rows, length = rows[kept], length[kept]
     bus_gbps = float(moved[rows].sum() / max(length.sum(), 1))
     if not len(rows) or bus_gbps >= SLOW_GBPS:

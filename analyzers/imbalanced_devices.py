@@ -31,8 +31,6 @@ META = RuleMeta(
     order=20,
     changes=("one-process-a-device",),
 )
-MIN_BALANCE = 0.8
-MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobody
 
 
 def find(t: Tables) -> list[Finding]:
@@ -49,7 +47,7 @@ def find(t: Tables) -> list[Finding]:
         mine = rows[events.device[rows] == device]
         busy[device] = total(intersect(union((events.start[mine], events.end[mine])), span(start, end)))
     most, least = max(busy.values()), min(busy.values())
-    if most < MIN_BUSY * (end - start) or least >= MIN_BALANCE * most:
+    if most < 0.1 * (end - start) or least >= 0.8 * most:
         return []
     mean = sum(busy.values()) / len(busy)
     listed = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))

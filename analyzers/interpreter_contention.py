@@ -47,8 +47,6 @@ META = RuleMeta(
     needs=("samples of the threads",),
     changes=("move-to-process",),
 )
-MIN_STEP_SHARE = 0.05  # of the step
-MIN_SAMPLES = 5  # of a thread, in functions of the script
 MIN_IN_PYTHON = 0.1  # of these, at jumps and beginnings: of a loop in Python a third is, of one in C none
 
 
@@ -67,7 +65,7 @@ def find(t: Tables) -> list[Finding]:
         return []
     free_ns = total(outside_operators(t)) / t.steps.num
     lost = min(held.share * t.steps.step_ns, free_ns)
-    if lost < MIN_STEP_SHARE * t.steps.step_ns:
+    if lost < 0.05 * t.steps.step_ns:
         return []
     return [
         Finding(
@@ -97,7 +95,7 @@ def _threads(t: Tables) -> list[_Held]:
     for thread in samples.others:
         own = [at for at in thread.places if is_own_file(at.file)]
         seen = sum(at.num for at in own)
-        if seen < MIN_SAMPLES or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
+        if seen < 5 or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
             continue
         where = tuple(line_at(t, at.file, at.line, at.function) for at in own[:3])
         computed = thread.cpu_ns * seen / max(sum(at.num for at in thread.places), 1)

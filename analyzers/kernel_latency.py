@@ -39,8 +39,7 @@ META = RuleMeta(
 )
 
 
-MIN_IN_GRAPHS = 0.5  # of the pauses' time
-TINY_NS = 5_000
+TINY_KERNEL_NS = 5_000
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -53,7 +52,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels."""
     share = _share_in_graphs(t)
-    in_graph = share > MIN_IN_GRAPHS
+    in_graph = share > 0.5  # of the pauses' time
     title = "Pauses between queued kernels add up"
     if in_graph:
         title = "Pauses between the nodes of CUDA graphs add up"
@@ -73,8 +72,8 @@ def _nodes(t: Tables) -> list[str]:
     """Return how many nodes there are, and how many of them take hardly longer than a pause."""
     nodes = graph_nodes(t)
     length = (t.tasks.end - t.tasks.start)[nodes]
-    tiny = int((length < TINY_NS).sum()) / max(len(length), 1)
+    tiny = int((length < TINY_KERNEL_NS).sum()) / max(len(length), 1)
     return [
         f"{plural(len(length) / t.steps.num, 'node')} of graphs a step; {percent(tiny, 0)} of them take less than "
-        f"{TINY_NS / 1000:.0f} µs, as long as a pause or two."
+        f"{TINY_KERNEL_NS / 1000:.0f} µs, as long as a pause or two."
     ]

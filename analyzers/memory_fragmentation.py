@@ -30,8 +30,6 @@ META = RuleMeta(
     needs=("memory events",),
     also=("find-memory", "group-lengths"),
 )
-MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm
-MIN_UNUSED_SHARE = 1 / 3
 
 
 def find(t: Tables) -> list[Finding]:
@@ -40,7 +38,7 @@ def find(t: Tables) -> list[Finding]:
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
     unused = memory.peak_reserved - memory.peak_allocated
-    if memory.peak_reserved < MIN_RESERVED_SHARE * memory.capacity or unused < MIN_UNUSED_SHARE * memory.peak_reserved:
+    if memory.peak_reserved < 0.6 * memory.capacity or unused < memory.peak_reserved / 3:
         return []
     return [
         Finding(

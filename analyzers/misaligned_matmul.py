@@ -35,7 +35,6 @@ META = RuleMeta(
     changes=("pad-size",),
     needs=("shapes", "peak rates of the device"),
 )
-MIN_BUSY_SHARE = 0.05  # of the busy time
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
 MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
@@ -59,7 +58,6 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     rule = KernelRule(
         META.id,
         "Matrix products have sizes that miss the tiles",
-        MIN_BUSY_SHARE,
         kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE["compute"],
         evidence=lines,
         confidence="medium",

@@ -44,9 +44,6 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("keep-heap",),
 )
-MIN_STEP_SHARE = 0.1  # of the step
-MIN_STEPS = 5
-PAGE_BYTES = 4096
 
 
 def find(t: Tables) -> list[Finding]:
@@ -56,14 +53,14 @@ def find(t: Tables) -> list[Finding]:
     if t.device_id >= 0 or run is None or not each_ns:
         return []
     plain = np.flatnonzero(run.state == 0)
-    if len(plain) < MIN_STEPS or not len(t.steps.start):
+    if len(plain) < 5 or not len(t.steps.start):
         return []
     faults = float(np.median(run.phase("page_faults")[plain]))
     step_ns = float(np.median(run.took_ns[plain]))
     those = in_those(int((run.phase("page_faults")[plain] >= faults / 2).sum()), len(plain))
     whole, of_others = min(faults * each_ns / max(step_ns, 1.0), 1.0), _of_others(t)
     share = whole * (1 - of_others)
-    if share < MIN_STEP_SHARE:
+    if share < 0.1:
         return []
     others = (
         f" {percent(of_others, 0)} of the new memory is of operators that other findings name." if of_others else ""
@@ -77,7 +74,7 @@ def find(t: Tables) -> list[Finding]:
             total_ns=int(share * t.steps.step_ns * t.steps.num),
             evidence=(
                 f"A usual step has {faults:,.0f} page faults without a read from storage, "
-                f"{faults * PAGE_BYTES / 1e6:,.0f} MB: {percent(whole)} of it at {duration(each_ns)} each, "
+                f"{faults * 4096 / 1e6:,.0f} MB: {percent(whole)} of it at {duration(each_ns)} each, "
                 f"as measured in this process.{others}",
             ),
             confidence="medium",

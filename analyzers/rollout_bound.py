@@ -44,10 +44,7 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("batch-rollouts",),
 )
-MIN_RUN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
-RECURS_IN = 0.5  # of the steps
-MIN_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
-MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
+MIN_MODEL_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
 TITLES = {
     "rollout": "Training waits while the model collects data",
     "inference": "Training waits while the model runs without gradients",
@@ -60,10 +57,10 @@ def find(t: Tables) -> list[Finding]:
     found = []
     for phase, title in TITLES.items():
         share = shares.get(phase, 0.0)
-        if run is None or share < MIN_RUN_SHARE or not run.phase("backwards").any():
+        if run is None or share < 0.2 or not run.phase("backwards").any():
             continue
         times = run.phase(phase)
-        if (times > 0).mean() < RECURS_IN:
+        if (times > 0).mean() < 0.5:  # of the steps
             continue  # one step in many: periodic-stall
         if not _runs_a_model(t, phase):
             continue
@@ -76,13 +73,13 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     calls = no_grad_calls(t)
     if calls is None:
         return True
-    if _named_by_others(t, calls) >= MAX_NAMED_SHARE:
+    if _named_by_others(t, calls) >= 0.5:  # of the calls without gradients, that another rule names the cause of
         return False
     if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
-        return calls.operators > 0 or calls.all_modules >= MIN_CALLS
+        return calls.operators > 0 or calls.all_modules >= MIN_MODEL_CALLS
     if not calls.modules:
         return calls.operators > 0
-    return calls.modules >= MIN_CALLS
+    return calls.modules >= MIN_MODEL_CALLS
 
 
 def _named_by_others(t: Tables, calls: NoGradCalls) -> float:

@@ -43,7 +43,7 @@ META = RuleMeta(
     former=(("attention", "unfused-attention"),),
 )
 _MASKS = frozenset({"masked_fill", "where", "add"})
-MIN_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
+MIN_PYTHON_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
 
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
@@ -70,7 +70,7 @@ def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
     if one.joined and t.device_id >= 0:
         return EMPTY
     calls = python_calls(t, flow, (*one.work.operators, *one.joined))
-    return last_parts(t, flow, one) if calls >= MIN_CALLS else EMPTY
+    return last_parts(t, flow, one) if calls >= MIN_PYTHON_CALLS else EMPTY
 
 
 _RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)

@@ -57,7 +57,7 @@ META = RuleMeta(
 # moments read, all but the gradient written.
 PASSES, FUSED_PASSES = 21, 7
 _OF_PASSES = frozenset({"Adam", "AdamW"})
-MIN_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
+MIN_LOOP_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
 _MULTI_TENSOR = r"multi_tensor|multi_tensor_apply|foreach|[Ff]used"
 _NAME = r"Optimizer\.step#(?P<name>\w+)"
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
@@ -163,4 +163,4 @@ def is_loop(t: Tables) -> bool:
     facts = optimizer_facts(t)
     launches, multi = float(str(facts["launches"])), float(str(facts["multi_tensor"]))
     few = launches / 2 if t.device_id >= 0 else 1.0
-    return not facts["calls_model"] and launches >= MIN_LAUNCHES and multi < few
+    return not facts["calls_model"] and launches >= MIN_LOOP_LAUNCHES and multi < few

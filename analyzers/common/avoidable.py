@@ -40,8 +40,7 @@ __all__ = [
     "python_calls",
 ]
 
-MIN_OPERATOR_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
-MAX_TEXTS, MAX_LINES = 3, 5
+MIN_WORK_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
 
 
 class Avoidable(NamedTuple):
@@ -93,7 +92,7 @@ class AvoidableRule(NamedTuple):
         parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
-        first, texts = parts[0], [one.text for one in parts[:MAX_TEXTS]]
+        first, texts = parts[0], [one.text for one in parts[:3]]
         former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
         facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
         rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
@@ -101,11 +100,11 @@ class AvoidableRule(NamedTuple):
         if t.device_id >= 0:
             found = self._with_kernels(t, found, flow, parts, rule)
         lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
-        where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:MAX_LINES])
+        where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:5])
         return [replace(each, where=where or each.where, operators=first.work.operators) for each in found]
 
     def _parts(self, flow: Flow) -> list[Avoidable]:
-        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_OPERATOR_SHARE]
+        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_WORK_SHARE]
 
     def _with_kernels(
         self, t: Tables, idle: list[Finding], flow: Flow, parts: Sequence[Avoidable], rule: IdleRule
@@ -117,7 +116,7 @@ class AvoidableRule(NamedTuple):
             share[issued] = np.maximum(share[issued], one.avoidable)
         tasks = np.flatnonzero(share)
         kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
-        texts = [one.text for one in parts[:MAX_TEXTS]]
+        texts = [one.text for one in parts[:3]]
         kernels = KernelRule(rule.rule, rule.title, self.min_share, kept, texts, rule.confidence, rule.facts)
         busy = kernel_finding(t, kernels, tasks)
         if not idle or not busy:

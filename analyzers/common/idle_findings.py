@@ -39,7 +39,6 @@ __all__ = [
     "worth_claiming",
 ]
 
-MAX_LOOKED_UP = 200  # of the largest gaps: they stand for the rest
 _RUNS_BACKWARD = r"\.backward\(|autograd\.grad\("
 _EACH = r"(?<! of) a step\b"
 
@@ -229,7 +228,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
-    largest = np.argsort(-cost_ns, kind="stable")[:MAX_LOOKED_UP]
+    largest = np.argsort(-cost_ns, kind="stable")[:200]  # of the largest gaps: they stand for the rest
     found = locate(t, probe.thread[largest], probe.time[largest])
     of_object: dict[int, int] = {}  # gaps at one place share the object: the place itself is compared once for all
     for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):

@@ -46,10 +46,8 @@ __all__ = [
 
 UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
-MAX_LINES = 50  # that are looked at: those with most samples
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
 _HOOK = re.compile(r"hook", re.IGNORECASE)
-MIN_LINE_SHARE = 0.8  # of a call's samples in a function: the rest was read late, when the next line ran
 
 
 def source_line(t: Tables, file: str, line: int) -> str | None:
@@ -173,7 +171,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
         for (file, line, function), num in seen.most_common(1):
             code = source_line(t, file, line)
             is_late = LOADER_NEXT.search(call[0]) and PASSES_ON.search(code or "")  # of the step before
-            if num >= MIN_LINE_SHARE * seen.total() and not is_late:
+            if num >= 0.8 * seen.total() and not is_late:  # the rest was read late, when the next line ran
                 return replace(where, file=file, line=line, function=function, code=code)
     return where
 
@@ -280,7 +278,7 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     seen = Counter(samples.place[inside].tolist())
     total = seen.total()
     found, places = [], samples.places
-    often = seen.most_common(MAX_LINES)
+    often = seen.most_common(50)
     near = {
         row: sum(
             num
