@@ -14,7 +14,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import among
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, PHASES, RankProfile
 from diagnose.ranks.waits import Waits
 

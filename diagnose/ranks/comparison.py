@@ -10,11 +10,9 @@ from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
-from diagnose.ranks.matches import Matches
-from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
-from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 

@@ -5,6 +5,7 @@ A rank's own largest cost is no reason as long as the others have it too.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,8 +14,7 @@ import numpy as np
 from diagnose.model.arrays import Floats
 from diagnose.model.locations import Where
 from diagnose.ranks.lateness import ALSO_LATE, Lateness
-from diagnose.ranks.lines import lines_with_more
-from diagnose.ranks.profile import PHASES, RankProfile
+from diagnose.ranks.profile import PHASES, CauseTraits, RankProfile
 from diagnose.ranks.speeds import (
     MAX_COUNT_APART,
     MIN_SLOWER,
@@ -23,7 +23,6 @@ from diagnose.ranks.speeds import (
     slower,
     slower_kernel,
 )
-from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.waits import Times, equals_of, median_of_others
 
 __all__ = ["MIN_REASON_SHARE", "Reason", "reason_of", "reason_of_turns"]
@@ -81,7 +80,7 @@ def reason_of(ranks: Sequence[RankProfile], times: Times, lateness: Lateness, tr
     if no_core_ns >= MIN_REASON_SHARE * late_ns:  # whatever its thread did then takes no longer by itself
         share = min(no_core_ns / late_ns, 1.0)
         return Reason("no-core", no_core_ns, share, differences=differences, ready_shares=ready)
-    return replace(reason, where=lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
+    return replace(reason, where=_lines_with_more(ranks, late, equals, _parts_of(reason)), ready_shares=ready)
 
 
 def _without_lead(causes: Sequence[str], more: Floats, ahead_ns: float) -> Floats:
@@ -210,3 +209,28 @@ def _slower_cause(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]
         return "slower-host"
     host, _ = slower(ranks, "operators", late, equals)  # hosts vary by more than devices do
     return "slower-rank" if host >= MIN_SURELY_SLOWER else "slower-device"
+
+
+def _lines_with_more(
+    ranks: Sequence[RankProfile], late: int, equals: Sequence[int], causes: Collection[str]
+) -> tuple[Where, ...]:
+    """Return the lines on which the late rank spends more than the median of its equals, the largest difference first.
+
+    Only time of these causes counts. Differences below a tenth of the largest are what samples differ by anyway.
+    """
+
+    def spent(rank: RankProfile) -> dict[tuple[str, int], float]:
+        found: dict[tuple[str, int], float] = defaultdict(float)
+        for each in rank.lines:
+            found[each.file, each.line] += each.spent_ns if each.cause in causes else 0.0
+        return found
+
+    known, own = [spent(ranks[i]) for i in equals], spent(ranks[late])
+    more = {place: ns - float(np.median([lines.get(place, 0.0) for lines in known])) for place, ns in own.items()}
+    order = sorted(more, key=lambda place: -more[place])[:3]
+    named = {(each.file, each.line): each for each in ranks[late].lines}
+    return tuple(
+        Where(*place, named[place].function, code=named[place].code or None)
+        for place in order
+        if more[place] > 0 and more[place] >= more[order[0]] / 10
+    )

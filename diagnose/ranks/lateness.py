@@ -16,7 +16,7 @@ import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import among, distinct, quantiles
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of

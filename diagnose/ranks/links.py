@@ -16,7 +16,7 @@ from diagnose.model.arrays import Floats
 from diagnose.model.intervals import distinct
 from diagnose.model.job import CollectiveSummary, SlowGroup
 from diagnose.ranks.collectives import BUS_FACTORS
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import Group, RankProfile
 from diagnose.ranks.waits import Waits
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +14,26 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    contains,
+    covered,
+    grouped,
+    intersect,
+    span,
+    subtract,
+    total,
+    union,
+)
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
-from diagnose.ranks.host_times import host_times
-from diagnose.ranks.lines import lines_of
-from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
-from diagnose.ranks.traits import CauseTraits
-from diagnose.ranks.unlaunched import unlaunched
-from diagnose.tables import Tables
+from diagnose.ranks.profile import COMMUNICATION, PHASES, CauseTraits, Collectives, LineTime, RankProfile, Speeds
+from diagnose.tables import Tables, device
+from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
+from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.syncs import blocking_calls
@@ -33,6 +43,12 @@ __all__ = ["profile_of"]
 
 MAX_NAME_CHARS = 80  # of a kernel: templates have thousands
 MAX_NAMES = 12  # kernels or operators whose speed is compared
+_NONE: Rows = np.empty(0, np.intp)
+MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
+MAX_SILENT_NS = 100_000  # between two operators: Python goes on; longer silence may be waiting
+_EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
+MIN_SHARE = 0.002  # of the window: less is not worth it to ask all rules once more
+WAKES_NS = 50_000  # a silent host that goes on within it behind a collective's end waited for that
 
 
 def profile_of(
@@ -83,18 +99,13 @@ def profile_of(
         operators=_speeds(t, _leaves(t))[0],
         blocks=_blocks(t),
         elements=_elements(t, _leaves(t)),
-        lines=lines_of(
-            t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
-        ),
+        lines=tuple(_lines(t, {c: part for c, part in parts.items() if t.device_id < 0 or c not in device_work})),
         ready_share=ready_share(t),
         clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
         is_cut=t.trace.cut,
         num_events=len(t.trace.events),
         notes=notes,
     )
-
-
-_NONE: Rows = np.empty(0, np.intp)
 
 
 def _bounds(t: Tables, collectives: Collectives) -> Ints:
@@ -217,3 +228,119 @@ def _elements(t: Tables, operators: Rows) -> float:
     except (ValueError, RecursionError):  # the file's texts may be anything
         return 0.0
     return float((each * np.bincount(kinds.of, minlength=len(each))).sum()) / t.steps.num
+
+
+def host_times(t: Tables, bounds: Ints, parts: Mapping[str, Intervals], copies: str) -> Ints:
+    """Return for each step what its host takes; 0 without a device.
+
+    Where the host begins and ends a step before the device has done what was launched, that is the step of the host.
+    Elsewhere it is the time from one step's last collective to the next one's in which the host is seen to work, or the
+    device waits for it. ``parts`` is the rank's own time by cause, ``copies`` the cause that waits for no host.
+    """
+    if t.device_id < 0:
+        return np.zeros(t.steps.num, np.int64)
+    events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
+    calls = t.host_rows(Kind.RUNTIME)
+    blocked = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    before = np.concatenate([[t.steps.window[0]], bounds[:-1]])
+    is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
+    waited_for = union(*(part for cause, part in parts.items() if cause not in (*PHASES, copies)))
+    busy = union(_seen(t, blocked), waited_for)
+    return np.where(is_ahead, end - start - covered(blocked, start, end), covered(busy, before, bounds))
+
+
+def _seen(t: Tables, blocked: Intervals) -> Intervals:
+    """Return when the host is in operators, or between two that follow each other at once, and does not wait."""
+    inside = t.in_ops
+    if len(inside.start) > 1:
+        begin, end = inside.end[:-1], inside.start[1:]
+        short = end - begin <= MAX_SILENT_NS
+        inside = union(inside, Intervals(begin[short], end[short]))
+    events, calls = t.trace.events, matching(t.trace, (Kind.OP, Kind.ANNOTATION), _EXCHANGE)
+    exchanges = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    return subtract(subtract(inside, blocked), exchanges)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)  # as the tables that these are
+class _WithoutCollectives(Tables):
+    """The tables of a rank whose device idles while nothing but collectives runs; its host does what it did."""
+
+    whole: Tables
+
+    @property
+    def of_host(self) -> Tables:
+        """The tables of all tasks."""
+        return self.whole
+
+    @cached_property
+    def tasks(self) -> device.Tasks:
+        """The device's tasks but for collectives."""
+        return _computing(device.find_tasks(self.trace, self.device_id, *self.steps.window))
+
+
+def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
+    """Return by cause when nothing but collectives ran although the host did not wait for them.
+
+    ``waits`` are the rules whose time is waiting for other ranks.
+    """
+    exposed = t.occupancy.exposed_communication if t.device_id >= 0 else EMPTY
+    if not len(exposed.start) or launches_unlinked(t.tasks):
+        return {}
+    late = subtract(intersect(exposed, _before_launches(t)), t.covering(blocking_calls(t)))
+    if total(late) < MIN_SHARE * (t.steps.window[1] - t.steps.window[0]):
+        return {}
+    without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
+    late = intersect(late, without.gaps.unlaunched())
+    causes = without.causes
+    rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}
+    found = {rule: intersect(late, union((causes.start[mine], causes.end[mine]))) for rule, mine in rows.items()}
+    return {rule: part for rule, part in found.items() if len(part.start)}
+
+
+def _computing(tasks: device.Tasks) -> device.Tasks:
+    mine = ~tasks.is_collective
+    return device.Tasks(
+        row=tasks.row[mine],
+        start=tasks.start[mine],
+        end=tasks.end[mine],
+        stream=tasks.stream[mine],
+        launch=tasks.launch[mine],
+        is_collective=tasks.is_collective[mine],
+        is_copy=tasks.is_copy[mine],
+    )
+
+
+def _before_launches(t: Tables) -> Intervals:
+    """Return from each end of computing to the launch of the next task, but where the host woke with a collective."""
+    tasks, events = _computing(t.tasks), t.trace.events
+    if not len(tasks.row):
+        return EMPTY
+    known = tasks.launch >= 0
+    launched = np.where(known, events.start[np.maximum(tasks.launch, 0)], tasks.start)
+    reached = np.concatenate([[t.steps.window[0]], np.maximum.accumulate(tasks.end)[:-1]])
+    late = known & (launched > reached)
+    begin, end = reached[late], launched[late]
+    ended = np.sort(t.tasks.end[t.tasks.is_collective])
+    at = np.searchsorted(ended, end, side="right") - 1
+    last = ended[np.maximum(at, 0)]
+    woken = (at >= 0) & (last > begin) & (end - last <= WAKES_NS) & ~contains(t.in_ops, last)
+    return union((begin[~woken], end[~woken]))
+
+
+def _lines(t: Tables, parts: Mapping[str, Intervals]) -> Iterator[LineTime]:
+    """Yield the lines that the sampler saw most in each part of the rank's host time, at most six of a cause."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns:
+        return
+    time = samples.time_ns - t.trace.epoch_ns
+    seen = (samples.place >= 0) & contains(span(*t.steps.window), time)
+    time, place = time[seen], samples.place[seen]
+    for cause, part in parts.items():
+        num = np.bincount(place[contains(part, time)], minlength=len(samples.places))
+        if num.sum() < 5:  # fewer show no shares
+            continue
+        each_ns = total(intersect(part, span(*t.steps.window))) / float(num.sum()) / max(t.steps.num, 1)
+        for row in np.argsort(-num, kind="stable")[: min(6, int((num > 0).sum()))].tolist():
+            file, line, function = samples.places[row]
+            code = t.capture.lines.get((file, line), "")
+            yield LineTime(cause, file, line, function, code, int(num[row]) * each_ns)

@@ -19,12 +19,14 @@ import numpy.typing as npt
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
+from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
 __all__ = [
     "COMMUNICATION",
     "NO_COLLECTIVES",
     "PHASES",
+    "CauseTraits",
     "CollectiveKind",
     "Collectives",
     "Group",
@@ -32,12 +34,14 @@ __all__ = [
     "LineTime",
     "RankProfile",
     "Speeds",
+    "traits_of",
 ]
 
 FORMAT: Final = 2  # of the bytes; a reader of another format refuses them
 MAX_PROFILE_BYTES: Final = 64 << 20  # unpacked; 100,000 collectives take 4 MB
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
+_Packed = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +230,6 @@ class JobProfile:
         return JobProfile.of((*self.ranks, *other.ranks), (*self.missing, *other.missing))
 
 
-_Packed = dict[str, Any]
-
-
 def _packed(value: Any) -> Any:
     """Return nested tuples, dicts and bytes for dataclasses and arrays."""
     if isinstance(value, np.ndarray):
@@ -314,3 +315,26 @@ def _below(rows: npt.NDArray[np.int32], num: int) -> bool:
 
 def _speeds(packed: _Packed) -> Speeds:
     return Speeds(*(_array(packed[k]) for k in ("name", "count", "total_ns")))
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTraits:
+    """Ids of rules, by what their time means between ranks."""
+
+    waits: frozenset[str]  # waiting for other ranks, not the rank's own
+    host: frozenset[str]  # grows where a host executes the same more slowly
+    operators: frozenset[str]  # of these: as its operators take longer
+    unknown: frozenset[str]  # explains nothing
+    copies: str  # waiting for copies that nothing hides
+
+
+def traits_of(rules: Iterable[RuleMeta]) -> CauseTraits:
+    """Return them as the rules state them."""
+    rules = tuple(rules)
+    return CauseTraits(
+        frozenset(m.id for m in rules if m.awaits_ranks),
+        frozenset(m.id for m in rules if m.paced_by),
+        frozenset(m.id for m in rules if m.paced_by == "dispatch"),
+        frozenset(m.id for m in rules if not m.explains or (m.kind == "trust" and not m.one_off)),
+        next(m.id for m in rules if m.cause == "copy"),
+    )

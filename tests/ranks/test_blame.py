@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from diagnose.ranks.blame import blamed
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import CollectiveKind, Group
+from diagnose.ranks.waits import blamed
 
 PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))  # of tensor parallel ranks, and of data parallel ones
 
