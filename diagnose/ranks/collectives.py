@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, among, covered
+from diagnose.model.intervals import Intervals, among, contains, covered, union
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.tables import Tables, shared_table
@@ -62,10 +62,7 @@ _USES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"pp", "pipeline"}), "pipeline"),
 )
 _SHARDED = {"all_gather": "fsdp-gather", "reduce_scatter": "fsdp-scatter"}
-_SPLIT = frozenset({"all_reduce", *_SHARDED})
-_BETWEEN_TWO = frozenset({"send", "recv"})
 _EXCHANGING = frozenset({"expert-parallel", "context-parallel"})  # tokens to experts, heads for parts of the sequence
-_SHARING = _EXCHANGING | {"tensor-parallel"}
 
 
 """Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it."""
@@ -317,29 +314,27 @@ def hidden_by(compute: Intervals, start: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str, Group]]) -> list[str]:
-    """Return for each collective what it serves, "" where nothing shows it; ``known`` are their names and groups."""
+    """Return for each collective what it serves, "" where nothing shows it; ``known`` are their names and groups.
+
+    A job may exchange in several groups: of data parallel ranks, whose gradients DistributedDataParallel reduces in
+    buckets or FSDP scatters, and of ranks that share layers, experts or the sequence. Which of them is whose, a group's
+    description states (``mesh_tp`` of a device mesh, ``EXPERT_MODEL_PARALLEL_GROUP`` of Megatron); else the group is
+    FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
+    """
     begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
     broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
-    is_buffer = among(rows, broadcasts).tolist()
-    in_backward = _in_backward(t, begun)
-    of_ddp = _groups_of_ddp(t, known, in_backward)
-    of_fsdp = _groups_of_fsdp(t, known, begun)
-
-    def serves(i: int, name: str, group: Group) -> str:
-        if is_buffer[i]:
-            return "buffer-broadcast"
+    is_buffer, in_backward = among(rows, broadcasts).tolist(), _in_backward(t, begun).tolist()
+    of_ddp, of_fsdp = _groups_of_ddp(t, known, in_backward), _groups_of_fsdp(t, known, begun)
+    found = []
+    for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
         use = _use(group)
-        if name == "all_to_all":
-            return use if use in _EXCHANGING else "all-to-all"
-        if name in _BETWEEN_TWO:
-            return use if use in _EXCHANGING else "pipeline"
-        if name in _SPLIT and use in _SHARING:
-            return use
-        if name in _SHARDED:
-            return _SHARDED[name] if group in of_fsdp else ""
-        return "ddp-bucket" if name == "all_reduce" and in_backward[i] and group in of_ddp else ""
-
-    return [serves(i, name, group) for i, (name, group) in enumerate(known)]
+        serves = {"all_reduce": "ddp-bucket" if back and group in of_ddp else ""}
+        serves |= {kind: purpose if group in of_fsdp else "" for kind, purpose in _SHARDED.items()}
+        shared = dict.fromkeys(serves, use) if use in (*_EXCHANGING, "tensor-parallel") else {}
+        serves |= {"all_to_all": "all-to-all", "send": "pipeline", "recv": "pipeline"} | shared
+        exchanged = dict.fromkeys(("all_to_all", "send", "recv"), use) if use in _EXCHANGING else {}
+        found.append("buffer-broadcast" if buffer else (serves | exchanged).get(name, ""))
+    return found
 
 
 def _use(group: Group) -> str:
@@ -348,47 +343,34 @@ def _use(group: Group) -> str:
     return next((use for marks, use in _USES if marks & words), "")
 
 
-def _is_other(group: Group) -> bool:
-    """Return whether a group is described as neither of data parallel ranks nor of all."""
-    return _use(group) not in ("", "data-parallel")
+def _of_data(groups: Iterable[Group]) -> set[Group]:
+    """Return those that are not described as of other than data parallel ranks."""
+    return {group for group in groups if _use(group) in ("", "data-parallel")}
 
 
-def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Mask) -> set[Group]:
+def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Sequence[bool]) -> set[Group]:
     """Return the groups in which DistributedDataParallel reduces."""
     if not len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
         return set()
-    reducing = [
-        (group, back) for (name, group), back in zip(known, in_backward.tolist(), strict=True) if name == "all_reduce"
-    ]
-    found = {group for group, back in reducing if back and not _is_other(group)}
-    in_forward = {group for group, back in reducing if not back}
-    return found - in_forward or found
+    reducing = [(group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"]
+    found = _of_data(group for group, back in reducing if back)
+    return found - {group for group, back in reducing if not back} or found
 
 
 def _groups_of_fsdp(t: Tables, known: Sequence[tuple[str, Group]], begun: Rows) -> set[Group]:
     """Return the groups in which FSDP gathers and scatters."""
     ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
-    if not len(ranges):
-        return set()
-    inside = (covered(t.covering(ranges), begun, begun + 1) > 0).tolist()
+    inside = contains(t.covering(ranges), begun).tolist()
     gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
-    found = {group for group, _ in gathering if not _is_other(group)}
+    found = _of_data(group for group, _ in gathering) if len(ranges) else set()
     return {group for group, own in gathering if own} & found or found
 
 
 def _in_backward(t: Tables, begun: Rows) -> Mask:
     """Return which times lie between the first and the last node of a step's backward."""
     backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
-    inside: Mask = covered(_stretched(backward, t), begun, begun + 1) > 0
-    return inside
-
-
-def _stretched(backward: Intervals, t: Tables) -> Intervals:
-    """Return for each step the time from the first to the end of the last node of its backward."""
     if not len(backward.start):
-        return backward
-    step = np.searchsorted(t.steps.start, backward.start, side="right") - 1
-    ids = np.flatnonzero(np.bincount(np.maximum(step, 0)))
-    first = np.array([backward.start[step == i].min() if (step == i).any() else 0 for i in ids], np.int64)
-    last = np.array([backward.end[step == i].max() if (step == i).any() else 0 for i in ids], np.int64)
-    return Intervals(first, last)
+        return np.zeros(len(begun), bool)
+    step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
+    first = np.flatnonzero(np.diff(step, prepend=-1))
+    return contains(union((backward.start[first], np.maximum.reduceat(backward.end, first))), begun)

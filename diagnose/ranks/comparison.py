@@ -18,10 +18,6 @@ from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, wa
 
 __all__ = ["Comparison", "compare_ranks", "excess_of", "job_of"]
 
-MAX_REPLAY_ERROR = 0.05  # of the step: beyond it the ranks' own times alone show what a late one costs
-MAX_ROWS = 64  # of the tables and of the heat map; of more late ranks each has one
-MAX_ARRIVALS = 64  # collectives of one step
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -51,7 +47,8 @@ class Comparison:
         It is no more than the latest is late by, mean of all steps: the replay leaves out the first one.
         """
         replayed, late = self.without_late, self.lateness
-        if replayed is None or abs(replayed.error) > MAX_REPLAY_ERROR:
+        # Of the step: beyond it the ranks' own times alone show what a late one costs.
+        if replayed is None or abs(replayed.error) > 0.05:
             return late.saved_ns
         return min(replayed.saved_ns, float(np.nanmean(np.maximum(late.excess[late.late[0]], 0.0))))
 
@@ -198,7 +195,7 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,
         )
-        for i in order[: max(MAX_ROWS, len(c.lateness.late))]
+        for i in order[: max(64, len(c.lateness.late))]  # of more late ranks each has one
     )
     return rows, names
 
@@ -210,7 +207,7 @@ def _of_middle_step(c: Comparison) -> tuple[list[int], dict[tuple[int, int], flo
     number = c.times.steps[len(c.times.steps) // 2]
     step = c.matches.column(c.ranks, "step")
     mine = np.array([c.ranks[r].step_number[s] == number for r, s in zip(c.matches.rank, step, strict=True)], bool)
-    matches = sorted(set(c.matches.match[mine].tolist()))[:MAX_ARRIVALS]
+    matches = sorted(set(c.matches.match[mine].tolist()))[:64]  # collectives of one step
     kept = set(matches)
     parts = [p for p in np.flatnonzero(mine).tolist() if int(c.matches.match[p]) in kept]
     return matches, {(int(c.matches.rank[p]), int(c.matches.match[p])): float(c.waits.of_part[p]) for p in parts}

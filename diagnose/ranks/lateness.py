@@ -24,15 +24,9 @@ from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
 
 MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
-MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
-MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_EACH_SIGMAS = 3.0  # of what equals' steps vary by: steps beyond it show by themselves that a rank is late
-MIN_FREEDOM = 3  # of steps and equals: fewer do not show what they vary by
-OUTLIERS = 0.05  # of the steps of a rank that is not late lie beyond it: hosts have rare long pauses
 MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps
 FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20: as Student's t at 1 in 100
-MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 # Of the waiting, for one rank, that makes it the late one: if it is waited for in more steps than by chance, and in
 # however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
 MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
@@ -42,11 +36,8 @@ MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not:
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
-MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
-MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
 MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
-MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
 SMALL_SAMPLE_FACTOR = (
     18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
 )
@@ -94,7 +85,8 @@ def lateness_of(
     sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
     waited = _others_wait(waits, matches, late)
     saved = min(_saved(times.own, late, equals), waited)
-    least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else MIN_ONE_STEP_SHARE) * step_ns
+    # Where one step was recorded: nothing shows what a rank's own times vary by.
+    least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else 0.05) * step_ns
     each_ns = max(_shows_by_itself(excess, times.own, equals), least_ns)
     is_slower = _is_slower(ranks, worst, equals)
     is_shown = is_slower or sigmas >= MIN_SIGMAS or _shown_by_steps(excess, worst, each_ns)
@@ -197,7 +189,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     if len(equals) >= MANY:
         spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
     if len(equals) == 2:
-        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_TWO / MIN_SIGMAS
+        # Of the spread of two other ranks, which is a poor measure of it.
+        spread = abs(float(equals[0] - equals[1])) / 2 * 3.0 / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
     varies, num = 0.0, len(own)
     if num > 1:
@@ -206,7 +199,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
         deviation = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
         freedom = (num - 1) * max(len(of_role) - 1, 1)
         unsure = 1 + SMALL_SAMPLE_FACTOR / freedom**2
-        varies = SPREAD * deviation * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
+        # Standard error of a median, by that of a mean.
+        varies = SPREAD * deviation * 1.2533 / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
@@ -214,7 +208,7 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
     """Return by how much a rank has to exceed its equals in one step for that step to show it; inf: not known."""
     known = ~np.isnan(own[list(equals)]).all(axis=0)
     freedom = (int(known.sum()) - 1) * len(equals)
-    if freedom < MIN_FREEDOM:
+    if freedom < 3:  # of steps and equals: fewer do not show what they vary by
         return float(np.inf)
     if len(equals) > 2:
         spread = float(np.nanmedian(np.abs(excess[list(equals)])))
@@ -222,13 +216,15 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
         mine = own[list(equals)][:, known]
         off = np.nanmedian(np.abs(mine - np.nanmedian(mine, axis=1, keepdims=True)), axis=1)
         spread = float(np.sqrt(2) * np.nanmax(off))
-    return MIN_EACH_SIGMAS * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
+    # Of what equals' steps vary by: steps beyond it show by themselves that a rank is late.
+    return 3.0 * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
 
 
 def _shown_by_steps(excess: Floats, late: int, each_ns: float) -> bool:
     """Return whether more steps show by themselves that a rank is late than would by chance, by whatever they vary."""
     own = excess[late][~np.isnan(excess[late])]
-    return _chance(int((own >= each_ns).sum()), len(own), OUTLIERS) * len(excess) <= MAX_BY_CHANCE
+    # Of the steps of a rank that is not late lie beyond it: hosts have rare long pauses.
+    return _chance(int((own >= each_ns).sum()), len(own), 0.05) * len(excess) <= MAX_BY_CHANCE
 
 
 def _chance(least: int, num: int, probability: float) -> float:
@@ -276,7 +272,8 @@ def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
 def _taking_turns(waits: Waits) -> tuple[int, ...]:
     """Return the ranks for which the others wait, who for most first; the first collective does not count."""
     order = np.argsort(-waits.attributed_ns, kind="stable").tolist()
-    least = MIN_ATTRIBUTED_SHARE * float(waits.attributed_ns.sum())
+    # Of the waiting: ranks that less of it is for are not among those that take turns.
+    least = 0.1 * float(waits.attributed_ns.sum())
     return tuple(
         i for n, i in enumerate(order) if waits.attributed_ns[i] > 0 and (waits.attributed_ns[i] >= least or n < 2)
     )
@@ -284,12 +281,14 @@ def _taking_turns(waits: Waits) -> tuple[int, ...]:
 
 def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None, float]:
     """Return the rank that begins the window late enough to account for the waiting in its first collective."""
-    if not len(times.begins) or waits.first_share < MIN_BEGIN_SHARE:
+    # Of all waiting, in the first collective of the window, for a late begin to be named.
+    if not len(times.begins) or waits.first_share < 0.25:
         return None, 0.0
     latest = int(times.begins.argmax())
     others = np.delete(waits.first, latest)
     late_by = float(times.begins[latest])
     waited = float(np.median(others)) if len(others) else 0.0
-    if late_by < MIN_BEGIN_OF_STEP * step_ns or late_by < waited / 2:
+    # By which a rank begins late; recordings of one job begin some tenths of a millisecond apart.
+    if late_by < 0.05 * step_ns or late_by < waited / 2:
         return None, 0.0
     return latest, late_by

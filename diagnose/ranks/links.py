@@ -22,10 +22,6 @@ from diagnose.ranks.waits import Waits
 
 __all__ = ["collective_times", "most_exchanged", "slow_group"]
 
-MIN_SLOWER = 1.3  # than the other groups of its kind: rings through one node differ by some per cent
-MIN_STEP_SHARE = 0.01  # of the step
-MIN_GROUPS = 2
-
 
 def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
     kind, group = matches.kinds[i], matches.groups[i]
@@ -103,7 +99,7 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
     rates: dict[Group, tuple[float, float, float]] = {}
     others: dict[Group, int] = {}
     for groups in by_look.values():
-        if len(groups) < MIN_GROUPS:
+        if len(groups) < 2:
             continue
         middle = {g: float(np.median(transfer[rows])) for g, rows in groups.items()}
         members = {g: frozenset(g.members) for g in groups}
@@ -123,7 +119,8 @@ def slow_group(ranks: Sequence[RankProfile], matches: Matches, step_ns: float) -
     worst = max(more, key=lambda g: more[g])
     num_steps = max(p.num_steps for p in ranks)
     ratio = 1 + more[worst] / max(usual[worst], 1.0)
-    if ratio < MIN_SLOWER or more[worst] / num_steps < MIN_STEP_SHARE * step_ns:
+    # Than the other groups of its kind: rings through one node differ by some per cent.
+    if ratio < 1.3 or more[worst] / num_steps < 0.01 * step_ns:  # of the step
         return None
     _, own, rest = rates.get(worst, (0.0, 0.0, 0.0))
     return SlowGroup(worst.members, worst.use, others[worst], ratio, more[worst] / num_steps, own, rest)

@@ -22,14 +22,10 @@ from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 __all__ = ["Matches", "match_collectives"]
 
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
-TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart, …
 HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
 HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other
 NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
 MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
-MIN_DRIFT_POINTS = 8  # matched collectives from which on the drift of two clocks is taken out
-MIN_GIVEN_SHARE = 0.5  # of the members of a group: who of the others is late, a few of them cannot show
-MAX_APART_SHARE = 0.1  # of the step: ranks whose ends lie further apart do not share what their numbers say they do
 _SIZES_DIFFER = frozenset({"all_to_all", "scatter", "gather", "barrier", "send_recv"})  # each rank has its own share
 _PAIR = frozenset({"send", "recv"})
 _Key: TypeAlias = tuple[object, ...]
@@ -49,7 +45,8 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     by_number, rest = _by_number(ranks)
     shared, num_disagreeing = _agreeing(by_number)
-    shared = _not_apart(shared, MAX_APART_SHARE * step_ns)
+    # Of the step: ranks whose ends lie further apart do not share what their numbers say they do.
+    shared = _not_apart(shared, 0.1 * step_ns)
     clock: dict[int, float] = {}
     for parts in rest.values():
         found, offsets = _by_ends(parts, _tolerance(ranks, parts, step_ns))
@@ -131,7 +128,7 @@ def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:
 
 def _tolerance(ranks: Sequence[RankProfile], of_rank: dict[int, list[tuple[int, _Part]]], step_ns: float) -> float:
     """Return by how much the ends of one collective may differ."""
-    least = max(MIN_TOLERANCE_NS, TOLERANCE_SHARE * step_ns)
+    least = max(MIN_TOLERANCE_NS, 0.02 * step_ns)  # of the step: host backends end a millisecond apart, …
     if any(ranks[rank].has_device for rank in of_rank):
         return least
     gaps = []
@@ -241,7 +238,7 @@ def _is_given(ranks: Sequence[RankProfile], parts: list[_Part]) -> bool:
     group = ranks[parts[0].rank].groups[parts[0].kind.group]
     world = 0 if group.name else max(ranks[p.rank].world_size for p in parts)
     size = max(group.size, len(group.members)) or world
-    return len(parts) >= MIN_GIVEN_SHARE * size
+    return len(parts) >= 0.5 * size  # of the members of a group: who of the others is late, a few of them cannot show
 
 
 def _matches(
@@ -311,7 +308,7 @@ def _distances(
 
 def _drift(time: Floats, distance: Floats) -> Floats:
     """Return the part of the distances that grows evenly with time, where there are enough of them to show one."""
-    if len(time) < MIN_DRIFT_POINTS:
+    if len(time) < 8:  # matched collectives from which on the drift of two clocks is taken out
         return np.zeros(len(time))
     at = time - time.mean()
     slope = float((at * distance).sum() / max((at * at).sum(), 1.0))

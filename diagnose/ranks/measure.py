@@ -41,14 +41,10 @@ from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
 
-MAX_NAME_CHARS = 80  # of a kernel: templates have thousands
 MAX_NAMES = 12  # kernels or operators whose speed is compared
 _NONE: Rows = np.empty(0, np.intp)
 MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
-MAX_SILENT_NS = 100_000  # between two operators: Python goes on; longer silence may be waiting
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
-MIN_SHARE = 0.002  # of the window: less is not worth it to ask all rules once more
-WAKES_NS = 50_000  # a silent host that goes on within it behind a collective's end waited for that
 
 
 def profile_of(
@@ -69,6 +65,7 @@ def profile_of(
     beside = np.array([covered(busy.get(cause, EMPTY), *inside) for cause in causes]) if busy else spent[:0]
     kernels, kernel_names = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
     info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
+    # Of a kernel: templates have thousands.
     return RankProfile(
         rank=t.trace.rank,
         world_size=t.trace.world_size,
@@ -95,7 +92,7 @@ def profile_of(
         kinds=found.kinds,
         collectives=_beside(t, found.collectives, own),
         kernels=kernels,
-        kernel_names=tuple(middle(name.removeprefix("void "), MAX_NAME_CHARS) for name in kernel_names),
+        kernel_names=tuple(middle(name.removeprefix("void "), 80) for name in kernel_names),
         operators=_speeds(t, _leaves(t))[0],
         blocks=_blocks(t),
         elements=_elements(t, _leaves(t)),
@@ -254,7 +251,7 @@ def _seen(t: Tables, blocked: Intervals) -> Intervals:
     inside = t.in_ops
     if len(inside.start) > 1:
         begin, end = inside.end[:-1], inside.start[1:]
-        short = end - begin <= MAX_SILENT_NS
+        short = end - begin <= 100_000  # between two operators: Python goes on; longer silence may be waiting
         inside = union(inside, Intervals(begin[short], end[short]))
     events, calls = t.trace.events, matching(t.trace, (Kind.OP, Kind.ANNOTATION), _EXCHANGE)
     exchanges = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
@@ -287,7 +284,8 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     if not len(exposed.start) or launches_unlinked(t.tasks):
         return {}
     late = subtract(intersect(exposed, _before_launches(t)), t.covering(blocking_calls(t)))
-    if total(late) < MIN_SHARE * (t.steps.window[1] - t.steps.window[0]):
+    # Of the window: less is not worth it to ask all rules once more.
+    if total(late) < 0.002 * (t.steps.window[1] - t.steps.window[0]):
         return {}
     without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
     late = intersect(late, without.gaps.unlaunched())
@@ -323,7 +321,8 @@ def _before_launches(t: Tables) -> Intervals:
     ended = np.sort(t.tasks.end[t.tasks.is_collective])
     at = np.searchsorted(ended, end, side="right") - 1
     last = ended[np.maximum(at, 0)]
-    woken = (at >= 0) & (last > begin) & (end - last <= WAKES_NS) & ~contains(t.in_ops, last)
+    # A silent host that goes on within it behind a collective's end waited for that.
+    woken = (at >= 0) & (last > begin) & (end - last <= 50_000) & ~contains(t.in_ops, last)
     return union((begin[~woken], end[~woken]))
 
 

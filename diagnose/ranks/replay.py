@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 BACKWARD = PHASES[1]
-MIN_WAIT_SHARE = 0.02  # of a collective: less is pauses between kernels beside it, and no wait for its end
 _BUCKET = "ddp-bucket"
 _SERVING = {  # of what is exchanged under these names, what can be overlapped: the rest is needed at once
     "all_reduce": (_BUCKET,),
@@ -266,7 +265,8 @@ def _lane(p: RankProfile) -> _Lane:
 
     arrives = own(c.start - c.queued)
     blocks = np.maximum(own(c.end), arrives)
-    return _Lane(arrives, np.where(waits > MIN_WAIT_SHARE * c.length, blocks, np.nan))
+    # Of a collective: less is pauses between kernels beside it, and no wait for its end.
+    return _Lane(arrives, np.where(waits > 0.02 * c.length, blocks, np.nan))
 
 
 def _ends(step: Step, begin: Floats) -> Floats:

@@ -17,10 +17,8 @@ MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
 MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything", nor one among others
 MAX_COUNT_APART = 0.02  # as many launches: the same work
-MAX_SLOWER = 3.0  # by which clocks, heat and neighbours slow a device or a host: beyond it the inputs are larger
 MIN_CLEARLY_SLOWER = 1.5  # beyond it everything has to be slower by about as much: of larger inputs only some is
 MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed by half as much as the median one, or not by chance
-MIN_REST_SHARE = 0.5  # and of the time in all names but the one that takes most: else it is that one
 
 
 class _Compared(NamedTuple):
@@ -52,9 +50,11 @@ def slower(
     uniform = weight[is_slow].sum() / weight.sum()
     more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
     rest = np.arange(len(ratio)) != weight.argmax()
-    is_one = weight[rest & is_slow].sum() < MIN_REST_SHARE * weight[rest].sum()
+    # And of the time in all names but the one that takes most: else it is that one.
+    is_one = weight[rest & is_slow].sum() < 0.5 * weight[rest].sum()
     is_uneven = middle > MIN_CLEARLY_SLOWER and uniform < MIN_UNIFORM_SHARE
-    is_much = middle > MAX_SLOWER and (what == "operators" or not is_one)
+    # By which clocks, heat and neighbours slow a device or a host: beyond it the inputs are larger.
+    is_much = middle > 3.0 and (what == "operators" or not is_one)
     if len(ratio) >= MIN_NAMES and (is_much or (is_uneven and not is_one)):
         return 1.0, True  # as many calls, of more each
     if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work or is_one:

@@ -25,8 +25,6 @@ __all__ = [
     "with_hosts",
 ]
 
-MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
-MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
 MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
 MIN_SHARE = 0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
 
@@ -156,11 +154,13 @@ def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tupl
     ahead = begins.max() - begins if len(begins) else begins
     left = ahead.copy()
     for part, (i, waited, open_) in enumerate(zip(rank.tolist(), waits.tolist(), exposed.tolist(), strict=True)):
-        if left[i] <= MIN_ECHO_SHARE * ahead[i]:
+        # Of what a rank begins earlier than the last: with less left it has been made up for.
+        if left[i] <= 0.05 * ahead[i]:
             continue
         echo[part] = min(float(open_), left[i])
         first[i] += open_
-        is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= MIN_OPEN_SHARE * waited
+        # Of a wait: with so much of it exposed the rank is not ahead any more.
+        is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= 0.9 * waited
         left[i] = 0.0 if is_level else left[i] - echo[part]
     return first, echo
 
