@@ -26,9 +26,8 @@ def usable(job: JobProfile) -> Usable:
     """Divide a job's profiles into what can be compared and what is named in `trust`."""
     notes = list(job.missing)
     ranks = _same_steps(_one_each(_one_job(job.ranks, notes), notes), notes)
-    size = min(max((p.world_size for p in ranks), default=0), 1 << 16)
-    given = {p.rank for p in job.ranks}
-    absent = sorted(set(range(size)) - given)
+    size, given = max((p.world_size for p in ranks), default=0), {p.rank for p in job.ranks}
+    absent = sorted(set(range(size if size <= 1 << 16 else 0)) - given)
     if absent and len(given) > 1:
         is_, num = "is" if len(absent) == 1 else "are", len(given & set(range(size)))
         notes.append(f"Of {size} ranks {num} were given: {listed(absent)} {is_} missing.")
