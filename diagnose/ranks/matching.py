@@ -338,6 +338,11 @@ class Matches:
     apart: tuple[int, ...]  # indices of ranks whose ends agree with nobody's
 
     @property
+    def until(self) -> npt.NDArray[np.intp]:
+        """Return the rows at which the parts of each collective end."""
+        return np.append(self.first[1:], len(self.rank))
+
+    @property
     def num(self) -> int:
         """Return the number of collectives."""
         return len(self.first)

@@ -237,7 +237,7 @@ def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, shape: tu
     followed = np.flatnonzero(blame.sum(axis=1) >= MIN_SHARE * blame.sum())
     column = np.full(num_ranks, -1)
     column[followed] = np.arange(len(followed))
-    until = np.append(matches.first[1:], len(matches.rank))
+    until = matches.until
     blame[:] = 0.0
     delayed = np.zeros((num_ranks, len(followed)))  # by whom each rank was made late in this step, ns
     now = np.full(num_ranks, -1)
@@ -263,7 +263,8 @@ def _in_order(matches: Matches) -> Iterator[int]:
     for rank in range(int(matches.rank.max()) + 1):
         mine = np.flatnonzero(matches.rank == rank)
         queues.append(matches.match[mine[np.argsort(matches.row[mine], kind="stable")]].tolist())
-    missing = np.diff(np.append(matches.first, len(matches.rank))).tolist()
+    until = matches.until
+    missing = (until - matches.first).tolist()
     place = [0] * len(queues)
     done = np.zeros(matches.num, bool)
     ready = [rank for rank, queue in enumerate(queues) if queue]
@@ -281,15 +282,9 @@ def _in_order(matches: Matches) -> Iterator[int]:
             missing[match] -= 1
             if not missing[match]:
                 done[match] = True
-                ready += _members(matches, match).tolist()
+                ready += matches.rank[matches.first[match] : until[match]].tolist()
                 yield match
         if not done[start]:  # ranks that recorded two collectives in different orders
             done[start] = True
-            ready += _members(matches, start).tolist()
+            ready += matches.rank[matches.first[start] : until[start]].tolist()
             yield start
-
-
-def _members(matches: Matches, match: int) -> Rows:
-    begin = int(matches.first[match])
-    end = int(matches.first[match + 1]) if match + 1 < matches.num else len(matches.rank)
-    return distinct(matches.rank[begin:end])
