@@ -51,7 +51,9 @@ def find(t: Tables) -> list[Finding]:
     """Name the thread that computes most in Python, and its lines."""
     samples, free_ns = t.capture.samples, total(outside_operators(t)) / t.steps.num
     found = []
-    for thread in samples.others if samples is not None and samples.watched_ns else ():
+    if samples is None or not samples.watched_ns:
+        return []
+    for thread in samples.others:
         own = [at for at in thread.places if is_own_file(at.file)]
         seen = sum(at.num for at in own)
         if seen < 5 or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:

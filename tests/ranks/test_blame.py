@@ -22,7 +22,6 @@ def exchanged(*collectives):
         first=np.flatnonzero(np.diff(match, prepend=-1)),
         kinds=(CollectiveKind(0, "all_reduce"),) * len(collectives),
         groups=tuple(Group(str(members), members=members) for members in collectives),
-        clock=np.zeros(4),
         residual_ns=0.0,
         num_unmatched=0,
         num_disagreeing=0,
