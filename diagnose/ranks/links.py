@@ -27,8 +27,7 @@ __all__ = ["collective_times", "most_exchanged", "slow_group"]
 
 def _look(matches: Matches, i: int) -> tuple[str, str, str, int, int, str]:
     kind, group = matches.kinds[i], matches.groups[i]
-    size = kind.num_bytes if kind.name not in ("all_to_all", "send_recv") else -1
-    return (kind.name, kind.purpose, group.use, len(group.members) or group.size, size, kind.dtype)
+    return (kind.name, kind.purpose, group.use, len(group.members) or group.size, kind.shared_bytes, kind.dtype)
 
 
 def collective_times(ranks: Sequence[RankProfile], matches: Matches, waits: Waits) -> tuple[CollectiveSummary, ...]:

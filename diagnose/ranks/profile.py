@@ -69,6 +69,11 @@ class CollectiveKind:
     source: int = -1  # send and recv: the ranks at both ends
     target: int = -1
 
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes that equal collectives of other ranks have too; -1 if each has its own share."""
+        return self.num_bytes if self.name not in ("all_to_all", "send_recv") else -1
+
 
 @dataclass(frozen=True, slots=True)
 class Collectives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -129,14 +129,11 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     step, steps = matches.column(ranks, "step"), times.steps
     number = matches.values([p.step_number for p in ranks], step)
     at = np.searchsorted(steps, number)
-    by_step = np.zeros((len(ranks), len(steps)))
-    np.add.at(by_step, (matches.rank, at), exposed)
-    all_by_step = np.zeros_like(by_step)
-    np.add.at(all_by_step, (matches.rank, at), of_part)
-    transfer = np.zeros_like(by_step)
     moves = np.maximum(alone - matches.column(ranks, "unlaunched") - exposed, 0)
-    np.add.at(transfer, (matches.rank, at), moves)
-    in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
+    by_step, all_by_step, transfer = (np.zeros((len(ranks), len(steps))) for _ in range(3))
+    for sums, parts in ((by_step, exposed), (all_by_step, of_part), (transfer, moves)):
+        np.add.at(sums, (matches.rank, at), parts)
+    in_first = np.flatnonzero(at == 0)
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
@@ -171,12 +168,9 @@ def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
     Stages of a pipeline differ, ranks of a data parallel job do not. A rank that is alone in its role gets that of
     those who exchange the same kinds, whatever their sizes.
     """
-    exact = [frozenset((k.name, _size(k.name, k.num_bytes), p.groups[k.group].size) for k in p.kinds) for p in ranks]
+    exact = [frozenset((k.name, k.shared_bytes, p.groups[k.group].size) for k in p.kinds) for p in ranks]
     rough = [frozenset((k.name, p.groups[k.group].size) for k in p.kinds) for p in ranks]
-    counts: dict[frozenset[tuple[object, ...]], int] = defaultdict(int)
-    for look in exact:
-        counts[look] += 1
-    numbers: dict[frozenset[tuple[object, ...]], int] = {}
+    counts, numbers = Counter(exact), dict[frozenset[tuple[object, ...]], int]()
     looks = [a if counts[a] > 1 else b for a, b in zip(exact, rough, strict=True)]
     return [numbers.setdefault(look, len(numbers)) for look in looks]
 
@@ -188,31 +182,16 @@ def equals_of(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int
     return [i for i in others if roles[i] == roles[late]] or (others if roles.count(roles[late]) == 1 else [])
 
 
-def _size(name: str, num_bytes: int) -> int:
-    return -1 if name in ("all_to_all", "send_recv") else num_bytes
-
-
 def median_of_others(values: Floats) -> Floats:
     """Return for each row of the first axis the median of all other rows; NaN rows count for nobody."""
-    if values.ndim > 1:
-        flat = values.reshape(len(values), -1)
-        each = [median_of_others(column) for column in flat.T]
-        return np.array(each).T.reshape(values.shape) if each else values
-    order = np.argsort(values, kind="stable")  # NaN last
-    num = int((~np.isnan(values)).sum())
-    found = np.full(len(values), np.nan)
-    if num < 2:
-        return found
-    sorted_ = values[order]
-    place = np.empty(len(values), np.intp)
-    place[order] = np.arange(len(values))
-    rest = num - 1
-    for low in {(rest - 1) // 2, rest // 2}:
-        at = np.where(place <= low, low + 1, low)
-        found = np.where(np.isnan(found), 0.0, found) + sorted_[np.minimum(at, num - 1)]
-    found /= 1 if rest % 2 else 2
-    lone = np.isnan(values)
-    found[lone] = np.nan
+    order = np.argsort(values, axis=0, kind="stable")  # NaN last
+    place, num = np.argsort(order, axis=0, kind="stable"), (~np.isnan(values)).sum(axis=0)
+    ranked = np.take_along_axis(values, order, axis=0)
+    low, high = (
+        np.take_along_axis(ranked, np.clip(middle + (place <= middle), 0, len(values) - 1), axis=0)
+        for middle in ((num - 2) // 2, (num - 1) // 2)
+    )
+    found: Floats = np.where(np.isnan(values) | (num < 2), np.nan, (low + high) / 2)
     return found
 
 
