@@ -36,13 +36,9 @@ META = RuleMeta(
 
 def find(t: Tables) -> list[Finding]:
     """State how much larger the batch may be."""
-    memory = memory_of(t)
-    start, end = t.steps.window
-    if (
-        memory is None
-        or not memory.capacity
-        or t.causes.totals().get("launch-bound", 0) < 0.1 * (end - start)  # of the step that launching costs
-    ):
+    memory, (start, end) = memory_of(t), t.steps.window
+    launching = t.causes.totals().get("launch-bound", 0)
+    if memory is None or not memory.capacity or launching < 0.1 * (end - start):
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     growing = sum(memory.by_category.get(name, 0) for name in GROWING)

@@ -200,14 +200,14 @@ class RankProfile:
         return zlib.compress(msgspec.msgpack.encode((FORMAT, _packed(self))), 6)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> RankProfile:
-        """Return the profile that ``to_bytes`` packed.
+    def from_bytes(cls, data: bytes, max_bytes: int = MAX_PROFILE_BYTES) -> RankProfile:
+        """Return the profile that ``to_bytes`` packed; ``max_bytes`` is what it may take unpacked.
 
         Raises:
             InputError: these are other bytes, damaged, or of another version.
         """
         try:
-            version, packed = msgspec.msgpack.decode(inflate(data, MAX_PROFILE_BYTES))
+            version, packed = msgspec.msgpack.decode(inflate(data, max_bytes))
             if version == FORMAT:
                 return _checked(_unpacked(packed))
         except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
