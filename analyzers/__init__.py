@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
 from diagnose.model.plugins import Plugins, load_plugins
 from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
-from diagnose.ranks.traits import traits_of
+from diagnose.ranks.profile import traits_of
 from diagnose.tables import Tables
 
 if TYPE_CHECKING:

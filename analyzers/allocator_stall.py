@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import in_steps
-from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, idle_gaps_of
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, idle_gaps_of, in_steps
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
@@ -38,7 +37,6 @@ META = RuleMeta(
     one_off=True,
     cause="allocation",
 )
-MIN_GAP_SHARE = 0.3
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -48,7 +46,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
         return EMPTY
     calls, gaps = t.covering(rows), t.gaps
     share = covered(calls, gaps.start, gaps.end) / np.maximum(gaps.end - gaps.start, 1)
-    return intersect(intersect(left, calls), gaps.host_part(share >= MIN_GAP_SHARE))
+    return intersect(intersect(left, calls), gaps.host_part(share >= 0.3))
 
 
 def find(t: Tables) -> list[Finding]:

@@ -34,7 +34,6 @@ META = RuleMeta(
     order=25,
     needs=("shapes", "peak rates of the device"),
 )
-MIN_COVERED = 0.6  # of the busy time: most of what the device does must be covered for that
 
 
 def find(t: Tables) -> list[Finding]:
@@ -45,7 +44,7 @@ def find(t: Tables) -> list[Finding]:
     tasks = np.concatenate([group.tasks for group in known])
     time = busy_part(t, tasks)
     near = sum(group.share * group.time_ns for group in known) / sum(group.time_ns for group in known)
-    if time < MIN_COVERED * total(t.occupancy.busy) or near < REACHED_SHARE["compute"]:
+    if time < 0.6 * total(t.occupancy.busy) or near < REACHED_SHARE["compute"]:
         return []
     return [
         Finding(

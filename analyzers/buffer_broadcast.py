@@ -33,7 +33,6 @@ META = RuleMeta(
     changes=("no-buffer-broadcast",),
     computes=False,
 )
-MIN_STEP_SHARE = 0.002
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -43,7 +42,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
         return []
     idle = total(intersect(t.gaps.host_part(), buffer_updates(t)))
     alone = total(exposed_broadcasts(t)) + idle
-    if alone / t.steps.num < MIN_STEP_SHARE * t.steps.step_ns:
+    if alone / t.steps.num < 0.002 * t.steps.step_ns:
         return []
     calls = total(buffer_updates(t)) / t.steps.num
     host = (f"The host takes {calls / 1e6:.2f} ms a step to send buffers and to copy them back.",) if idle else ()

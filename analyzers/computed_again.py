@@ -18,8 +18,9 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.repeats import ComputedAgain
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -35,19 +36,18 @@ META = RuleMeta(
 )
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.computed_again if one.kind == "repeated" and one.is_certain]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what is computed again for certain; what a checkpoint repeats is the rule `recompute`."""
+    for one in flow.found.computed_again:
+        if one.kind == "repeated" and one.is_certain:
+            again = f"the same at {at(one.value_line)} and again at {at(one.use_line)}"
+            if one.value_line == one.use_line:
+                again = f"the same several times at {at(one.use_line)}"
+            title = "Operators compute again what the step has computed"
+            lines = (one.use_line, one.value_line, *one.work.lines)
+            facts = {"kind": one.kind, "with_gradients": one.with_gradients}
+            yield Avoidable(title, f"The step computes {again}.", one.work, lines, facts)
 
 
-def _part(one: ComputedAgain) -> Avoidable:
-    if one.value_line == one.use_line:
-        text = f"The step computes the same several times at {at(one.use_line)}."
-    else:
-        text = f"The step computes the same at {at(one.value_line)} and again at {at(one.use_line)}."
-    title = "Operators compute again what the step has computed"
-    lines = (one.use_line, one.value_line, *one.work.lines)
-    return Avoidable(title, text, one.work, lines, {"kind": one.kind, "with_gradients": one.with_gradients})
-
-
-_RULE = AvoidableRule(META, _detect)
+_RULE = AvoidableRule(META, detect)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

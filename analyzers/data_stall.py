@@ -29,8 +29,7 @@ from dataclasses import replace
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
-from diagnose.analyzers.common.locate import source_line
-from diagnose.analyzers.common.places import place_of_call
+from diagnose.analyzers.common.locate import place_of_call, source_line
 from diagnose.model.diagnosis import Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, longer_than

@@ -21,9 +21,9 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.liveness import DeadWork
-from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -39,28 +39,28 @@ META = RuleMeta(
 )
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.dead_work]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield gradients that nothing reads, of frozen parameters first, and other results that nothing reads."""
+    for one in flow.found.dead_work:
+        if one.parameters:
+            title = "The backward pass computes gradients of parameters that no optimizer updates"
+            more = f" and {len(one.parameters) - 1:,} more parameters" if len(one.parameters) > 1 else ""
+            text = (
+                f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}{more}, and no "
+                "optimizer updates them."
+            )
+        elif one.kind == "gradient":
+            title = "The backward pass goes on into operators whose gradients nothing uses"
+            used, made = at(one.use_line), at(one.value_line)
+            text = f"Gradients go from {used} back through {made}, and no optimizer reads them."
+        else:
+            title = "Operators compute a result that nothing uses"
+            text = f"Nothing reads what {at(one.value_line)} makes."
+        is_first = one.kind == "gradient" or one.value_line not in one.work.lines
+        lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
+        facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
+        yield Avoidable(title, text, one.work, lines, facts, one.avoidable, "high" if one.is_certain else "low")
 
 
-def _part(one: DeadWork) -> Avoidable:
-    confidence: Confidence = "high" if one.is_certain else "low"
-    if one.parameters:
-        title = "The backward pass computes gradients of parameters that no optimizer updates"
-        text = f"The backward pass of {at(one.value_line)} computes gradients of {one.parameters[0]}"
-        more = f" and {len(one.parameters) - 1:,} more parameters" if len(one.parameters) > 1 else ""
-        text += f"{more}, and no optimizer updates them."
-    elif one.kind == "gradient":
-        title = "The backward pass goes on into operators whose gradients nothing uses"
-        text = f"Gradients go from {at(one.use_line)} back through {at(one.value_line)}, and no optimizer reads them."
-    else:
-        title = "Operators compute a result that nothing uses"
-        text = f"Nothing reads what {at(one.value_line)} makes."
-    is_first = one.kind == "gradient" or one.value_line not in one.work.lines
-    lines = (one.value_line, *one.work.lines) if is_first else one.work.lines
-    facts = {"kind": one.kind, "draws": one.draws} | ({"is_frozen": True} if one.parameters else {})
-    return Avoidable(title, text, one.work, lines, facts, one.avoidable, confidence)
-
-
-_RULE = AvoidableRule(META, _detect)
+_RULE = AvoidableRule(META, detect)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

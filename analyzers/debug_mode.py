@@ -20,11 +20,10 @@ How sure
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding
-from diagnose.analyzers.common.places import place_of_call
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.locate import place_of_call
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.records import as_facts
@@ -48,7 +47,7 @@ META = RuleMeta(
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, but for long intervals outside operators and interruptions within."""
-    if _setting(t) is None:
+    if not len(anomaly_checks(t)) and not _blocks_launches(t):
         return EMPTY
     return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
@@ -59,50 +58,23 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time under the setting."""
-    setting = _setting(t) or _LAUNCH_BLOCKING  # whose idle time has been claimed, if there is any
-    info = t.capture.info
-    call = info.flags.anomaly if info is not None and setting is _ANOMALY_DETECTION else None
-    facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(call) if call is not None else None}
-    found = idle_finding(t, IdleRule(META.id, setting.title, evidence=setting.evidence, facts=facts))
-    return [replace(finding, where=(*place_of_call(call), *finding.where)) for finding in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One that is meant for finding bugs: the finding's title, and what shows it."""
-
-    title: str
-    evidence: Callable[[Tables, IdleGaps], list[str]]
-
-
-def _setting(t: Tables) -> _Setting | None:
-    """Return the setting that costs most of those that are on, None where none is."""
-    if len(anomaly_checks(t)):
-        return _ANOMALY_DETECTION
-    return _LAUNCH_BLOCKING if _blocks_launches(t) else None
+    """Name the idle time under the setting: under that which costs more, if both are on."""
+    info, rows = t.capture.info, anomaly_checks(t)
+    made = info.flags.anomaly if info is not None and len(rows) else None
+    facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(made) if made is not None else None}
+    if len(rows):
+        title = "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN"
+        num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
+        spent_ms, stacks = total(t.covering(rows)) / t.steps.num / 1e6, total(recorded_stacks(t)) / t.steps.num
+        texts = [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]
+        if stacks:
+            texts.append(f"Recording the stacks of operators takes {duration(stacks)} of the step.")
+    else:
+        title = "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel"
+        texts = ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
+    found = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: texts, facts=facts))
+    return [replace(each, where=(*place_of_call(made), *each.where)) for each in found]
 
 
 def _blocks_launches(t: Tables) -> bool:
-    info = t.capture.info
-    return info is not None and bool(info.flags.cuda_launch_blocking)
-
-
-def _checks(t: Tables, _o: IdleGaps) -> list[str]:
-    rows = anomaly_checks(t)
-    num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
-    spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
-    texts = [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]
-    if stacks := total(recorded_stacks(t)):
-        texts.append(f"Recording the stacks of operators takes {duration(stacks / t.steps.num)} of the step.")
-    return texts
-
-
-def _environment(_t: Tables, _o: IdleGaps) -> list[str]:
-    return ["CUDA_LAUNCH_BLOCKING was set in the environment of the recorded process."]
-
-
-_ANOMALY_DETECTION = _Setting(
-    "Anomaly detection is on: each operator records its stack, and each gradient is checked for NaN", _checks
-)
-_LAUNCH_BLOCKING = _Setting("CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel", _environment)
+    return t.capture.info is not None and bool(t.capture.info.flags.cuda_launch_blocking)

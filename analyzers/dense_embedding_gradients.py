@@ -37,7 +37,6 @@ META = RuleMeta(
     order=52,
     changes=("sparse-embeddings",),
 )
-MIN_BUSY_SHARE = 0.2  # of the busy time, the optimizer's kernels included
 MIN_FILLED = 0.02  # of the busy time: the table of a language model's tokens takes 0.2 %
 TITLE = "Gradients of embedding tables are dense, and all rows are updated"
 _FILLS = AnyCase(r"fillfunctor|memset")
@@ -55,5 +54,5 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         return []
     updates = np.flatnonzero(free & tasks_of(t, "optimizer"))
     tasks = np.sort(np.concatenate([fills, updates]), kind="stable")
-    rule = KernelRule(META.id, TITLE, MIN_BUSY_SHARE, 0.0, top_kernels(t, tasks, most=3), confidence="medium")
+    rule = KernelRule(META.id, TITLE, 0.2, evidence=top_kernels(t, tasks), confidence="medium")
     return kernel_finding(t, rule, tasks)

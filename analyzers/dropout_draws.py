@@ -24,7 +24,7 @@ import re
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -34,14 +34,37 @@ from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows, outermost
 from diagnose.text.numbers import duration, plural
 
-__all__ = ["dropout_draws", "spared"]
-
-# Masks of dropout that the training thread draws number by number, where there is no device.
-
-MIN_NS = 50_000  # of a draw: a mask of fewer numbers takes as long by any way
-SPARED = 0.8  # of a draw, by drawing four numbers at a time: 65,536 to 4 million on two cores took 14 to 20 %
+META = RuleMeta(
+    id="dropout-draws",
+    kind="idle",
+    order=135,
+    host_order=87,
+    legend=Legend("dropout drew its masks", "#6a8f2a"),
+    changes=("fast-dropout",),
+    cause="host-work",
+)
+SPARED_SHARE = 0.8  # of a draw, by drawing four numbers at a time: 65,536 to 4 million on two cores took 14 to 20 %
 _DRAW = "aten::bernoulli_"
 _CALLED = r"^aten::(dropout|scaled_dot_product_attention)$"  # by functions that Python can replace
+
+
+def claim(_t: Tables, _left: Intervals) -> Intervals:
+    """Claim nothing beside a device, which draws a mask in the kernel that drops by it."""
+    return EMPTY
+
+
+def claim_host(t: Tables, left: Intervals) -> Intervals:
+    """Claim what another way of drawing spares."""
+    return worth_claiming(t, left, spared(t), 0.05)
+
+
+def find(t: Tables) -> list[Finding]:
+    """Name how many masks a step draws, and how long that takes."""
+    events, rows = t.trace.events, dropout_draws(t)
+    took = duration(float(np.sum(events.end[rows] - events.start[rows])) / t.steps.num)
+    text = f"A step draws {plural(len(rows) / t.steps.num, 'mask')} of dropout, in {took}."
+    title = "Dropout draws its masks number by number"
+    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
 
 
 @shared_table
@@ -55,48 +78,11 @@ def dropout_draws(t: Tables) -> Rows:
     is_called = np.array([re.match(_CALLED, name) is not None for name in names], bool)
     dropouts = t.covering(outer[is_called[events.name[outer]]])
     draws = rows[events.name[rows] == names.index(_DRAW)]
-    found: Rows = draws[contains(dropouts, events.start[draws]) & (events.end[draws] - events.start[draws] >= MIN_NS)]
+    found: Rows = draws[contains(dropouts, events.start[draws]) & (events.end[draws] - events.start[draws] >= 50_000)]
     return found
 
 
 def spared(t: Tables) -> Intervals:
     """Return what another way of drawing takes less, at the ends of the draws."""
-    events, rows = t.trace.events, dropout_draws(t)
-    if not len(rows):
-        return EMPTY
-    end = events.end[rows]
-    return Intervals(end - ((end - events.start[rows]) * SPARED).astype(np.int64), end)
-
-
-META = RuleMeta(
-    id="dropout-draws",
-    kind="idle",
-    order=135,
-    host_order=87,
-    legend=Legend("dropout drew its masks", "#6a8f2a"),
-    changes=("fast-dropout",),
-    cause="host-work",
-)
-MIN_STEP_SHARE = 0.05
-
-
-def claim(_t: Tables, _left: Intervals) -> Intervals:
-    """Claim nothing beside a device, which draws a mask in the kernel that drops by it."""
-    return EMPTY
-
-
-def claim_host(t: Tables, left: Intervals) -> Intervals:
-    """Claim what another way of drawing spares."""
-    return worth_claiming(t, left, spared(t), MIN_STEP_SHARE)
-
-
-def find(t: Tables) -> list[Finding]:
-    """Name how many masks a step draws, and how long that takes."""
-    title = "Dropout draws its masks number by number"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_texts))
-
-
-def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
-    events, rows = t.trace.events, dropout_draws(t)
-    took = duration(float(np.sum(events.end[rows] - events.start[rows])) / t.steps.num)
-    return [f"A step draws {plural(len(rows) / t.steps.num, 'mask')} of dropout, in {took}."]
+    start, end = (column[dropout_draws(t)] for column in (t.trace.events.start, t.trace.events.end))
+    return Intervals(end - ((end - start) * SPARED_SHARE).astype(np.int64), end)

@@ -20,8 +20,9 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.rows import EqualRows
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
@@ -36,20 +37,17 @@ META = RuleMeta(
 )
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.equal_rows]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield the lines whose operators compute rows that equal others."""
+    for one in flow.found.equal_rows:
+        line = one.work.line
+        text = (
+            f"{percent(one.repeated, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
+            f"{one.num_rows:,}."
+        )
+        title, lines = "Operators compute rows of which many are equal", (one.value_line, line)
+        yield Avoidable(title, text, one.work, lines, {"num_rows": one.num_rows}, one.avoidable)
 
 
-def _part(one: EqualRows) -> Avoidable:
-    line = one.work.line
-    text = (
-        f"{percent(one.repeated, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
-        f"{one.num_rows:,}."
-    )
-    facts = {"num_rows": one.num_rows}
-    title = "Operators compute rows of which many are equal"
-    return Avoidable(title, text, one.work, (one.value_line, line), facts, one.avoidable)
-
-
-_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -21,8 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import of_whole
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -57,38 +56,33 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name copies that nothing hides, with their kind and rate."""
-    lost_ns = total(t.occupancy.exposed_copy) / t.steps.num
-    idle = idle_finding(t, IdleRule(META.id, "Copies between host and device are not hidden"))
-    lost_ns += idle[0].lost_ns if idle else 0.0
+    title, alone, events = (
+        "Copies between host and device are not hidden",
+        total(t.occupancy.exposed_copy),
+        t.trace.events,
+    )
+    idle = idle_finding(t, IdleRule(META.id, title))
+    lost_ns = alone / t.steps.num + sum(each.lost_ns for each in idle)
     if lost_ns <= 0:
         return []
-    base = idle[0] if idle else Finding(META.id, "Copies between host and device are not hidden", lost_ns)
-    rows = t.tasks.row[t.tasks.is_copy]
+    base, rows = idle[0] if idle else Finding(META.id, title, lost_ns), t.tasks.row[t.tasks.is_copy]
     names = [t.name(row) for row in rows.tolist()]
-    pageable = sum(1 for name in names if PAGEABLE.search(name))
-    to_host = sum(1 for name in names if TO_HOST.search(name))
-    evidence = [
-        f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the host; "
-        f"{duration(total(t.occupancy.exposed_copy) / t.steps.num)} {of_whole(t)} only copies.",
-        *_rate(t, rows),
-    ]
+    pageable, to_host = (sum(p.search(name) is not None for name in names) for p in (PAGEABLE, TO_HOST))
+    sized = rows[events.size[rows] > 0]
+    took, moved = int((events.end[sized] - events.start[sized]).sum()), int(events.size[sized].sum())
+    rate = f"They move {moved / t.steps.num / 1e6:.2f} MB a step at {moved / max(took, 1):.1f} GB/s."
     return [
         replace(
             base,
             lost_ns=lost_ns,
             count=max(base.count, len(rows)),
-            total_ns=base.total_ns + total(t.occupancy.exposed_copy),
-            evidence=(*evidence, *base.evidence),
+            total_ns=base.total_ns + alone,
+            evidence=(
+                f"{len(rows) / t.steps.num:.1f} copies a step, {pageable} of {len(rows)} pageable, {to_host} to the "
+                f"host; {duration(alone / t.steps.num)} {of_whole(t)} only copies.",
+                *([rate] if took else []),
+                *base.evidence,
+            ),
             facts={"pageable": pageable, "to_host": to_host, "num": len(rows)},
         )
     ]
-
-
-def _rate(t: Tables, rows: np.ndarray) -> list[str]:
-    events = t.trace.events
-    sized = rows[events.size[rows] > 0]
-    took = int((events.end[sized] - events.start[sized]).sum())
-    if not took:
-        return []
-    moved = int(events.size[sized].sum())
-    return [f"They move {moved / t.steps.num / 1e6:.2f} MB a step at {moved / took:.1f} GB/s."]

@@ -21,7 +21,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.places import places_of
+from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables

@@ -24,9 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.held_values import held_values
-from diagnose.dataflow.growth import CopiedAgain, GrowingWork
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, held_values
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -44,45 +42,36 @@ META = RuleMeta(
 )
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
+def detect(flow: Flow) -> list[Avoidable]:
     """Return what grows, the longest first; where that is concatenations alone, as copies of what is stored."""
-    copied = {i for one in flow.found.copied_again for i in one.work.operators}
+    again = flow.found.copied_again
+    copied = {i for one in again for i in one.work.operators}
     found = [one for one in flow.found.growing_work if not copied.issuperset(one.work.operators)]
-    lines = {one.work.line for one in found} | {one.work.line for one in flow.found.copied_again}
-    parts = [_part(one, is_extended=one.value_line in lines) for one in found]
-    parts += map(_copied, flow.found.copied_again)
+    extending = {one.work.line for one in found} | {one.work.line for one in again}
+    parts = []
+    for one in found:
+        line, title = one.work.line, "Operators work on values that grow from step to step"
+        made = f"; {at(one.value_line)} makes what grows." if one.value_line not in (None, line) else "."
+        text = f"read {one.last_elements:,} elements in a step, {one.first_elements:,} in the one before{made}"
+        if one.last_calls > one.first_calls:
+            title = "Each step runs operators more often than the one before"
+            text = f"run {one.last_calls:,} times in a step, {one.first_calls:,} times in the one before, and most "
+            text += "compute the same again."
+        lines = (*one.work.lines, one.value_line)
+        if one.value_line in extending:  # the line that makes a tensor longer stands before those that only read it
+            lines = (one.value_line, *one.work.lines)
+        parts.append(Avoidable(title, f"Operators of {at(line)} {text}", one.work, lines, {"kind": "growing"}))
+    for copy in again:
+        whole, piece = (" × ".join(map(str, shape)) for shape in (copy.whole, copy.piece))
+        num, line = len(copy.work.operators), copy.work.line
+        text = f"{num} times a step {at(line)} copies a tensor ({whole}) to put {piece} to it."
+        facts = {"kind": "copied", "in_rows": copy.whole[1:] == copy.piece[1:]}
+        title = "A large tensor is copied each time that little is put to it"
+        parts.append(Avoidable(title, text, copy.work, copy.work.lines, facts, copy.avoidable))
     return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
-def _part(one: GrowingWork, *, is_extended: bool) -> Avoidable:
-    """Return one line's work as a part; the line that makes a tensor longer stands before those that only read it."""
-    line = one.work.line
-    if one.last_calls > one.first_calls:
-        title = "Each step runs operators more often than the one before"
-        text = f"Operators of {at(line)} run {one.last_calls:,} times in a step, {one.first_calls:,} times in the one "
-        text += "before, and most compute the same again."
-    else:
-        title = "Operators work on values that grow from step to step"
-        text = f"Operators of {at(line)} read {one.last_elements:,} elements in a step, {one.first_elements:,} in the "
-        text += "one before"
-        text += f"; {at(one.value_line)} makes what grows." if one.value_line not in (None, line) else "."
-    lines = (one.value_line, *one.work.lines) if is_extended else (*one.work.lines, one.value_line)
-    return Avoidable(title, text, one.work, lines, {"kind": "growing"})
-
-
-def _copied(one: CopiedAgain) -> Avoidable:
-    whole, piece = (" × ".join(map(str, shape)) for shape in (one.whole, one.piece))
-    return Avoidable(
-        "A large tensor is copied each time that little is put to it",
-        f"{len(one.work.operators)} times a step {at(one.work.line)} copies a tensor ({whole}) to put {piece} to it.",
-        one.work,
-        one.work.lines,
-        {"kind": "copied", "in_rows": one.whole[1:] == one.piece[1:]},
-        one.avoidable,
-    )
-
-
-_RULE = AvoidableRule(META, _detect)
+_RULE = AvoidableRule(META, detect)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 

@@ -17,7 +17,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -54,8 +54,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
-    rows = t.causes.of(META.id)
-    waits = Intervals(t.causes.start[rows], t.causes.end[rows])
+    waits = pieces_of(t, META.id)
     own = intersect(waits, host_backend(t)) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
     title = f"The {thread_of(t)} waits for other ranks on the host"

@@ -28,8 +28,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
-from diagnose.model.arrays import Ints
-from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -52,7 +51,6 @@ META = RuleMeta(
     cause="host-work",
     paced_by="dispatch",
 )
-MAX_NAMED = 3
 _COMPUTES = r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$"
 
 
@@ -64,50 +62,24 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the operators that filled the idle time."""
     o = idle_gaps_of(t, META.id)
-    facts = _facts(t, o)
-    title = f"{facts['operator'] or _longest(t, o) or 'An operator'} runs on the CPU while the GPU waits"
-    return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=_operators, facts=facts))
-
-
-def _facts(t: Tables, o: IdleGaps) -> Facts:
-    """Return the operator that computes longest on the host alone, and its like's share of the time.
-
-    An operator that launches device tasks itself runs on the device: it was slow to begin. Copies and annotations
-    compute nothing.
-    """
-    launched: dict[int, Ints] = {}
-    events, launch = t.trace.events, t.tasks.launch[t.tasks.launch >= 0]
-    for thread in t.threads:
-        launched[thread] = np.sort(events.start[launch[events.thread[launch] == thread]], kind="stable")
-    cost = Counter[str]()
+    cost, on_host = Counter[str](), Counter[str]()
+    events, launched = t.trace.events, t.trace.events.start[t.tasks.launch[t.tasks.launch >= 0]]
+    thread = events.thread[t.tasks.launch[t.tasks.launch >= 0]]
+    by_thread = {each: np.sort(launched[thread == each], kind="stable") for each in t.threads}
     for row, ns in _claimed(t, o):
-        begun = launched.get(int(events.thread[row]), events.start[:0])
+        name, begun = t.name(row), by_thread.get(int(events.thread[row]), launched[:0])
+        cost[name] += ns
+        # An operator that launches tasks itself runs on the device: it was slow to begin. Copies compute nothing.
         first, last = np.searchsorted(begun, (events.start[row], events.end[row]))
-        if first == last and re.match(_COMPUTES, t.name(row)) and not NEVER_COMPUTES.search(t.name(row)):
-            cost[t.name(row)] += ns
-    whole = int(o.lost.sum())
-    name = cost.most_common(1)[0][0] if cost else ""
-    return {"operator": name, "on_host": min(sum(cost.values()) / whole, 1.0) if whole else 0.0}
-
-
-def _longest(t: Tables, o: IdleGaps) -> str:
-    """Return the operator that takes most of the time, "" where none does."""
-    cost = _cost(t, o)
-    name, ns = next(iter(cost.most_common(1)), ("", 0))
-    return name if 2 * ns > cost.total() else ""
-
-
-def _cost(t: Tables, o: IdleGaps) -> Counter[str]:
-    cost = Counter[str]()
-    for row, ns in _claimed(t, o):
-        cost[t.name(row)] += ns
-    return cost
-
-
-def _operators(t: Tables, o: IdleGaps) -> list[str]:
-    cost = _cost(t, o)
-    listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(MAX_NAMED))
-    return [f"Inside {listed}."]
+        if first == last and re.match(_COMPUTES, name) and not NEVER_COMPUTES.search(name):
+            on_host[name] += ns
+    longest = max(cost, key=lambda name: cost[name], default="")
+    computing = max(on_host, key=lambda name: on_host[name], default="")
+    named = computing or (longest if 2 * cost[longest] > cost.total() else "") or "An operator"
+    facts = {"operator": computing, "on_host": min(on_host.total() / max(int(o.lost.sum()), 1), 1.0)}
+    listed = ", ".join(f"{name} ({duration(ns / t.steps.num)} a step)" for name, ns in cost.most_common(3))
+    title, text = f"{named} runs on the CPU while the GPU waits", f"Inside {listed}."
+    return idle_finding(t, IdleRule(META.id, title, "middle", evidence=lambda _t, _o: [text], facts=facts))
 
 
 def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:

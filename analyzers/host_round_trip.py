@@ -20,9 +20,15 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, calling_share, issuer
-from diagnose.analyzers.common.loops import calling
-from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
+from diagnose.analyzers.common.avoidable import (
+    Avoidable,
+    AvoidableRule,
+    at,
+    avoidable_time,
+    calling_share,
+    calling_time,
+    issuer,
+)
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -44,29 +50,27 @@ _HOW = {
 }
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    parts = [*map(_copied, flow.found.host_round_trips), *map(_read, flow.found.read_by_element)]
+def detect(flow: Flow) -> list[Avoidable]:
+    """Return copies and reads by element, the longest first."""
+    parts = []
+    for trip in flow.found.host_round_trips:
+        text = f"What {at(trip.value_line or trip.use_line)} makes {_HOW[trip.kind]} at {at(trip.use_line)}."
+        title = "Values are copied to the device that need not come from the host"
+        lines = (trip.value_line, trip.use_line, *trip.work.lines)
+        parts.append(Avoidable(title, text, trip.work, lines, {"kind": trip.kind}))
+    for one in flow.found.read_by_element:
+        made = f", of a tensor that {at(one.value_line)} makes." if one.value_line is not None else "."
+        text = f"Python reads {one.num_reads:,} elements one by one at {at(one.line)}{made}"
+        facts = {"kind": "by-element", "issuer": issuer(one.line, one.work, one.num_reads)}
+        share, lines = calling_share(one.work, one.overhead_share), (one.line, *one.work.lines)
+        parts.append(Avoidable("Python reads a tensor element by element", text, one.work, lines, facts, share))
     return sorted(parts, key=lambda one: -one.work.share * one.avoidable)
 
 
-def _copied(one: HostRoundTrip) -> Avoidable:
-    text = f"What {at(one.value_line or one.use_line)} makes {_HOW[one.kind]} at {at(one.use_line)}."
-    title = "Values are copied to the device that need not come from the host"
-    return Avoidable(title, text, one.work, (one.value_line, one.use_line, *one.work.lines), {"kind": one.kind})
+def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return the time of copies, and of reads by element what calling them takes."""
+    return (calling_time if one.facts["kind"] == "by-element" else avoidable_time)(t, flow, one)
 
 
-def _read(one: ReadByElement) -> Avoidable:
-    text = f"Python reads {one.num_reads:,} elements one by one at {at(one.line)}"
-    text += f", of a tensor that {at(one.value_line)} makes." if one.value_line is not None else "."
-    facts = {"kind": "by-element", "issuer": issuer(one.line, one.work, one.num_reads)}
-    avoidable = calling_share(one.work, one.overhead_share)
-    lines = (one.line, *one.work.lines)
-    return Avoidable("Python reads a tensor element by element", text, one.work, lines, facts, avoidable)
-
-
-def _time_of(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
-    return (calling if one.facts["kind"] == "by-element" else avoidable_time)(t, flow, one)
-
-
-_RULE = AvoidableRule(META, _detect, time_of=_time_of)
+_RULE = AvoidableRule(META, detect, time_of=spared)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -24,11 +24,10 @@ import re
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.arrays import Mask, Rows
-from diagnose.model.diagnosis import Facts, Finding
+from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
@@ -48,102 +47,103 @@ META = RuleMeta(
 )
 _EXCHANGE = re.compile(r"^record_param_comms|^c10d::(?!barrier)|^nccl:|all_?to_?all.*init", re.IGNORECASE)
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.IGNORECASE)
-MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this share is theirs, whatever began it
-
-
-def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
-    gaps, events = t.gaps, t.trace.events
-    calls = blocking_calls(t)
-    if not len(calls) or not len(gaps.start):
-        return np.zeros(len(gaps.start), bool)
-    drained = gaps.start - late_by(t)
-    ends = np.sort(events.end[calls], kind="stable")
-    i = np.minimum(np.searchsorted(ends, drained, side="left"), len(ends) - 1)
-    order = np.argsort(events.end[calls], kind="stable")
-    began = events.start[calls][order][i]
-    return (began <= drained) & (ends[i] >= drained) & (ends[i] - drained <= RETURN_NS)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
-    """Claim the host's part of gaps that a blocking call's return begins, and gaps that last until the host waits."""
-    gaps, batched = t.gaps, batched_gaps(t)
-    mine = _begun_by_sync(t)
+    """Claim the host's part of gaps that a blocking call's return begins, and gaps that last until the host waits.
+
+    A gap that Python or operators of the host fill to a half is theirs, whatever began it.
+    """
+    gaps, events, batched, calls = t.gaps, t.trace.events, batched_gaps(t), _by_end(t)
+    mine = np.zeros(len(gaps.start), bool)
+    if len(calls) and len(gaps.start):
+        drained = gaps.start - late_by(t)
+        call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
+        mine = (events.start[call] <= drained) & (events.end[call] >= drained)
+        mine &= events.end[call] - drained <= RETURN_NS
     if not mine.any() and not batched.any():
         return EMPTY
-    work = union(host_gaps(t), host_compute(t))
-    mine &= covered(work, gaps.start, gaps.queued_at) < MIN_WORK_SHARE * np.maximum(gaps.end - gaps.start, 1)
+    work = covered(union(host_gaps(t), host_compute(t)), gaps.start, gaps.queued_at)
+    mine &= 2 * work < np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, union(gaps.host_part(mine), gaps.device_part(batched)))
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time after blocking calls with the operators that made them."""
-    title, facts = "The CPU synchronizes with the GPU, which then idles", _facts(t)
+    """Name the idle time after blocking calls with the operators that made them.
+
+    Their facts are what the calls wait for: that of most of the idle after them, and the shares of two reasons.
+    """
+    o, facts = idle_gaps_of(t, META.id), dict[str, object]()
+    if len(o.gap):
+        cost = Counter[WaitsFor]()
+        for reason, lost in zip(_reasons(t, _last_calls(t, o)), o.lost.tolist(), strict=True):
+            cost[reason] += lost
+        facts = {name: cost[reason] / max(cost.total(), 1) for name, reason in SHARES.items()}
+        facts["waits_for"] = max(cost, key=lambda reason: cost[reason])
+    title = "The CPU synchronizes with the GPU, which then idles"
     return idle_finding(t, IdleRule(META.id, title, probe="start", evidence=_calls, facts=facts))
 
 
-def _facts(t: Tables) -> Facts:
-    """Return what the blocking calls wait for: that of most of the idle after them, and the shares of two reasons."""
-    o = idle_gaps_of(t, META.id)
-    if not len(o.gap):
-        return {}
-    cost = Counter[WaitsFor]()
-    for reason, lost in zip(_reasons(t, _last_calls(t, o)), o.lost.tolist(), strict=True):
-        cost[reason] += lost
-    whole = max(cost.total(), 1)
-    shares = {name: cost[reason] / whole for name, reason in SHARES.items()}
-    return {**shares, "waits_for": max(cost, key=lambda reason: cost[reason])}
+def _by_end(t: Tables) -> Rows:
+    """Return the blocking calls in the order of their ends."""
+    calls = blocking_calls(t)
+    return calls[np.argsort(t.trace.events.end[calls], kind="stable")]
+
+
+def _last_calls(t: Tables, o: IdleGaps) -> Rows:
+    """Return for each idle gap the blocking call that its gap begins after."""
+    events, calls = t.trace.events, _by_end(t)
+    at = np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t))
+    found: Rows = calls[np.minimum(at, len(calls) - 1)]
+    return found
+
+
+def _around(t: Tables, call: int) -> list[int]:
+    """Return what was open on a call's thread when it began, outermost first, but for the step's mark."""
+    events = t.trace.events
+    layers = t.work_layers.get(int(events.thread[call]))
+    around = layers.at(int(events.start[call])) if layers else ()
+    return [row for row in around if not STEP_MARK.match(t.name(row))]
 
 
 def _reasons(t: Tables, calls: Rows) -> list[WaitsFor]:
     """Return for each blocking call what it waits for."""
-    copies, exchanges, bare = waits_for_host_copies(t, calls), _before_exchanges(t, calls), reads_nothing(t, calls)
-    found: list[WaitsFor] = []
-    for row, copy, exchange, alone in zip(calls.tolist(), copies, exchanges, bare, strict=True):
-        if copy or exchange or alone:
-            found.append("copy" if copy else "exchange" if exchange else "synchronize")
-        else:
-            layers = t.work_layers.get(int(t.trace.events.thread[row]))
-            found.append(read_by(map(t.name, layers.at(int(t.trace.events.start[row])) if layers else ())))
+    found = [read_by(map(t.name, _around(t, row))) for row in calls.tolist()]
+    known: tuple[tuple[WaitsFor, Mask], ...] = (
+        ("synchronize", reads_nothing(t, calls)),
+        ("exchange", _before_exchanges(t, calls)),
+        ("copy", waits_for_host_copies(t, calls)),
+    )
+    for reason, which in known:  # the last one counts
+        for i in np.flatnonzero(which).tolist():
+            found[i] = reason
     return found
 
 
 def _before_exchanges(t: Tables, calls: Rows) -> Mask:
     """Return after which calls the same annotation begins a collective, or an all-to-all comes before any launch.
 
-    What is read right before an all-to-all is how much each rank gets.
+    What is read right before an all-to-all is how much each rank gets. Annotations are the outermost ones.
     """
     events = t.trace.events
+    own = ([row for row in _around(t, call) if events.kind[row] == Kind.ANNOTATION] for call in calls.tolist())
+    ends = events.end[[rows[0] if rows else call for rows, call in zip(own, calls.tolist(), strict=True)]]
     begun = np.sort(events.start[t.calls(_EXCHANGE, Kind.OP, Kind.ANNOTATION)], kind="stable")
-    ends = np.array([_annotation_end(t, row) for row in calls.tolist()], np.int64)
-    found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
     last = np.iinfo(np.int64).max
-    shuffles = np.append(np.sort(events.start[t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION)], kind="stable"), last)
-    launches = np.append(np.sort(events.start[t.calls(LAUNCH)], kind="stable"), last)
+    shuffles, launches = (
+        np.append(np.sort(events.start[rows], kind="stable"), last)
+        for rows in (t.calls(_ALL_TO_ALL, Kind.OP, Kind.ANNOTATION), t.calls(LAUNCH))
+    )
     shuffle, launch = (at[np.searchsorted(at, events.end[calls])] for at in (shuffles, launches))
-    found |= shuffle < launch
-    return found
-
-
-def _annotation_end(t: Tables, call: int) -> int:
-    """Return the end of the outermost annotation around a call, but for the step's mark; of the call where none is."""
-    events = t.trace.events
-    layers = t.work_layers.get(int(events.thread[call]))
-    around = layers.at(int(events.start[call])) if layers else []
-    own = [row for row in around if events.kind[row] == Kind.ANNOTATION and not STEP_MARK.match(t.name(row))]
-    return int(events.end[own[0] if own else call])
-
-
-def _last_calls(t: Tables, o: IdleGaps) -> Rows:
-    """Return for each idle gap the blocking call that its gap begins after."""
-    events, calls = t.trace.events, blocking_calls(t)
-    calls = calls[np.argsort(events.end[calls], kind="stable")]
-    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t)), len(calls) - 1)
-    found: Rows = calls[i]
-    return found
+    found: Mask = np.searchsorted(begun, events.end[calls]) < np.searchsorted(begun, ends)
+    return found | (shuffle < launch)
 
 
 def _calls(t: Tables, o: IdleGaps) -> list[str]:
-    parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
+    parents = Counter[str]()
+    for row in _last_calls(t, o).tolist()[:500]:
+        ops = [name for name in map(t.name, _around(t, row)) if name != t.name(row)]
+        parents[f"{ops[0]} in {t.name(row)}" if ops else t.name(row)] += 1
     per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     if 2 * int(o.lost[batched_gaps(t)[o.gap]].sum()) > int(o.lost.sum()):
@@ -152,10 +152,3 @@ def _calls(t: Tables, o: IdleGaps) -> list[str]:
             f"these: {listed}. The driver hands launches over in batches."
         ]
     return [f"{per_step:.1f} blocking calls a step; the idle begins as these return: {listed}."]
-
-
-def _parent(t: Tables, row: int) -> str:
-    layers = t.work_layers.get(int(t.trace.events.thread[row]))
-    names = [t.name(r) for r in layers.at(int(t.trace.events.start[row]))] if layers else []
-    ops = [name for name in names if not name.startswith("ProfilerStep#") and name != t.name(row)]
-    return f"{ops[0]} in {t.name(row)}" if ops else t.name(row)

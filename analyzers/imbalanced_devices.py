@@ -16,8 +16,6 @@ How sure
 
 from __future__ import annotations
 
-import numpy as np
-
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, span, total, union
@@ -31,8 +29,6 @@ META = RuleMeta(
     order=20,
     changes=("one-process-a-device",),
 )
-MIN_BALANCE = 0.8
-MIN_BUSY = 0.1  # of the window; a device that does next to nothing limits nobody
 
 
 def find(t: Tables) -> list[Finding]:
@@ -40,16 +36,13 @@ def find(t: Tables) -> list[Finding]:
     rows = rows_of(t.trace, Kind.KERNEL)
     rows = rows[~among(rows, matching(t.trace, (Kind.KERNEL,), COLLECTIVE))]
     events = t.trace.events
-    devices = distinct(events.device[rows]) if len(rows) else np.zeros(0, np.int16)
-    if len(devices) < 2:
-        return []
     start, end = t.steps.window
     busy = {}
-    for device in devices.tolist():
+    for device in distinct(events.device[rows]).tolist():
         mine = rows[events.device[rows] == device]
         busy[device] = total(intersect(union((events.start[mine], events.end[mine])), span(start, end)))
-    most, least = max(busy.values()), min(busy.values())
-    if most < MIN_BUSY * (end - start) or least >= MIN_BALANCE * most:
+    most, least = max(busy.values(), default=0), min(busy.values(), default=0)
+    if most <= 0.1 * (end - start) or least >= 0.8 * most:
         return []
     mean = sum(busy.values()) / len(busy)
     listed = ", ".join(f"GPU {device} {ns / t.steps.num / 1e6:.2f}" for device, ns in sorted(busy.items()))

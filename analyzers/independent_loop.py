@@ -20,11 +20,9 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule
-from diagnose.analyzers.common.loops import MIN_STEP_SHARE, calling, loop_part
+from diagnose.analyzers.common.avoidable import loop_rule
 from diagnose.dataflow.loops import Loop
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables.flow import Flow
 
 META = RuleMeta(
     id="independent-loop",
@@ -35,19 +33,15 @@ META = RuleMeta(
     changes=("vectorise-loop",),
     needs=("data flow",),
 )
+
+
+def dependence(loop: Loop) -> str:
+    """Return how far the calls of a loop depend on each other, as the end of a sentence."""
+    alike = "of one shape" if loop.same_shapes else "of different shapes"
+    weights = "" if loop.same_weights else ", each with weights of its own"
+    return f" {alike}{weights}; the longest chain of calls that need each other is {loop.longest_chain}."
+
+
 _TITLE = "A loop calls operators one by one that do not depend on each other"
-
-
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.loops if one.kind == "independent"]
-
-
-def _part(one: Loop) -> Avoidable:
-    alike = "of one shape" if one.same_shapes else "of different shapes"
-    weights = "" if one.same_weights else ", each with weights of its own"
-    text = f" {alike}{weights}; the longest chain of calls that need each other is {one.longest_chain}."
-    return loop_part(one, _TITLE, text)
-
-
-_RULE = AvoidableRule(META, _detect, MIN_STEP_SHARE, calling)
+_RULE = loop_rule(META, "independent", _TITLE, dependence)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -22,11 +22,8 @@ How sure
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from diagnose.analyzers.common.locate import source_line
-from diagnose.model.capture import OtherThread
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.analyzers.common.locate import line_at
+from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.model.user_files import is_own_file
@@ -47,61 +44,45 @@ META = RuleMeta(
     needs=("samples of the threads",),
     changes=("move-to-process",),
 )
-MIN_STEP_SHARE = 0.05  # of the step
-MIN_SAMPLES = 5  # of a thread, in functions of the script
 MIN_IN_PYTHON = 0.1  # of these, at jumps and beginnings: of a loop in Python a third is, of one in C none
-
-
-class _Held(NamedTuple):
-    """What a thread computes in Python."""
-
-    thread: OtherThread
-    share: float  # of the time in which it or the training thread computes
-    where: tuple[Where, ...]
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the thread that computes most in Python, and its lines."""
-    held = max(_threads(t), key=lambda each: each.share, default=None)
-    if held is None:
+    samples, free_ns = t.capture.samples, total(outside_operators(t)) / t.steps.num
+    found = []
+    if samples is None or not samples.watched_ns:
         return []
-    free_ns = total(outside_operators(t)) / t.steps.num
-    lost = min(held.share * t.steps.step_ns, free_ns)
-    if lost < MIN_STEP_SHARE * t.steps.step_ns:
+    for thread in samples.others:
+        own = [at for at in thread.places if is_own_file(at.file)]
+        seen = sum(at.num for at in own)
+        if seen < 5 or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
+            continue
+        computed = thread.cpu_ns * seen / max(sum(at.num for at in thread.places), 1)
+        # Of what both compute: on a machine with other work each of them has a core for a part of the time only.
+        share = max(computed / samples.watched_ns, computed / max(computed + samples.own_cpu_ns, 1))
+        found.append((min(share, 1.0), thread, own[:3]))
+    if not found:
+        return []
+    share, thread, places = max(found, key=lambda each: each[0])
+    lost = min(share * t.steps.step_ns, free_ns)
+    if lost < 0.05 * t.steps.step_ns:
         return []
     return [
         Finding(
             rule=META.id,
-            title=f"The thread {held.thread.name} computes in Python and keeps the interpreter from the step",
+            title=f"The thread {thread.name} computes in Python and keeps the interpreter from the step",
             lost_ns=lost,
-            count=held.thread.num,
+            count=thread.num,
             total_ns=int(lost * t.steps.num),
             evidence=(
-                f"It computes for {percent(held.share, 0)} of the time in which it or the training thread does, "
-                f"{duration(held.share * t.steps.step_ns)} of the step.",
+                f"It computes for {percent(share, 0)} of the time in which it or the training thread does, "
+                f"{duration(share * t.steps.step_ns)} of the step.",
                 f"The training thread is outside of operators for {duration(free_ns)} of the step: there it needs the "
                 "interpreter, or waits for what the thread prepares.",
             ),
-            where=held.where,
+            where=tuple(line_at(t, at.file, at.line, at.function) for at in places),
             confidence="medium",
-            facts={"thread": held.thread.name, "python_share": round(held.share, 4)},
+            facts={"thread": thread.name, "python_share": round(share, 4)},
         )
     ]
-
-
-def _threads(t: Tables) -> list[_Held]:
-    samples = t.capture.samples
-    if samples is None or not samples.watched_ns:
-        return []
-    found = []
-    for thread in samples.others:
-        own = [at for at in thread.places if is_own_file(at.file)]
-        seen = sum(at.num for at in own)
-        if seen < MIN_SAMPLES or sum(at.in_python for at in own) < MIN_IN_PYTHON * seen:
-            continue
-        where = tuple(Where(at.file, at.line, at.function, code=source_line(t, at.file, at.line)) for at in own[:3])
-        computed = thread.cpu_ns * seen / max(sum(at.num for at in thread.places), 1)
-        # Of what both compute: on a machine with other work each of them has a core for a part of the time only.
-        share = max(computed / samples.watched_ns, computed / max(computed + samples.own_cpu_ns, 1))
-        found.append(_Held(thread, min(share, 1.0), where))
-    return found

@@ -19,8 +19,9 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.growth import KeptGraph
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -35,16 +36,14 @@ META = RuleMeta(
 )
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.kept_graph]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield the lines that read what carries the graph of an earlier step."""
+    for one in flow.found.kept_graph:
+        num = f"{len(one.work.operators)} of {one.num_operators} operators of the backward pass"
+        text = f"{num} are of a forward that ran in earlier steps; {at(one.value_line)} reads what carries their graph."
+        title = "The backward pass goes back through earlier steps"
+        yield Avoidable(title, text, one.work, (one.value_line, *one.work.lines), {"kind": "kept graph"})
 
 
-def _part(one: KeptGraph) -> Avoidable:
-    num = f"{len(one.work.operators)} of {one.num_operators} operators of the backward pass"
-    text = f"{num} are of a forward that ran in earlier steps; {at(one.value_line)} reads what carries their graph."
-    title = "The backward pass goes back through earlier steps"
-    return Avoidable(title, text, one.work, (one.value_line, *one.work.lines), {"kind": "kept graph"})
-
-
-_RULE = AvoidableRule(META, _detect, min_share=0.02)
+_RULE = AvoidableRule(META, detect, min_share=0.02)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

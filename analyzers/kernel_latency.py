@@ -39,42 +39,26 @@ META = RuleMeta(
 )
 
 
-MIN_IN_GRAPHS = 0.5  # of the pauses' time
-TINY_NS = 5_000
-
-
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim short device parts."""
     gaps = t.gaps
-    short = (gaps.end - gaps.queued_at) < gaps.latency_ns
-    return intersect(left, gaps.device_part(np.asarray(short)))
+    return intersect(left, gaps.device_part(np.asarray((gaps.end - gaps.queued_at) < gaps.latency_ns)))
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the idle time between queued kernels."""
-    share = _share_in_graphs(t)
-    in_graph = share > MIN_IN_GRAPHS
+    """Name the idle time between queued kernels; between the nodes of graphs, if they begin after most of it."""
+    rows, nodes = t.causes.of(META.id), graph_nodes(t)
+    after, length = t.gaps.after[t.causes.gap[rows]], (t.causes.end - t.causes.start)[rows]
+    of_graph = np.append(nodes, False)[after]  # the last place takes the -1 of no task
+    in_graph = bool(2 * length[of_graph].sum() > length.sum())
     title = "Pauses between queued kernels add up"
+    took = (t.tasks.end - t.tasks.start)[nodes]
+    texts = []
     if in_graph:
         title = "Pauses between the nodes of CUDA graphs add up"
-    rule = IdleRule(META.id, title, evidence=lambda t, _o: _nodes(t) if in_graph else [], facts={"in_graph": in_graph})
+        texts = [
+            f"{plural(len(took) / t.steps.num, 'node')} of graphs a step; {percent((took < 5_000).mean(), 0)} of them "
+            "take less than 5 µs, as long as a pause or two."
+        ]
+    rule = IdleRule(META.id, title, evidence=lambda _t, _o: texts, facts={"in_graph": in_graph})
     return idle_finding(t, rule)
-
-
-def _share_in_graphs(t: Tables) -> float:
-    """Return the share of the pauses, by time, behind which a node of a graph begins."""
-    rows = t.causes.of(META.id)
-    after, length = t.gaps.after[t.causes.gap[rows]], (t.causes.end - t.causes.start)[rows]
-    of_graph = np.append(graph_nodes(t), False)[after]  # the last place takes the -1 of no task
-    return float(length[of_graph].sum() / max(int(length.sum()), 1))
-
-
-def _nodes(t: Tables) -> list[str]:
-    """Return how many nodes there are, and how many of them take hardly longer than a pause."""
-    nodes = graph_nodes(t)
-    length = (t.tasks.end - t.tasks.start)[nodes]
-    tiny = int((length < TINY_NS).sum()) / max(len(length), 1)
-    return [
-        f"{plural(len(length) / t.steps.num, 'node')} of graphs a step; {percent(tiny, 0)} of them take less than "
-        f"{TINY_NS / 1000:.0f} µs, as long as a pause or two."
-    ]

@@ -30,11 +30,11 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
-from diagnose.analyzers.common.locate import sampled_lines, source_line
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, pieces_of
+from diagnose.analyzers.common.locate import line_at, sampled_lines
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
+from diagnose.model.intervals import EMPTY, Intervals, among, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
@@ -43,7 +43,6 @@ from diagnose.tables.issuers import (
     MIN_IN_LOOP,
     MIN_IN_MODEL,
     Issuer,
-    SampledLoop,
     issued,
     issued_in_loop,
     issuer_of,
@@ -54,49 +53,6 @@ from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, blocking_calls, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
-
-__all__ = ["before_graphs", "share_before_graphs"]
-
-# What a compiled function does on the host before its first launch: guards, its inputs, the trees of CUDA graphs.
-
-_REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
-
-
-@shared_table
-def before_graphs(t: Tables) -> Intervals:
-    """Return the time from a compiled function's begin to its first launch, where that is the launch of a graph.
-
-    What begins no later than the function and ends within it, as the look-up of its guards does, is part of it.
-    """
-    events = t.trace.events
-    regions = t.in_window(t.calls(_REGION, Kind.OP, Kind.ANNOTATION))
-    launches = t.calls(LAUNCH)
-    if not len(regions) or not len(launches):
-        return EMPTY
-    graphs = set(t.calls(GRAPH_LAUNCH).tolist())
-    starts, ends = [], []
-    for thread in t.threads:
-        mine = launches[events.thread[launches] == thread]
-        mine = mine[np.argsort(events.start[mine], kind="stable")]
-        own = regions[events.thread[regions] == thread]
-        first = np.searchsorted(events.start[mine], events.start[own])
-        for region, at in zip(own.tolist(), first.tolist(), strict=True):
-            is_look_up = t.name(region).startswith("TorchDynamo")
-            if (
-                at < len(mine)
-                and int(mine[at]) in graphs
-                and (is_look_up or events.start[mine[at]] < events.end[region])
-            ):
-                starts.append(int(events.start[region]))
-                ends.append(int(min(events.start[mine[at]], events.end[region])))
-    return union((np.array(starts, np.int64), np.array(ends, np.int64))) if starts else EMPTY
-
-
-def share_before_graphs(t: Tables, pieces: Intervals) -> float:
-    """Return the share of idle pieces in which a compiled function had not launched its graph yet."""
-    whole = total(pieces)
-    return total(intersect(pieces, before_graphs(t))) / whole if whole else 0.0
-
 
 META = RuleMeta(
     id="launch-bound",
@@ -114,12 +70,7 @@ META = RuleMeta(
     also=("capture-step",),
     paced_by="dispatch",
 )
-
-MIN_GRAPHABLE = 0.5  # of the idle time: below that the waits between the launches are what to remove
-MIN_BEFORE_GRAPHS = 0.5  # of the idle time: then a compiled function's own work is what to look at
-MIN_CERTAIN = 0.5  # of the unrecorded step: then calling operators is what takes it, whatever recording costs
-MIN_NAMED = 0.1  # of the idle time: less is no line of the evidence
-MAX_LINES, MAX_PLACES = 12, 5  # that are looked at, and that are named
+_REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -141,41 +92,48 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of launching."""
+    issuer = _looping(t)
+    known = {"issuer": asdict(issuer)} if issuer is not None else {}
     if t.device_id < 0:
         title = "Operators are so small that calling them takes the step's time"
-        facts = {"has_device": False, **_issuer(t)}
-        rule = IdleRule(META.id, title, probe="middle", evidence=_calling, facts=facts)
+        facts = {"has_device": False, **known}
+        rule = IdleRule(
+            META.id, title, "middle", evidence=lambda _t, _o: [*_calling(t), *_by_one_function(t, issuer)], facts=facts
+        )
         return [
-            replace(found, where=_with_issuer(t, found.where), unrecorded_share=_unrecorded_share(t))
-            for found in idle_finding(t, rule)
+            replace(each, where=_with_issuer(t, issuer, _lines_to_edit(t, each.where)), unrecorded_share=_certain(t))
+            for each in idle_finding(t, rule)
         ]
-    title = "The GPU waits for kernel launches"
-    graphable = _graphable(t)
-    if graphable < MIN_GRAPHABLE:
+    pieces, compiling = pieces_of(t, META.id), before_graphs(t)
+    graphable, in_compiled = _graphable(t), total(intersect(pieces, compiling)) / max(total(pieces), 1)
+    title, texts = "The GPU waits for kernel launches", []
+    if in_compiled >= 0.1:
+        num = len(compiling.start)
+        texts.append(
+            f"{percent(in_compiled)} of it passes in compiled functions before they launch their graphs: guards, "
+            f"arguments and the checks of CUDA graph trees, {duration(total(compiling) / num)} for each of "
+            f"{num / t.steps.num:,.0f} a step."
+        )
+    if graphable < 0.5:  # the waits have to go first
         title = "The host waits for the device every few launches, and gets no lead between the waits"
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
-    in_compiled = share_before_graphs(t, pieces)
-    if in_compiled >= MIN_BEFORE_GRAPHS:
+        num_calls = len(t.in_window(blocking_calls(t))) / t.steps.num
+        texts.insert(
+            0,
+            f"{percent(1 - graphable)} of it lies in intervals of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
+            f"blocking calls ({num_calls:,.0f} a step): no graph holds them, and the host gets no lead before those "
+            "are gone.",
+        )
+    if in_compiled >= 0.5:
         title = "A compiled function works on the host before it launches its graph"
-    rule = IdleRule(
-        META.id,
-        title,
-        evidence=lambda t, o: [
-            *_launching(t, o),
-            *_waiting(t, graphable),
-            *_compiled(t, in_compiled),
-            *_by_one_function(t),
-        ],
-        facts={
-            "has_device": True,
-            "graphable": graphable,
-            "before_graphs": in_compiled,
-            "data_sizes": len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num,
-            **_issuer(t),
-        },
+    launches = (
+        f"{plural(t.queue.launches_per_step, 'launch')} a step; {percent(t.queue.late_share, 0)} of the device tasks "
+        "were launched onto an empty device."
     )
-    return [replace(found, where=_with_issuer(t, found.where)) for found in idle_finding(t, rule)]
+    sizes = len(t.in_window(t.calls(DATA_SIZES, Kind.OP))) / t.steps.num
+    facts = {"has_device": True, "graphable": graphable, "before_graphs": in_compiled, "data_sizes": sizes, **known}
+    evidence = [launches, *texts, *_by_one_function(t, issuer)]
+    rule = IdleRule(META.id, title, evidence=lambda _t, _o: evidence, facts=facts)
+    return [replace(each, where=_with_issuer(t, issuer, each.where)) for each in idle_finding(t, rule)]
 
 
 def _graphable(t: Tables) -> float:
@@ -186,67 +144,63 @@ def _graphable(t: Tables) -> float:
     return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
 
 
-def _compiled(t: Tables, share: float) -> list[str]:
-    """Return what compiled functions take before the launches of their graphs."""
-    if share < MIN_NAMED:
-        return []
-    calls = before_graphs(t)
-    each = duration(total(calls) / len(calls.start))
-    return [
-        f"{percent(share)} of it passes in compiled functions before they launch their graphs: guards, arguments and "
-        f"the checks of CUDA graph trees, {each} for each of {len(calls.start) / t.steps.num:,.0f} a step."
-    ]
+@shared_table
+def before_graphs(t: Tables) -> Intervals:
+    """Return the time from a compiled function's begin to its first launch, where that is the launch of a graph.
+
+    It does guards, its inputs and the trees of CUDA graphs. What begins no later than the function and ends within it,
+    as the look-up of its guards does, is part of it.
+    """
+    events = t.trace.events
+    regions, launches = t.in_window(t.calls(_REGION, Kind.OP, Kind.ANNOTATION)), t.calls(LAUNCH)
+    found = [EMPTY]
+    for thread in t.threads if len(regions) else ():
+        mine = launches[events.thread[launches] == thread]
+        mine = mine[np.argsort(events.start[mine], kind="stable")]
+        own = regions[events.thread[regions] == thread]
+        at = np.searchsorted(events.start[mine], events.start[own])
+        own, first = own[at < len(mine)], mine[at[at < len(mine)]]
+        is_look_up = np.array([t.name(row).startswith("TorchDynamo") for row in own.tolist()], bool)
+        kept = among(first, t.calls(GRAPH_LAUNCH)) & (is_look_up | (events.start[first] < events.end[own]))
+        own, first = own[kept], first[kept]
+        found.append(Intervals(events.start[own], np.minimum(events.start[first], events.end[own])))
+    return union(*found)
 
 
-def _waiting(t: Tables, graphable: float) -> list[str]:
-    """Return how much of it lies between waits, where that is most: the waits have to go first."""
-    if graphable >= MIN_GRAPHABLE:
-        return []
-    num = len(t.in_window(blocking_calls(t))) / t.steps.num
-    return [
-        f"{percent(1 - graphable)} of it lies in intervals of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
-        f"blocking calls ({num:,.0f} a step): no graph holds them, and the host gets no lead before those are gone."
-    ]
-
-
-def _calling(t: Tables, _o: IdleGaps) -> list[str]:
+def _calling(t: Tables) -> list[str]:
     num, share = tiny_share(t)
     lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
-    unrecorded, least = unrecorded_calling(t), _unrecorded_share(t)
+    unrecorded, least = unrecorded_calling(t), _certain(t)
     if unrecorded is not None and least is not None:
         lines.append(
             f"Without recording a step takes {duration(unrecorded.step_ns)}, at least {percent(least, 0)} of it for "
             f"{unrecorded.calls:,.0f} calls of operators, {duration(unrecorded.calling_ns / unrecorded.calls)} each: "
             "what recording costs does not change the cause."
         )
-    return [*lines, *_by_one_function(t)]
+    return lines
 
 
-def _unrecorded_share(t: Tables) -> float | None:
+def _certain(t: Tables) -> float | None:
     """Return the share of an unrecorded step that calling operators takes at least, where that is most of it."""
     unrecorded = unrecorded_calling(t)
-    if unrecorded is None or unrecorded.calling_ns < MIN_CERTAIN * unrecorded.step_ns:
-        return None
-    return unrecorded.calling_ns / unrecorded.step_ns
+    share = unrecorded.calling_ns / unrecorded.step_ns if unrecorded is not None else 0.0
+    return share if share >= 0.5 else None
 
 
-def _by_one_function(t: Tables) -> list[str]:
-    issuer = _looping(t)
+def _by_one_function(t: Tables, issuer: Issuer | None) -> list[str]:
     if issuer is None:
         return []
     reads = f"; {issuer.reads:.0f} of them read one number each" if issuer.reads >= 1 else ""
-    return [
+    texts = [
         f"{issuer.function} ({issuer.file}:{issuer.line}) calls {issuer.num:.0f} of the operators of a step itself "
-        f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}.",
-        *_of_loop(issuer, sampled_loop(t, issuer.file, issuer.function)),
+        f"({percent(issuer.share, 0)}), most of them {', '.join(issuer.names)}{reads}."
     ]
-
-
-def _of_loop(issuer: Issuer, loop: SampledLoop | None) -> list[str]:
-    if loop is None:
-        return []
-    body = f"lines {loop.head} to {loop.last}" if loop.last > loop.head else f"line {loop.head}"
-    return [f"{percent(loop.share, 0)} of the samples of {issuer.function} are in the loop of {issuer.file}, {body}."]
+    loop = sampled_loop(t, issuer.file, issuer.function)
+    if loop is not None:
+        body = f"lines {loop.head} to {loop.last}" if loop.last > loop.head else f"line {loop.head}"
+        share = percent(loop.share, 0)
+        texts.append(f"{share} of the samples of {issuer.function} are in the loop of {issuer.file}, {body}.")
+    return texts
 
 
 def _looping(t: Tables) -> Issuer | None:
@@ -255,36 +209,22 @@ def _looping(t: Tables) -> Issuer | None:
     None where other rules account for most of the time in which it does.
     """
     issuer = issuer_of(t)
-    if issuer is not None and _is_of_others(t):
+    if issuer is None:
         return None
-    few = issuer is not None and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
-    return None if few and t.device_id >= 0 else issuer
+    mine = intersect(issued(t), pieces_of(t, META.id))
+    of_others = 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
+    few = t.device_id >= 0 and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
+    return None if of_others or few else issuer
 
 
-def _is_of_others(t: Tables) -> bool:
-    """Return whether less than half of the idle time in which one function issues is what no rule before explains."""
-    rows = t.causes.of(META.id)
-    mine = intersect(issued(t), Intervals(t.causes.start[rows], t.causes.end[rows]))
-    return 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
-
-
-def _issuer(t: Tables) -> dict[str, object]:
-    issuer = _looping(t)
-    return {"issuer": asdict(issuer)} if issuer is not None else {}
-
-
-def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
+def _with_issuer(t: Tables, issuer: Issuer | None, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Put the loop and the lines of the function that issues most first; its first line where none was sampled."""
-    if t.device_id < 0:
-        where = _lines_to_edit(t, where)
-    issuer = _looping(t)
     if issuer is None:
         return where
     loop = sampled_loop(t, issuer.file, issuer.function)
     if loop is not None:
-        code = source_line(t, issuer.file, loop.head)
         last = loop.last if loop.last > loop.head else None
-        head = Where(issuer.file, loop.head, issuer.function, code=code, last_line=last)
+        head = replace(line_at(t, issuer.file, loop.head, issuer.function), last_line=last)
         where = (head, *(w for w in where if (w.file, w.line) != (head.file, head.line)))
     mine = tuple(w for w in where if w.function == issuer.function and w.file == issuer.file)
     first = mine or (Where(issuer.file, issuer.line, issuer.function),)
@@ -293,17 +233,7 @@ def _with_issuer(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 
 def _lines_to_edit(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     """Return the places with lines that call operators themselves first: a backward pass repeats what these called."""
-    rows = t.causes.of(META.id)
-    sampled = sampled_lines(t, Intervals(t.causes.start[rows], t.causes.end[rows]), MAX_LINES)
-    lines = dict.fromkeys(w for w in (*(line for line, _ in sampled), *where) if w.file)
-    calling = [w for w in lines if not PASSES_ON.search(w.code or "")]
-    passing = [w for w in lines if PASSES_ON.search(w.code or "")]
-    return (*calling, *passing, *(w for w in where if not w.file))[:MAX_PLACES]
-
-
-def _launching(t: Tables, _o: IdleGaps) -> list[str]:
-    q = t.queue
-    return [
-        f"{plural(q.launches_per_step, 'launch')} a step; {percent(q.late_share, 0)} of the device tasks were launched "
-        f"onto an empty device."
-    ]
+    sampled = [line for line, _ in sampled_lines(t, pieces_of(t, META.id), 12)]
+    lines = list(dict.fromkeys(w for w in (*sampled, *where) if w.file))
+    lines.sort(key=lambda w: PASSES_ON.search(w.code or "") is not None)
+    return (*lines, *(w for w in where if not w.file))[:5]

@@ -30,23 +30,24 @@ How sure
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.analyzers.common.conversions import conversions, types_of_casts
-from diagnose.analyzers.common.graph_copies import CASTS, graph_copies
+from diagnose.analyzers.common.fusable import chains
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
+from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.arrays import Mask, Rows
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import distinct
+from diagnose.model.intervals import among, contains, distinct, grouped
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase
-from diagnose.tables.op_launches import graph_nodes, operator_inputs
+from diagnose.tables.op_launches import graph_nodes, operator_inputs, operators
+from diagnose.tables.optimizer_spans import updates
 from diagnose.text.numbers import plural
 
 META = RuleMeta(
@@ -56,14 +57,27 @@ META = RuleMeta(
     changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
     needs=("shapes",),
 )
-MIN_BUSY_SHARE = 0.05  # of the busy time
-MIN_REORDERED = 0.1  # of it: four healthy models copy 5 to 9 % for operators that need it, planted ones 21 to 50 %
 _CONVERTS = AnyCase(
     r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
     r"|tensortransform"
 )
 _COPIES = re.compile(r"direct_copy_kernel")
 _COPY_OPS = frozenset({"aten::copy_", "aten::contiguous", "aten::clone", "aten::reshape"})
+CASTS = re.compile(r"LoadWithCast|StoreWithCast")
+_FLOATS = r"float|double|c10::Half|c10::BFloat16|c10::Float8_\w+"
+_CAST = re.compile(
+    rf"direct_copy_kernel.*lambda\((?P<to>{_FLOATS})\).*(LoadWithCast|StoreWithCast)"
+    r"|(?P<short>bfloat16|float16|half|float8)_copy_kernel_cuda"
+)
+_CAST_OPS = frozenset(
+    {"aten::to", "aten::_to_copy", "aten::copy_", "aten::type_as", "aten::float", "aten::half", "aten::bfloat16"}
+)
+# A cast inside an operator is autocast's, the backward of a cast goes with it, a policy casts sharded parameters.
+_OF_OTHERS = r"^aten::|ToCopyBackward|FSDP|FullyShardedDataParallel"
+MIN_CAST_REPEATS = 3  # of one pair in a step: what a loop over layers or blocks does; one cast is a decision
+MIN_COPIES = 8  # right before or behind one launch: a batch has a few tensors, parameters and outputs are many
+_GRAPH_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", ""})
+_FILLS = "aten::fill_"  # before a replay torch writes the seed and the offset of random numbers
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
@@ -75,62 +89,131 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     reorders = free & ~converts & t.tasks_matching(_COPIES)
     copies = np.flatnonzero(reorders)
     reorders[copies] = ~t.tasks_matching(CASTS, copies) & _same_type(t, copies)
-    tasks, casts = np.flatnonzero(converts | reorders), conversions(t, free & ~converts & ~reorders)
+    casts = conversions(t, free & ~converts & ~reorders)
     length = t.tasks.end - t.tasks.start
-    if length[around].sum() > max(length[tasks].sum(), length[casts].sum()):
-        return _around_graphs(t, around)
-    if length[casts].sum() > length[tasks].sum():
-        return _casts(t, casts)
     is_conversion = bool(length[converts].sum() > length[reorders].sum())
-    title = "Images are converted between memory layouts" if is_conversion else "Tensors are copied into another order"
-    least = MIN_BUSY_SHARE if is_conversion else MIN_REORDERED
-    rule = KernelRule(META.id, title, least, evidence=top_kernels(t, tasks), facts={"is_conversion": is_conversion})
-    return [replace(found, where=_script_first(found.where)) for found in kernel_finding(t, rule, tasks)]
-
-
-def _script_first(places: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Return the places with copies that the script calls itself first: other operators copy what these give them."""
-    return tuple(sorted(places, key=lambda place: place.op not in _COPY_OPS))
-
-
-def _casts(t: Tables, tasks: Rows) -> list[Finding]:
-    facts: Facts = {"is_conversion": False, "cast_to": types_of_casts(t, tasks)}
-    in_graph = bool(2 * graph_nodes(t)[tasks].sum() > len(tasks))
-    confidence: Confidence = "medium" if operator_inputs(t).is_known.any() and not in_graph else "low"
-    title = "Tensors are converted to another type as soon as they are made"
-    if in_graph:
-        title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
-    rule = KernelRule(
-        META.id, title, MIN_BUSY_SHARE, evidence=top_kernels(t, tasks), facts=facts, confidence=confidence
-    )
-    return kernel_finding(t, rule, tasks)
-
-
-def _around_graphs(t: Tables, tasks: Rows) -> list[Finding]:
-    num = plural(len(distinct(t.tasks.launch[graph_nodes(t)])) / t.steps.num, "launch")
-    moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
-    evidence = [
-        f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what the "
-        "graphs read is copied into their memory, what they write is copied out.",
-        *top_kernels(t, tasks),
+    tasks = max((np.flatnonzero(converts | reorders), casts, around), key=lambda each: length[each].sum())
+    confidence: Confidence = "high"
+    facts: dict[str, object] = {"is_conversion": is_conversion and tasks is not casts and tasks is not around}
+    evidence, min_share = top_kernels(t, tasks), 0.05
+    if tasks is around:
+        title, confidence = "CUDA graphs copy their inputs and outputs at each launch", "medium"
+        num = plural(len(distinct(t.tasks.launch[graph_nodes(t)])) / t.steps.num, "launch")
+        moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
+        text = (
+            f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what "
+            "the graphs read is copied into their memory, what they write is copied out."
+        )
+        evidence, facts["around_graphs"] = [text, *evidence], True
+    elif tasks is casts:
+        in_graph = bool(2 * graph_nodes(t)[tasks].sum() > len(tasks))
+        confidence, facts["cast_to"] = "medium", _type_of_casts(t, tasks)
+        title = "Tensors are converted to another type as soon as they are made"
+        if in_graph:
+            title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
+        if in_graph or not operator_inputs(t).is_known.any():
+            confidence = "low"
+    elif is_conversion:
+        title = "Images are converted between memory layouts"
+    else:
+        title = "Tensors are copied into another order"
+        min_share = 0.1  # four healthy models copy 5 to 9 % for operators that need it, planted ones 21 to 50 %
+    found = kernel_finding(t, KernelRule(META.id, title, min_share, 0.0, evidence, confidence, facts), tasks)
+    # Copies that the script calls itself come first: other operators copy what these give them.
+    return [
+        replace(each, where=tuple(sorted(each.where, key=lambda place: place.op not in _COPY_OPS))) for each in found
     ]
-    facts: Facts = {"is_conversion": False, "around_graphs": True}
-    title = "CUDA graphs copy their inputs and outputs at each launch"
-    rule = KernelRule(META.id, title, MIN_BUSY_SHARE, evidence=evidence, facts=facts, confidence="medium")
-    return kernel_finding(t, rule, tasks)
 
 
-def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+def _same_type(t: Tables, tasks: Rows) -> Mask:
     """Return which copies keep the type, as far as the types of what is copied were recorded."""
     given = operator_inputs(t)
-    by_name = np.zeros(len(given.texts) + 1, bool)
-    for row in distinct(given.name[tasks]).tolist() if len(tasks) else []:
-        by_name[row] = given.text(row) in _COPY_OPS
-    is_copy = by_name[given.name[tasks]]
-    types = np.where(is_copy, given.types[tasks], -1)
+    copying = [row for row in distinct(given.name[tasks]).tolist() if given.text(row) in _COPY_OPS]
+    types = np.where(among(given.name[tasks], copying), given.types[tasks], -1)
     same = np.ones(len(given.texts) + 1, bool)  # the last one is for tasks of which nothing is known
     for row in distinct(types[types >= 0]).tolist():
         read = inputs("[[1], [1]]", given.texts[row])
         same[row] = read is None or len({tensor.type for tensor in read.tensors}) <= 1
-    found: npt.NDArray[np.bool_] = same[types]
+    found: Mask = same[types]
     return found
+
+
+def conversions(t: Tables, free: Mask) -> Rows:
+    """Return the tasks that convert what one and the same kernel before them writes, several times a step.
+
+    Casts within runs of pointwise kernels, in an optimizer's step and of data from elsewhere do not count: others
+    answer for the first two, and of the third nobody on the device can write another type.
+    """
+    casts = free & t.tasks_matching(_CAST) & (t.tasks.launch >= 0)
+    if not casts.any():
+        return np.empty(0, np.intp)
+    for chain in chains(t):
+        casts[chain.tasks] = False
+    length, computes = t.tasks.end - t.tasks.start, t.trace.events.kind[t.tasks.row] == Kind.KERNEL
+    computes &= ~t.tasks.is_collective
+    before = np.full(len(casts), -1, np.intp)  # the kernel right before each task on its stream
+    for tasks in t.streams.values():
+        before[tasks[1:]] = np.where(computes[tasks[:-1]], tasks[:-1], -1)
+    # A cast reads and writes each element; its producer wrote it: of 16 and 32 bits, a third of the bytes or more.
+    casts &= (before >= 0) & (length[before] >= length / 3)
+    casts &= ~contains(updates(t), t.trace.events.start[np.maximum(t.tasks.launch, 0)])
+    found = np.flatnonzero(casts)
+    found = found[_asked_for(t, found) | graph_nodes(t)[found]]  # of a graph nothing shows who asked
+    name = t.trace.events.name[t.tasks.row]
+    pairs = list(zip(name[before[found]].tolist(), name[found].tolist(), strict=True))
+    count = Counter(pairs)
+    again: Rows = found[np.array([count[pair] >= MIN_CAST_REPEATS * t.steps.num for pair in pairs], bool)]
+    return again
+
+
+def _type_of_casts(t: Tables, tasks: Rows) -> str:
+    """Return the type that most of the casts' time goes into, "" for unknown."""
+    cost = Counter[str]()
+    for task, ns in zip(tasks.tolist(), (t.tasks.end - t.tasks.start)[tasks].tolist(), strict=True):
+        match = _CAST.search(t.name(int(t.tasks.row[task])))
+        cost[(match["to"] or match["short"] or "") if match else ""] += ns
+    return max(cost, key=lambda to: cost[to], default="").removeprefix("c10::").lower()
+
+
+def _asked_for(t: Tables, tasks: Rows) -> Mask:
+    """Return which casts the program asks for itself, as the operators around their launches show."""
+    events, launch = t.trace.events, t.tasks.launch[tasks]
+    found = np.zeros(len(tasks), bool)
+    for thread in distinct(events.thread[launch]).tolist():
+        mine = np.flatnonzero(events.thread[launch] == thread)
+        for i, text in zip(mine.tolist(), enclosing_operators(t, thread, events.start[launch[mine]]), strict=True):
+            around = set(text.split(" > "))
+            others = around - _CAST_OPS
+            found[i] = around != others and not any(re.search(_OF_OTHERS, name) for name in others)
+    return found
+
+
+def graph_copies(t: Tables, free: Mask) -> Rows:
+    """Return the copies within the device that a thread queues back to back with the launch of a graph.
+
+    A graph reads and writes the memory that it was captured with. What lies elsewhere is copied into it before each
+    launch, and what must outlive the next launch is copied out.
+    """
+    nodes = graph_nodes(t)
+    if not nodes.any():
+        return np.zeros(0, np.intp)
+    launches, first, _ = grouped(t.tasks.launch)
+    launches, first = launches[launches >= 0], first[launches >= 0]
+    ops, events = operators(t), t.trace.events
+    names = [t.trace.names[n] if n >= 0 else "" for n in np.where(ops >= 0, events.name[ops], -1)[first].tolist()]
+    kind = events.kind[t.tasks.row]
+    copies = (kind == Kind.MEMCPY) | ((kind == Kind.KERNEL) & (ops >= 0) & ~t.tasks_matching(CASTS))
+    copies &= free & ~t.tasks.is_copy & ~t.tasks.is_collective & ~nodes
+    is_graph, is_copy = nodes[first], copies[first]
+    is_copy &= np.array([name in _GRAPH_COPIES for name in names], bool)
+    counts = np.array([name != _FILLS for name in names], bool) | is_graph
+    found = [launches[:0]]
+    for thread in distinct(events.thread[launches[is_graph]]).tolist():
+        mine = np.flatnonzero((events.thread[launches] == thread) & counts)
+        mine = mine[np.argsort(events.start[launches[mine]], kind="stable")]
+        begin = np.flatnonzero(np.diff(is_copy[mine], prepend=not is_copy[mine[0]]))
+        end = np.append(begin[1:], len(mine))
+        beside = np.concatenate([[False], is_graph[mine], [False]])  # of each launch: the one before, two on the next
+        runs = is_copy[mine][begin] & (beside[begin] | beside[end + 1]) & (end - begin >= MIN_COPIES)
+        found += [launches[mine[a:b]] for a, b in zip(begin[runs].tolist(), end[runs].tolist(), strict=True)]
+    return np.flatnonzero(among(t.tasks.launch, np.concatenate(found)) & free)

@@ -30,18 +30,21 @@ META = RuleMeta(
     needs=("memory events",),
     also=("find-memory", "group-lengths"),
 )
-MIN_RESERVED_SHARE = 0.6  # of the device; below this it does no harm
-MIN_UNUSED_SHARE = 1 / 3
 
 
 def find(t: Tables) -> list[Finding]:
-    """State how much is held for nothing."""
-    memory = memory_of(t)
+    """State how much is held for nothing, and how it lies, where the capture has the allocator's map."""
+    memory, held = memory_of(t), t.capture.info.memory if t.capture.info else AllocatorRecord()
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
     unused = memory.peak_reserved - memory.peak_allocated
-    if memory.peak_reserved < MIN_RESERVED_SHARE * memory.capacity or unused < MIN_UNUSED_SHARE * memory.peak_reserved:
+    if memory.peak_reserved < 0.6 * memory.capacity or unused < memory.peak_reserved / 3:
         return []
+    free, largest = held.free_pieces_bytes or 0, held.largest_free_piece_bytes or 0
+    text = (
+        f"After the steps {free / 1e9:.2f} GB are free inside {held.segments} segments; the largest free piece has "
+        f"{largest / 1e9:.2f} GB."
+    )
     return [
         Finding(
             rule=META.id,
@@ -51,20 +54,8 @@ def find(t: Tables) -> list[Finding]:
             evidence=(
                 f"{memory.peak_reserved / 1e9:.2f} GB of {memory.capacity / 1e9:.2f} GB are reserved, "
                 f"{memory.peak_allocated / 1e9:.2f} GB allocated at the peak.",
-                *_pieces(t),
+                *([text] if largest else []),
             ),
             confidence="medium",
         )
-    ]
-
-
-def _pieces(t: Tables) -> list[str]:
-    """State how the free memory lies, where the capture took the allocator's map after the recorded steps."""
-    held = t.capture.info.memory if t.capture.info else AllocatorRecord()
-    largest = held.largest_free_piece_bytes
-    if not held.free_pieces_bytes or largest is None:
-        return []
-    return [
-        f"After the steps {held.free_pieces_bytes / 1e9:.2f} GB are free inside {held.segments} segments; the largest "
-        f"free piece has {largest / 1e9:.2f} GB."
     ]

@@ -32,24 +32,18 @@ META = RuleMeta(
     also=("find-batch-size",),
     needs=("memory events",),
 )
-TARGET_LAUNCH_SHARE = 0.1  # of the step that launching costs
-MAX_TAKEN_SHARE = 0.5
 
 
 def find(t: Tables) -> list[Finding]:
     """State how much larger the batch may be."""
-    memory = memory_of(t)
-    start, end = t.steps.window
-    if (
-        memory is None
-        or not memory.capacity
-        or t.causes.totals().get("launch-bound", 0) < TARGET_LAUNCH_SHARE * (end - start)
-    ):
+    memory, (start, end) = memory_of(t), t.steps.window
+    launching = t.causes.totals().get("launch-bound", 0)
+    if memory is None or not memory.capacity or launching < 0.1 * (end - start):
         return []
     reserved = memory.peak_reserved or memory.peak_allocated
     growing = sum(memory.by_category.get(name, 0) for name in GROWING)
     outside = memory.outside_allocator or 0
-    if reserved + outside > MAX_TAKEN_SHARE * memory.capacity or not growing:
+    if reserved + outside > 0.5 * memory.capacity or not growing:
         return []
     times = 1 + (USABLE_SHARE * (memory.capacity - outside) - reserved) / growing
     much = f"{times:.0f}" if times < MAX_TIMES else f"over {MAX_TIMES}"

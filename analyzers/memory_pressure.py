@@ -20,7 +20,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.held_values import held_values
+from diagnose.analyzers.common.avoidable import held_values
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
@@ -48,7 +48,6 @@ META = RuleMeta(
         "group-lengths",
     ),
 )
-MIN_RESERVED_SHARE = 0.97  # of the device: the driver and the context take the rest
 MIN_USED_SHARE = 0.99  # of the device, by the driver's count: nothing else comes on top
 
 
@@ -60,7 +59,7 @@ def find(t: Tables) -> list[Finding]:
     reserved = memory.peak_reserved or memory.peak_allocated
     retries = memory.retries or 0
     total = max(memory.device_total or 0, memory.capacity)
-    is_full = reserved >= MIN_RESERVED_SHARE * memory.capacity or (memory.device_used or 0) >= MIN_USED_SHARE * total
+    is_full = reserved >= 0.97 * memory.capacity or (memory.device_used or 0) >= MIN_USED_SHARE * total
     if not retries and not is_full:
         return []
     spec = gpu_spec(t)

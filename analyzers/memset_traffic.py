@@ -35,7 +35,6 @@ META = RuleMeta(
     order=70,
     changes=("no-fills",),
 )
-MIN_BUSY_SHARE = 0.05  # of the busy time
 _FILLS = re.compile(r"FillFunctor|fillBuffer|multi_tensor_apply_kernel.*Zero")
 
 
@@ -43,7 +42,5 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of fills."""
     fills = (t.trace.events.kind[t.tasks.row] == Kind.MEMSET) | t.tasks_matching(_FILLS)
     tasks = np.flatnonzero(free & fills)
-    rule = KernelRule(
-        META.id, "The device spends its time filling memory", MIN_BUSY_SHARE, evidence=top_kernels(t, tasks)
-    )
+    rule = KernelRule(META.id, "The device spends its time filling memory", evidence=top_kernels(t, tasks))
     return kernel_finding(t, rule, tasks)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -35,7 +35,6 @@ META = RuleMeta(
     changes=("pad-size",),
     needs=("shapes", "peak rates of the device"),
 )
-MIN_BUSY_SHARE = 0.05  # of the busy time
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
 MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
@@ -43,36 +42,30 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
-    peak = gpu_spec(t)
-    found = [(g, odd) for g in groups(t) if (odd := _odd_size(g)) and g.share < SLOW_SHARE]
-    if peak is None or not found:
-        return []
-    free = free.copy()
+    peak, free = gpu_spec(t), free.copy()
     for attention in written_out_attention(t):  # its sequence has the length it has; the fused operator takes any
         free[attention.products] = False
-    found = [(g, odd) for g, odd in found if free[g.tasks].all()]
-    tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)
-    lines = [
-        f"{g.op} {g.shapes}: {odd} is not a multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
-        for g, odd in found[:3]
-    ]
+    slow = (g for g in groups(t) if g.share < SLOW_SHARE and free[g.tasks].all())
+    found = [(g, odd) for g in slow if (odd := _odd_size(g))]
+    if peak is None or not found:
+        return []
     rule = KernelRule(
         META.id,
         "Matrix products have sizes that miss the tiles",
-        MIN_BUSY_SHARE,
         kept_ns=sum(g.bound_ns for g, _ in found) / REACHED_SHARE["compute"],
-        evidence=lines,
+        evidence=[
+            f"{g.op} {g.shapes}: {odd} is not a multiple of {MULTIPLE[g.precision]}; {g.achieved()} of {g.peak(peak)}."
+            for g, odd in found[:3]
+        ],
         confidence="medium",
-        facts={"size": found[0][1] if found else 0},
+        facts={"size": found[0][1]},
     )
-    return kernel_finding(t, rule, tasks)
+    return kernel_finding(t, rule, np.concatenate([g.tasks for g, _ in found]))
 
 
 def _odd_size(group: Group) -> int:
     """Return a size of the product that does not fit, 0 where all do."""
-    multiple = MULTIPLE.get(group.precision)
-    given = inputs(group.shapes, group.types) if multiple and group.op in _PRODUCTS else None
-    if given is None or multiple is None:
-        return 0
-    sizes = {n for tensor in given.tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
-    return max((n for n in sizes if n % multiple and n >= MIN_SIZE), default=0)
+    given = inputs(group.shapes, group.types) if group.op in _PRODUCTS and group.precision in MULTIPLE else None
+    tensors = given.tensors if given is not None else ()
+    sizes = {n for tensor in tensors if len(tensor.shape) > 1 for n in tensor.shape[-2:]}
+    return max((n for n in sizes if n >= MIN_SIZE and n % MULTIPLE[group.precision]), default=0)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import in_those
+from diagnose.analyzers.common.idle_findings import in_those
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
@@ -44,30 +44,23 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("keep-heap",),
 )
-MIN_STEP_SHARE = 0.1  # of the step
-MIN_STEPS = 5
-PAGE_BYTES = 4096
 
 
 def find(t: Tables) -> list[Finding]:
     """Name how many pages a step gets, and what they take."""
     run, info = t.capture.run, t.capture.info
     each_ns = info.flags.page_fault_ns if info is not None else None
-    if t.device_id >= 0 or run is None or not each_ns:
+    plain = np.flatnonzero(run.state == 0) if run is not None else ()
+    if t.device_id >= 0 or run is None or not each_ns or len(plain) < 5:
         return []
-    plain = np.flatnonzero(run.state == 0)
-    if len(plain) < MIN_STEPS or not len(t.steps.start):
-        return []
-    faults = float(np.median(run.phase("page_faults")[plain]))
-    step_ns = float(np.median(run.took_ns[plain]))
-    those = in_those(int((run.phase("page_faults")[plain] >= faults / 2).sum()), len(plain))
+    of_step = run.phase("page_faults")[plain]
+    faults, step_ns = float(np.median(of_step)), float(np.median(run.took_ns[plain]))
     whole, of_others = min(faults * each_ns / max(step_ns, 1.0), 1.0), _of_others(t)
     share = whole * (1 - of_others)
-    if share < MIN_STEP_SHARE:
+    if share < 0.1:
         return []
-    others = (
-        f" {percent(of_others, 0)} of the new memory is of operators that other findings name." if of_others else ""
-    )
+    named = f" {percent(of_others, 0)} of the new memory is of operators that other findings name."
+    those = in_those(int((of_step >= faults / 2).sum()), len(plain))
     return [
         Finding(
             rule=META.id,
@@ -77,8 +70,8 @@ def find(t: Tables) -> list[Finding]:
             total_ns=int(share * t.steps.step_ns * t.steps.num),
             evidence=(
                 f"A usual step has {faults:,.0f} page faults without a read from storage, "
-                f"{faults * PAGE_BYTES / 1e6:,.0f} MB: {percent(whole)} of it at {duration(each_ns)} each, "
-                f"as measured in this process.{others}",
+                f"{faults * 4096 / 1e6:,.0f} MB: {percent(whole)} of it at {duration(each_ns)} each, as measured in "
+                f"this process.{named if of_others else ''}",
             ),
             confidence="medium",
         )

@@ -25,12 +25,13 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.places import places_of
-from diagnose.model.diagnosis import Confidence, Facts, Finding
+from diagnose.analyzers.common.locate import places_of
+from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
+from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -42,9 +43,7 @@ META = RuleMeta(
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
     also=("save-less-often",),
 )
-MIN_RUN_SHARE = 0.01  # of the run's time, as findings need of the step
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
-MIN_FACTOR = 1.1  # by which the cost of these steps is uncertain; less needs no sentence
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")
 PARTS = {COLLECTION: "the collector's"}  # of a long step; phases are called by their names
@@ -61,23 +60,20 @@ WHAT = {
 
 def find(t: Tables) -> list[Finding]:
     """Name each kind of long steps, the most expensive first."""
-    found = [_finding(t, stall) for stall in stalls(t) if stall.share >= _min_share(stall)]
+    least = dict.fromkeys(EVALUATION, MIN_EVALUATION_SHARE)
+    found = [_finding(t, each) for each in stalls(t) if each.share >= least.get(each.phase, THRESHOLDS.naming_share)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
 
 
-def _min_share(stall: Stall) -> float:
-    return MIN_EVALUATION_SHARE if stall.phase in EVALUATION else MIN_RUN_SHARE
-
-
 def _finding(t: Tables, stall: Stall) -> Finding:
-    ratio, num = stall.each_ns / stall.base_ns, len(stall.rows)
-    how_often = (
-        f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
-    )
+    num, is_shown = len(stall.rows), stall.place or stall.phase
+    often = f"1 step in {'' if stall.period else 'about '}{stall.every}" if num > 1 else f"1 of {stall.num_steps} steps"
     what = f": {WHAT[stall.phase]}" if stall.phase else ""
+    confidence: Confidence = "high" if stall.period and is_shown else "medium"
+    known = as_facts(t.capture.info.loader) if t.capture.info else {}
     return Finding(
         rule=META.id,
-        title=f"{how_often} is much longer{what}",
+        title=f"{often} is much longer{what}",
         lost_ns=stall.lost_ns,
         share=stall.share,
         count=num,
@@ -85,27 +81,21 @@ def _finding(t: Tables, stall: Stall) -> Finding:
         median_ns=int(stall.each_ns - stall.base_ns),
         evidence=tuple(_evidence(t, stall)),
         where=places_of(t, stall.place),
-        confidence=_confidence(stall),
+        confidence=confidence if num > 1 else "low",
         facts={
             "period": stall.every,
             "regular": bool(stall.period),
             "num_steps": stall.num_steps,
-            "ratio": round(ratio, 2),
+            "ratio": round(stall.each_ns / stall.base_ns, 2),
             "base_ms": round(stall.base_ns / 1e6, 3),
             "each_ms": round(stall.each_ns / 1e6, 3),
             "amortised_ms": round(stall.lost_ns / 1e6, 3),
             "cost_factor": round(stall.factor, 3),
             "phase": stall.phase,
             "has_device": t.device_id >= 0,
-            **_loader(t),
+            **{name: known[name] for name in LOADER_FACTS if name in known},
         },
     )
-
-
-def _loader(t: Tables) -> Facts:
-    """Return what is known of the workers that an epoch starts."""
-    known = as_facts(t.capture.info.loader) if t.capture.info else {}
-    return {name: known[name] for name in LOADER_FACTS if name in known}
 
 
 def _evidence(t: Tables, stall: Stall) -> list[str]:
@@ -126,7 +116,7 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     else:
         saved = stall.lost_ns / 2e6
         evidence.append(f"Half as often, it costs {duration(saved * 1e6)} a step less.")
-        if stall.factor >= MIN_FACTOR:
+        if stall.factor >= 1.1:  # by which the cost of these steps is uncertain; less needs no sentence
             least, most = stall.lost_ns / stall.factor, stall.lost_ns * stall.factor
             evidence.append(
                 f"Judged by {num} of them, the cost over a longer run is {duration(least)} to {duration(most)} a step "
@@ -136,9 +126,3 @@ def _evidence(t: Tables, stall: Stall) -> list[str]:
     if run is not None and not (run.state[stall.rows] == TIMING).any():
         evidence.append("None of the steps in the timing window is one of them: the other findings do not hold it.")
     return evidence
-
-
-def _confidence(stall: Stall) -> Confidence:
-    if len(stall.rows) == 1:
-        return "low"
-    return "high" if stall.period and (stall.place or stall.phase) else "medium"

@@ -31,7 +31,6 @@ META = RuleMeta(
     legend=Legend("the profiler's own work", "#717c8a"),
     cause="host-work",
 )
-MIN_GAP_SHARE = 0.3  # below this the gap has another cause that the record merely overlaps
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:
@@ -40,7 +39,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     records = t.covering(rows[~among(rows, matching(t.trace, (Kind.OVERHEAD,), LOADS_CODE))])
     gaps = t.gaps
     share = covered(records, gaps.start, gaps.end) / (gaps.end - gaps.start)
-    mine = share > MIN_GAP_SHARE
+    mine = share > 0.3  # below this the gap has another cause that the record merely overlaps
     return intersect(intersect(left, Intervals(gaps.start[mine], gaps.end[mine])), records)
 
 

@@ -27,9 +27,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.sample_work import lookup_at
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
 from diagnose.model.rules import Legend, RuleMeta
@@ -63,10 +63,6 @@ META = RuleMeta(
     paced_by="host",
 )
 
-MIN_SAMPLES = 5
-MAX_NUMBER_BYTES = 64
-MAX_NAMED = 3
-
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in long intervals between operators, where something shows that the thread was in the loop.
@@ -82,21 +78,26 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    intervals = host_gaps(t)
+    intervals, pieces, title = host_gaps(t), pieces_of(t, META.id), "Python between operators holds the step up"
     text = (
-        f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
-        f"operator, {duration(total(intervals) / t.steps.num)} a step."
+        f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
+        f"{duration(total(intervals) / t.steps.num)} a step."
     )
-    title = "Python between operators holds the step up"
-    rule = IdleRule(
-        META.id,
-        title,
-        probe="middle",
-        confidence=_confidence(t),
-        evidence=lambda t, o: [text, *_idle_operators(t, o.pieces)],
-        facts=_facts(t),
-        cause=META.cause if not ready_share(t) else None,
-    )
+    seen, waiting = waiting_share(t, pieces)
+    num = int(seen.sum())
+    facts = {
+        "waiting_share": int(waiting.sum()) / num if num >= 5 else None,  # of the samples, where they are enough
+        "after_read": _share_after_reads(t, pieces),
+        "in_pass": share_in_passes(t, pieces),  # between the forward and the backward of an operator
+        "has_device": t.device_id >= 0,
+        "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
+    }
+    marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
+    shown: Confidence = "medium" if _is_mostly(pieces, marked) else "low"
+    if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
+        shown = "high"
+    cause = META.cause if not ready_share(t) else None
+    rule = IdleRule(META.id, title, "middle", shown, lambda t, o: [text, *_idle_operators(t, o.pieces)], facts, cause)
     return [  # a loop's head comes last: what it fetches another line made
         _with_lookup(t, replace(found, where=tuple(sorted(found.where, key=lambda place: is_loop_head(place.code)))))
         for found in idle_finding(t, rule)
@@ -123,41 +124,12 @@ def _idle_operators(t: Tables, pieces: Intervals) -> list[str]:
         return []
     share = total(intersect(t.covering(rows), pieces)) / total(pieces)
     names = Counter(t.name(row) for row in rows.tolist())
-    listed = ", ".join(f"{name} ({num:,}×)" for name, num in names.most_common(MAX_NAMED))
+    listed = ", ".join(f"{name} ({num:,}×)" for name, num in names.most_common(3))
     return [f"Operators that launch nothing cover {percent(share)} of them: {listed}."]
-
-
-def _confidence(t: Tables) -> Confidence:
-    """Return high where frames or samples show most of the Python, medium where marks or its coming back show it."""
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
-    if t.capture.samples is not None or _is_mostly(pieces, t.covering(t.host_rows(Kind.PYTHON))):
-        return "high"
-    marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
-    return "medium" if _is_mostly(pieces, marked) else "low"
 
 
 def _is_mostly(pieces: Intervals, shown: Intervals) -> bool:
     return 2 * total(intersect(pieces, shown)) > total(pieces)
-
-
-def _facts(t: Tables) -> Facts:
-    """Return the share of the samples there that found the thread waiting, and shares of the time.
-
-    These are of what follows a read, of what lies between the forward and the backward of an operator, and of an
-    optimizer's steps. The share of samples is None where there are too few.
-    """
-    rows = t.causes.of(META.id)
-    pieces = Intervals(t.causes.start[rows], t.causes.end[rows])
-    seen, waiting = waiting_share(t, pieces)
-    num = int(seen.sum())
-    return {
-        "waiting_share": int(waiting.sum()) / num if num >= MIN_SAMPLES else None,
-        "after_read": _share_after_reads(t, pieces),
-        "in_pass": share_in_passes(t, pieces),
-        "has_device": t.device_id >= 0,
-        "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
-    }
 
 
 def _share_after_reads(t: Tables, pieces: Intervals) -> float:
@@ -171,7 +143,7 @@ def _share_after_reads(t: Tables, pieces: Intervals) -> float:
     queued = np.flatnonzero(t.tasks.launch >= 0)
     start = t.trace.events.start[t.tasks.launch[queued]]
     order = np.argsort(start, kind="stable")
-    is_read = t.tasks_matching(TO_HOST) & (t.trace.events.size[t.tasks.row] > MAX_NUMBER_BYTES)
+    is_read = t.tasks_matching(TO_HOST) & (t.trace.events.size[t.tasks.row] > 64)
     reads = np.append(is_read[queued[order]], False)
     last = np.searchsorted(start[order], pieces.start) - 1
     length = pieces.end - pieces.start

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.extent import in_steps
-from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, in_steps
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta

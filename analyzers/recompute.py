@@ -22,9 +22,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, worth_claiming
+from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.diagnosis import Finding
@@ -44,7 +43,7 @@ META = RuleMeta(
     changes=("checkpoint-less",),
 )
 TITLE = "The backward runs the forward a second time"
-MIN_BUSY_SHARE = 0.05  # of the busy time, or of the step
+MIN_SHARE_AGAIN = 0.05  # of the busy time, or of the step
 ROUNDED_NS = 1_000  # files hold whole µs, or what a float has left of the µs since 1970
 _BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |^CheckpointFunctionBackward$")
 # Operators that a forward calls and no formula of a gradient does.
@@ -57,35 +56,28 @@ _FORWARD = re.compile(
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the second forwards."""
-    return worth_claiming(t, left, _again(t), MIN_BUSY_SHARE)
+    return worth_claiming(t, left, union(*second_forwards(t).values(), EMPTY), MIN_SHARE_AGAIN)
 
 
 def find(t: Tables, free: Mask | None = None) -> list[Finding]:
     """Name the time of the second forward."""
     if free is None:
-        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=_texts))
-    tasks = np.flatnonzero(free & _recomputed(t))
-    rule = KernelRule(META.id, TITLE, MIN_BUSY_SHARE, evidence=top_kernels(t, tasks))
-    return kernel_finding(t, rule, tasks)
-
-
-def _again(t: Tables) -> Intervals:
-    return union(*second_forwards(t).values(), EMPTY)
-
-
-def _texts(t: Tables, _gaps: IdleGaps) -> list[str]:
-    took = duration(total(intersect(_again(t), span(*t.steps.window))) / t.steps.num)
-    return [f"Operators of a forward take {took} of each step inside the backward."]
+        again = total(intersect(union(*second_forwards(t).values(), EMPTY), span(*t.steps.window))) / t.steps.num
+        text = f"Operators of a forward take {duration(again)} of each step inside the backward."
+        return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: [text]))
+    found, events, launch = np.zeros(len(t.tasks.row), bool), t.trace.events, t.tasks.launch
+    for thread, runs in second_forwards(t).items():
+        mine = np.flatnonzero((launch >= 0) & (events.thread[launch] == thread))
+        found[mine] |= contains(runs, events.start[launch[mine]])
+    tasks = np.flatnonzero(free & found)
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_SHARE_AGAIN, evidence=top_kernels(t, tasks)), tasks)
 
 
 def second_forwards(t: Tables) -> dict[int, Intervals]:
     """Return when each thread ran a forward inside the backward."""
     backward, forward = (matching(t.trace, (Kind.OP, Kind.ANNOTATION), p) for p in (_BACKWARD, _FORWARD))
-    if not len(backward) or not len(forward):
-        return {}
-    events = t.trace.events
-    found = {}
-    for each in t.threads:
+    events, found = t.trace.events, {}
+    for each in t.threads if len(backward) and len(forward) else ():
         nodes = _outermost(t, backward[events.thread[backward] == each])
         called = forward[events.thread[forward] == each]
         if len(nodes.start) and len(called):
@@ -94,38 +86,12 @@ def second_forwards(t: Tables) -> dict[int, Intervals]:
     return found
 
 
-def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
-    """Return the runs up to the event behind their last operator.
-
-    The functions of the backward run without Python: what stands there belongs to the second forward.
-    """
-    events = t.trace.events
-    rows = t.host_rows(Kind.OP, Kind.RUNTIME)
-    rows = rows[events.thread[rows] == thread]
-    start, end = events.start[rows], np.sort(events.end[rows], kind="stable")
-    last = len(rows) - 1
-    begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
-    behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
-    behind = np.where(begins <= last, np.minimum(start[np.minimum(begins, last)], behind), behind)
-    return union((again.start, np.maximum(behind, again.end)))
-
-
 def _outermost(t: Tables, rows: Rows) -> Intervals:
     """Return the nodes that lie in no other, one by one: times are rounded, so that neighbours touch or overlap."""
     start, end = t.trace.events.start[rows], t.trace.events.end[rows]
-    reach = np.maximum.accumulate(end) if len(end) else end
-    outer = np.append(True, start[1:] >= reach[:-1] - ROUNDED_NS)[: len(rows)]
+    reach = np.append(np.iinfo(np.int64).min + ROUNDED_NS, np.maximum.accumulate(end))[:-1]
+    outer = start >= reach - ROUNDED_NS
     return Intervals(start[outer], end[outer])
-
-
-def _recomputed(t: Tables) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(t.tasks.row), bool)
-    events, launch = t.trace.events, t.tasks.launch
-    for thread, again in second_forwards(t).items():
-        mine = np.flatnonzero((launch >= 0) & (events.thread[np.maximum(launch, 0)] == thread))
-        called = events.start[launch[mine]]
-        found[mine] |= contains(again, called)
-    return found
 
 
 def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
@@ -134,13 +100,22 @@ def _second_runs(backward: Intervals, forward: Intervals) -> Intervals:
     Its own formula needs what the second forward computes: nothing of it runs before.
     """
     inside = np.searchsorted(backward.start, forward.start, side="right") - 1
-    keep = (
-        (inside >= 0) & (forward.end <= backward.end[np.maximum(inside, 0)] + ROUNDED_NS)
-        if len(backward.start)
-        else inside >= 0
-    )
-    inside, start, end = inside[keep], forward.start[keep], forward.end[keep]
+    keep = (inside >= 0) & (forward.end <= backward.end[inside] + ROUNDED_NS)
+    inside, end = inside[keep], forward.end[keep]
     first = np.flatnonzero(np.diff(inside, prepend=-1))
-    if not len(first):
-        return union((start, end))
-    return union((backward.start[inside[first]], np.maximum.reduceat(end, first)))
+    return union((backward.start[inside[first]], np.maximum.reduceat(end, first))) if len(first) else EMPTY
+
+
+def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
+    """Return the runs up to the event behind their last operator.
+
+    The functions of the backward run without Python: what stands there belongs to the second forward.
+    """
+    events, rows = t.trace.events, t.host_rows(Kind.OP, Kind.RUNTIME)
+    rows = rows[events.thread[rows] == thread]
+    start, end = events.start[rows], np.sort(events.end[rows], kind="stable")
+    last = len(rows) - 1
+    begins, ends = np.searchsorted(start, again.end), np.searchsorted(end, again.end, side="right")
+    behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
+    behind = np.where(begins <= last, np.minimum(start[np.minimum(begins, last)], behind), behind)
+    return union((again.start, np.maximum(behind, again.end)))

@@ -21,11 +21,9 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule
-from diagnose.analyzers.common.loops import MIN_STEP_SHARE, calling, loop_part
+from diagnose.analyzers.common.avoidable import loop_rule
 from diagnose.dataflow.loops import Loop
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables.flow import Flow
 
 META = RuleMeta(
     id="recurrence",
@@ -36,16 +34,13 @@ META = RuleMeta(
     changes=("vectorise-loop",),
     needs=("data flow",),
 )
+
+
+def dependence(loop: Loop) -> str:
+    """Return how far the calls of a loop depend on each other, as the end of a sentence."""
+    return f"; {loop.longest_chain} of them need each other one after the other."
+
+
 _TITLE = "A loop calls operators one by one, each of which needs the one before"
-
-
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.loops if one.kind == "recurrent"]
-
-
-def _part(one: Loop) -> Avoidable:
-    return loop_part(one, _TITLE, f"; {one.longest_chain} of them need each other one after the other.")
-
-
-_RULE = AvoidableRule(META, _detect, MIN_STEP_SHARE, calling)
+_RULE = loop_rule(META, "recurrent", _TITLE, dependence)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.model.capture import RunSteps
-from diagnose.model.diagnosis import Finding, Where
+from diagnose.analyzers.common.locate import line_at
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of
 from diagnose.tables.growing_calls import growing_calls
-from diagnose.tables.no_grad_calls import HEAVY, NoGradCalls, no_grad_calls
+from diagnose.tables.no_grad_calls import HEAVY, no_grad_calls
 from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
@@ -43,10 +43,8 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("batch-rollouts",),
 )
-MIN_RUN_SHARE = 0.2  # of the run's time: target networks, teachers of usual size and moving averages take less
-RECURS_IN = 0.5  # of the steps
-MIN_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
-MAX_NAMED_SHARE = 0.5  # of the calls without gradients, that another rule names the cause of
+MIN_ROLLOUT_SHARE = 0.2  # of the run: target networks, usual teachers and moving averages take less
+MIN_MODEL_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
 TITLES = {
     "rollout": "Training waits while the model collects data",
     "inference": "Training waits while the model runs without gradients",
@@ -54,72 +52,55 @@ TITLES = {
 
 
 def find(t: Tables) -> list[Finding]:
-    """Name the time without gradients that every step has."""
-    run, shares = t.capture.run, phase_shares(t.capture)
+    """Name the time without gradients that every step has; of one step in many it is the rule `periodic-stall`."""
+    run, shares, plain = t.capture.run, phase_shares(t.capture), plain_steps(t)
+    if run is None or not run.phase("backwards").any():
+        return []
+    mean_ns = (plain.mean_ns if plain is not None else 0.0) or t.steps.step_ns
+    places = lines_in(t.capture, run.began_ns, run.phase("rollout") + run.phase("inference"))
+    where = tuple(line_at(t, *place) for place in places[:3])
     found = []
     for phase, title in TITLES.items():
-        share = shares.get(phase, 0.0)
-        if run is None or share < MIN_RUN_SHARE or not run.phase("backwards").any():
+        share, times = shares.get(phase, 0.0), run.phase(phase)
+        if share < MIN_ROLLOUT_SHARE or 2 * (times > 0).mean() < 1 or not _runs_a_model(t, phase):
             continue
-        times = run.phase(phase)
-        if (times > 0).mean() < RECURS_IN:
-            continue  # one step in many: periodic-stall
-        if not _runs_a_model(t, phase):
-            continue
-        found.append(_finding(t, run, phase, title, share))
+        median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
+        text = (
+            f"{percent(share, 0)} of the time of {run.num} watched steps is before the first backward pass with "
+            f"gradients off: {median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest."
+        )
+        found.append(
+            Finding(
+                rule=META.id,
+                title=title,
+                lost_ns=share * mean_ns,
+                share=share,
+                count=int((times > 0).sum()),
+                total_ns=int(times.sum()),
+                median_ns=int(np.median(times)),
+                evidence=(text,),
+                where=where,
+                facts={"phase": phase, "num_steps": run.num},
+            )
+        )
     return found
 
 
 def _runs_a_model(t: Tables, phase: str) -> bool:
-    """Return whether a model runs there, and in one interval again and again, as far as operators show it."""
-    calls = no_grad_calls(t)
+    """Return whether a model runs there, and in one interval again and again, as far as operators show it.
+
+    A policy may be called with gradients on, and only its draws have none. Where half of it repeats others, or computes
+    a growing prefix anew, another rule names the cause.
+    """
+    calls, growing, flow = no_grad_calls(t), growing_calls(t), flow_of(t)
     if calls is None:
         return True
-    if _named_by_others(t, calls) >= MAX_NAMED_SHARE:
-        return False
-    if phase == "rollout":  # a policy may be called with gradients on, and only its draws have none
-        return calls.operators > 0 or calls.all_modules >= MIN_CALLS
-    if not calls.modules:
-        return calls.operators > 0
-    return calls.modules >= MIN_CALLS
-
-
-def _named_by_others(t: Tables, calls: NoGradCalls) -> float:
-    """Return the share of what is computed without gradients that repeats others, or computes a growing prefix anew."""
-    growing, flow = growing_calls(t), flow_of(t)
-    share = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0
+    named = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0
     if flow is not None and t.capture.dataflow is not None:
         again = (one for one in flow.found.computed_again if one.kind == "repeated" and not one.with_gradients)
         names = (t.capture.dataflow.operators[i].name.partition(".")[0] for one in again for i in one.work.operators)
-        share += sum(HEAVY.match(name) is not None for name in names) / max(calls.operators, 1.0)
-    return share
-
-
-def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
-    times, where, plain = run.phase(phase), _where(t, run), plain_steps(t)
-    mean_ns = plain.mean_ns if plain is not None and plain.mean_ns else t.steps.step_ns
-    median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
-    evidence = (
-        f"{percent(share, 0)} of the time of {run.num} watched steps is before the first backward pass with gradients "
-        f"off: {median_ms:,.1f} ms in the median step, and {rest_ms:,.1f} ms are the rest.",
-    )
-    return Finding(
-        rule=META.id,
-        title=title,
-        lost_ns=share * mean_ns,
-        share=share,
-        count=int((times > 0).sum()),
-        total_ns=int(times.sum()),
-        median_ns=int(np.median(times)),
-        evidence=evidence,
-        where=where,
-        facts={"phase": phase, "num_steps": run.num},
-    )
-
-
-def _where(t: Tables, run: RunSteps) -> tuple[Where, ...]:
-    """Return the lines that most of the samples at the beginning of steps are at, where the phase lies."""
-    places = lines_in(t.capture, run.began_ns, run.phase("rollout") + run.phase("inference"))
-    return tuple(
-        Where(file, line, function, code=t.capture.lines.get((file, line))) for file, line, function in places[:3]
-    )
+        named += sum(HEAVY.match(name) is not None for name in names) / max(calls.operators, 1.0)
+    is_rollout = phase == "rollout"
+    num = calls.all_modules if is_rollout else calls.modules
+    by_operators = calls.operators > 0 and (is_rollout or not calls.modules)
+    return named < 0.5 and (by_operators or num >= MIN_MODEL_CALLS)

@@ -37,9 +37,6 @@ META = RuleMeta(
     changes=("embedding-lookup",),
     needs=("shapes", "peak rates of the device"),
 )
-MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-SLOW_SHARE = 0.5  # of the bandwidth; streaming kernels reach 70 to 95 %
-REACHED_SHARE = 0.5  # of the bandwidth, by a sorted sum: sorting reads and writes the indices several times
 _OPS = (
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"
@@ -51,17 +48,17 @@ _KERNELS = re.compile(
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
-    slow = [g for g in groups(t) if re.match(_OPS, g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
+    slow = [g for g in groups(t) if re.match(_OPS, g.op) and g.limit == "memory" and g.share < 0.5]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])
     tasks = tasks[free[tasks] & t.tasks_matching(_KERNELS, tasks)]
-    kept = sum(g.bound_ns for g in slow) / REACHED_SHARE
+    kept = 2 * sum(g.bound_ns for g in slow)  # a sorted sum reads and writes the indices several times
     lines = [f"{g.op} {g.shapes}: {g.achieved()}." for g in slow[:2]]
     rule = KernelRule(
         META.id,
         "Rows with equal indices are added one after the other",
-        MIN_BUSY_SHARE,
+        0.1,  # of the busy time, as for other rules of a busy device
         kept_ns=kept,
         evidence=[*lines, *top_kernels(t, tasks, most=2)],
         confidence="medium",

@@ -22,22 +22,15 @@ How sure
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.chains import chains
-from diagnose.analyzers.common.extent import of_whole
-from diagnose.analyzers.common.kernel_findings import busy_part
-from diagnose.analyzers.common.locate import locate_one
+from diagnose.analyzers.common.fusable import chains, written_out_attention
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
-from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.intervals import total
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, gpu_spec, groups
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -49,63 +42,33 @@ META = RuleMeta(
     needs=("shapes", "peak rates of the device"),
     also=("profile-kernel",),
 )
-MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-MAX_SHOWN = 3
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
-    """Name the time of heavy kernels above what good ones need."""
-    peak = gpu_spec(t)
-    taken = _of_other_rules(t, free)
-    slow = [
-        group
-        for group in groups(t)
-        if group.share < SLOW_SHARE and not group.full_precision and not taken[group.tasks].any()
-    ]
-    if peak is None or not slow:
-        return []
-    tasks = np.concatenate([group.tasks for group in slow])
-    time = busy_part(t, tasks)
-    if time < MIN_BUSY_SHARE * total(t.occupancy.busy):
-        return []
-    needed = sum(group.bound_ns / REACHED_SHARE[group.limit] for group in slow) / sum(group.time_ns for group in slow)
-    length = (t.tasks.end - t.tasks.start)[tasks]
-    return [
-        Finding(
-            rule=META.id,
-            title=f"Heavy kernels run at {percent(sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow), 0)} of "
-            "what the device can do",
-            lost_ns=time * (1 - needed) / t.steps.num,
-            count=len(tasks),
-            total_ns=time,
-            median_ns=int(np.median(length)),
-            tasks=tasks,
-            evidence=(
-                f"They take {duration(time / t.steps.num)} {of_whole(t)}, {percent(time / total(t.occupancy.busy), 0)} "
-                f"of the busy time; rates are held against the {peak.source} ({peak.name}).",
-                *(
-                    f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {duration(g.time_ns / t.steps.num)} a "
-                    f"step in {g.kernel[:80]}."
-                    for g in slow[:MAX_SHOWN]
-                ),
-            ),
-            where=tuple(dict.fromkeys(_where(t, group) for group in slow[:MAX_SHOWN])),
-            confidence="medium",
-            facts={"attention": "attention" in slow[0].op, "kernel": slow[0].kernel},
-        )
-    ]
-
-
-def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
-    """Return which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
-    taken = ~free
+    """Name the time of heavy kernels above what good ones need, but for those that other rules count."""
+    peak, taken = gpu_spec(t), ~free
     for attention in written_out_attention(t):
         taken[attention.products] = taken[attention.between] = True
     for chain in chains(t):
         taken[chain.tasks] = True
-    return taken
-
-
-def _where(t: Tables, group: Group) -> Where:
-    row = group.launch
-    return replace(locate_one(t, int(t.trace.events.thread[row]), int(t.trace.events.start[row])), stack=())
+    slow = [g for g in groups(t) if g.share < SLOW_SHARE and not g.full_precision and not taken[g.tasks].any()]
+    if peak is None or not slow:
+        return []
+    reached = sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow)
+    rule = KernelRule(
+        META.id,
+        f"Heavy kernels run at {percent(reached, 0)} of what the device can do",
+        min_share=0.1,
+        kept_ns=sum(g.bound_ns / REACHED_SHARE[g.limit] for g in slow),
+        evidence=(
+            f"Rates are held against the {peak.source} ({peak.name}).",
+            *(
+                f"{g.op} {g.shapes}: {g.achieved()} of {g.peak(peak)}, {duration(g.time_ns / t.steps.num)} a step in "
+                f"{g.kernel[:80]}."
+                for g in slow[:3]
+            ),
+        ),
+        confidence="medium",
+        facts={"attention": "attention" in slow[0].op, "kernel": slow[0].kernel},
+    )
+    return kernel_finding(t, rule, np.concatenate([g.tasks for g in slow]))

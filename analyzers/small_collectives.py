@@ -27,6 +27,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.collectives import exposed_small, small_collectives
+from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, plural
 
 META = RuleMeta(
@@ -37,14 +38,13 @@ META = RuleMeta(
     computes=False,
     also=("tune-buckets",),
 )
-MIN_STEP_SHARE = 0.01  # of the step
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of collectives that are too small."""
     tasks = small_collectives(t)
     alone = total(exposed_small(t))
-    if not len(tasks) or alone < MIN_STEP_SHARE * t.steps.num * t.steps.step_ns:
+    if not len(tasks) or alone < THRESHOLDS.naming_share * t.steps.num * t.steps.step_ns:
         return []
     length = (t.tasks.end - t.tasks.start)[tasks]
     return [

@@ -35,9 +35,6 @@ META = RuleMeta(
     order=110,
     changes=("fill-the-device",),
 )
-MIN_BUSY_SHARE = 0.1  # of the busy time, as for other rules of a busy device
-MAX_GRID_SHARE = 0.5  # of the multiprocessors; products of good libraries may leave a few of them out
-MAX_OVERLAP_SHARE = 0.5  # of a kernel's time that other streams may fill at most
 
 
 def find(t: Tables, free: Mask) -> list[Finding]:
@@ -46,9 +43,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     num_sms = device.num_sms if device else 0
     grid = t.trace.events.grid[t.tasks.row]
     length = t.tasks.end - t.tasks.start
-    is_small = (
-        (grid > 0) & (grid < MAX_GRID_SHARE * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
-    )
+    is_small = (grid > 0) & (grid < 0.5 * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
     tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
     if not len(tasks):
         return []
@@ -60,9 +55,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         f"{length[i] / 1e6:.3f} ms."
         for i in longest
     ]
-    rule = KernelRule(
-        META.id, "Long kernels use a part of the device", MIN_BUSY_SHARE, kept, evidence, confidence="medium"
-    )
+    rule = KernelRule(META.id, "Long kernels use a part of the device", 0.1, kept, evidence, confidence="medium")
     return kernel_finding(t, rule, tasks)
 
 
@@ -75,5 +68,5 @@ def _runs_alone(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]
         others = t.tasks.stream != stream
         start, end = t.tasks.start[tasks[mine]], t.tasks.end[tasks[mine]]
         beside = covered(union((t.tasks.start[others], t.tasks.end[others])), start, end)
-        alone[mine] = beside <= MAX_OVERLAP_SHARE * (end - start)
+        alone[mine] = beside <= 0.5 * (end - start)  # of a kernel's time that other streams may fill at most
     return alone

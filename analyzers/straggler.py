@@ -25,13 +25,14 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
+from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import MAX_LISTED, in_order, listed
 from diagnose.tables import Tables
+from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
 if TYPE_CHECKING:
@@ -46,13 +47,7 @@ META = RuleMeta(
     also=("balance-ranks", "local-sgd", "group-lengths"),
     needs=("all ranks",),
 )
-MIN_STEP_SHARE = 0.01  # of the step
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
-MIN_IMBALANCE = 1.2  # of the bytes of the mean rank
-MIN_STEPS_HIGH, SURE_SIGMAS = 5, 10.0  # compared, for high confidence
-_FROM_BEGIN = frozenset({"late-begin", "turns"})  # findings that name a late begin, where there is one
-MAX_DIFFERENCES = 3
-MIN_DIFFERENCE = 0.1  # of the lateness; smaller ones are not worth a word
 
 
 def find(_t: Tables) -> list[Finding]:
@@ -64,53 +59,103 @@ def find_in_all(c: Comparison) -> list[Finding]:
     """Name what makes ranks wait: a late rank, a slow group, ranks that take turns, a late begin."""
     if len(c.ranks) < 2 or not c.matches.num:
         return []
-    found = [f for f in (_late(c), _slow_links(c), _bubbles(c), _uneven_exchange(c)) if f is not None]
+    found = [*_late(c), *_slow_links(c), *_bubbles(c), *_uneven_exchange(c)]
     begin = _late_begin(c)
-    turns = _turns(c, begin) if not found else None
-    return [f for f in (*found, turns or begin) if f is not None and f.lost_ns >= MIN_STEP_SHARE * c.step_ns]
+    found = found + begin if found else _turns(c, begin) or begin
+    return [f for f in found if f.lost_ns >= THRESHOLDS.naming_share * c.step_ns]
 
 
-def _late(c: Comparison) -> Finding | None:
-    lateness = c.lateness
+def _finding(
+    c: Comparison,
+    kind: str,
+    title: str,
+    lost_ns: float,
+    *evidence: str,
+    confidence: Confidence | None = None,
+    **facts: object,
+) -> Finding:
+    """Return a finding of waiting; the confidence is that of the number of compared steps unless given."""
+    begin = c.lateness.begins_late
+    is_sure = c.num_steps >= 5 and (not c.lateness.late or c.lateness.sigmas >= 10)
+    usual: Confidence = "low" if c.num_steps == 1 else "high" if is_sure else "medium"
+    waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_LISTED]))
+    more = f", and {len(waits) - MAX_LISTED} that wait less" if len(waits) > MAX_LISTED else ""
+    return Finding(
+        rule=META.id,
+        title=title,
+        lost_ns=lost_ns,
+        count=c.matches.num,
+        total_ns=int(lost_ns * c.num_steps),
+        median_ns=int(lost_ns),
+        evidence=(*evidence, f"Waiting that nothing hides, ms a step: {shown}{more}."),
+        confidence=confidence or usual,
+        facts={
+            "kind": kind,
+            "late_rank": None,
+            "begins_late_rank": c.ranks[begin].rank if begin is not None and kind in ("late-begin", "turns") else None,
+            "cause": c.reason.cause,
+            "cause_ms": c.reason.more_ns / 1e6,
+            "slower_by": c.reason.ratio,
+            "slower_kernel": c.reason.kernel,
+            "num_ranks": len(c.ranks),
+            **facts,
+        },
+    )
+
+
+def _late(c: Comparison) -> list[Finding]:
+    lateness, reason = c.lateness, c.reason
     if not lateness.late:
-        return None
+        return []
     numbers = [c.ranks[i].rank for i in lateness.late]
     who = listed(numbers).capitalize()
     come, there = ("comes", "there") if len(numbers) == 1 else ("come", "on them")
     once = f" in {lateness.num_late} of {c.num_steps} steps" if lateness.num_late < c.num_steps else ""
-    once = " in the one recorded step" if c.num_steps == 1 else once
-    waits = f"the others wait {duration(c.saved_ns)} a step"
-    waiting = _Waiting(
-        title=f"{who} {come} late{once}: {waits}; {_because(c.reason, there)}",
-        lost_ns=c.saved_ns,
-        where=c.reason.where,
-        evidence=(_shares(c, numbers), _compared(c.reason, who), *_clocks(c.reason), *_cores(c.reason)),
-        confidence="low" if c.reason.cause == "no-core" else None,
-        kind="late",
-        late=numbers[0],
-        facts={"hosts": _hosts(c, numbers)},
+    once, steps = (" in the one recorded step", "the one step") if c.num_steps == 1 else (once, f"{c.num_steps} steps")
+    attributed = c.waits.attributed_ns
+    share = float(attributed[list(lateness.late)].sum()) / max(float(attributed.sum()), 1.0)
+    (own_mhz, others_mhz), (own, others) = reason.clock_mhz, reason.ready_shares
+    no_core = (
+        f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
+        "other programs or too many threads on its cores may be all that makes it late."
     )
-    return _finding(c, waiting)
+    found = _finding(
+        c,
+        "late",
+        f"{who} {come} late{once}: the others wait {duration(c.saved_ns)} a step; {_because(reason, there)}",
+        c.saved_ns,
+        f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {percent(share, 0)} is for "
+        f"{listed(numbers)}, late by {duration(lateness.late_ns)}.",
+        _compared(reason, who),
+        *([f"Its SM clock is {own_mhz:,.0f} MHz, the others' {others_mhz:,.0f} MHz."] if own_mhz else []),
+        *([no_core] if reason.cause == "no-core" else []),
+        late_rank=numbers[0],
+        confidence="low" if reason.cause == "no-core" else None,
+        hosts=_hosts(c, numbers),
+    )
+    return [replace(found, where=reason.where)]
 
 
-def _slow_links(c: Comparison) -> Finding | None:
+def _slow_links(c: Comparison) -> list[Finding]:
     slow = c.slow_group
     if slow is None:
-        return None
+        return []
+    who, more = listed(slow.members), duration(slow.more_ns)
     rates = f": {slow.bus_gbps:.1f} GB/s against {slow.others_gbps:.1f}" if slow.bus_gbps else ""
     of = f" of group {slow.use}" if slow.use and slow.use != "undefined" else ""
     others = "the other group" if slow.num_others == 1 else f"the {slow.num_others} other groups"
-    waiting = _Waiting(
-        title=f"Slow links among {listed(slow.members)}: transfers take {slow.ratio:.1f} × as long as elsewhere",
-        lost_ns=slow.more_ns,
-        evidence=(
-            f"Collectives{of} among {listed(slow.members)} transfer {duration(slow.more_ns)} a step longer than the "
-            f"same in {others}{rates}.",
-        ),
-        kind="slow-group",
-        facts={"members": list(slow.members), "hosts": _hosts(c, slow.members)},
-    )
-    return _finding(c, waiting)
+    return [
+        _finding(
+            c,
+            "slow-group",
+            f"Slow links among {who}: transfers take {slow.ratio:.1f} × as long as elsewhere",
+            slow.more_ns,
+            f"Collectives{of} among {who} transfer {more} a step longer than the same in {others}{rates}.",
+            members=list(slow.members),
+            hosts=_hosts(c, slow.members),
+        )
+    ]
 
 
 def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
@@ -118,212 +163,109 @@ def _hosts(c: Comparison, members: Sequence[int]) -> list[str]:
     return sorted({p.host for p in c.ranks if p.rank in members and p.host})
 
 
-def _bubbles(c: Comparison) -> Finding | None:
+def _bubbles(c: Comparison) -> list[Finding]:
     """Name what the stages of a pipeline wait for each other's activations and gradients."""
     waited = sum(k.exposed_waiting_ns for k in c.collectives if k.purpose == "pipeline")
     if waited < MIN_EXCHANGE_SHARE * c.step_ns:
-        return None
-    waiting = _Waiting(
-        title=f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step",
-        lost_ns=waited,
-        evidence=(f"Sends and receives wait {duration(waited)} a step, mean of the ranks.",),
-        kind="bubbles",
-    )
-    return _finding(c, waiting)
+        return []
+    title = f"Stages of the pipeline wait for each other: bubbles of {duration(waited)} a step"
+    text = f"Sends and receives wait {duration(waited)} a step, mean of the ranks."
+    return [_finding(c, "bubbles", title, waited, text)]
 
 
-def _uneven_exchange(c: Comparison) -> Finding | None:
-    """Name an all-to-all to which one rank contributes clearly more than the mean."""
+def _uneven_exchange(c: Comparison) -> list[Finding]:
+    """Name an all-to-all to which one rank contributes a fifth more than the mean; it may compute more as well."""
     waited = sum(k.exposed_waiting_ns for k in c.collectives if k.name == "all_to_all")
-    most = c.exchanged
-    if most is None or most[1] < MIN_IMBALANCE or waited < MIN_EXCHANGE_SHARE * c.step_ns:
-        return None
-    rank, ratio = c.ranks[most[0]].rank, most[1]
-    waiting = _Waiting(
-        title=f"All-to-all is uneven: rank {rank} exchanges {ratio:.1f} × as much as the mean",
-        lost_ns=waited,
-        evidence=(
-            f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait "
-            f"{duration(waited)} a step, mean of the ranks.",
-        ),
-        confidence="medium",  # who computes more before it comes late as well
-        kind="uneven-exchange",
-        late=rank,
-        facts={"is_exchange": True},
+    most, ratio = c.exchanged or (0, 0.0)
+    if ratio < 1.2 or waited < MIN_EXCHANGE_SHARE * c.step_ns:
+        return []
+    rank = c.ranks[most].rank
+    text = (
+        f"Rank {rank} exchanges {ratio:.1f} times the bytes of the mean rank; all-to-alls wait {duration(waited)} a "
+        "step, mean of the ranks."
     )
-    return _finding(c, waiting)
+    title = f"All-to-all is uneven: rank {rank} exchanges {ratio:.1f} × as much as the mean"
+    exchange: dict[str, object] = {"is_exchange": True}
+    return [_finding(c, "uneven-exchange", title, waited, text, late_rank=rank, confidence="medium", **exchange)]
 
 
-def _late_begin(c: Comparison) -> Finding | None:
-    late = c.lateness.begins_late
-    if late is None:
-        return None
-    number = c.ranks[late].rank
-    waited = c.waits.first.sum() / max(len(c.ranks) - 1, 1) / c.num_steps
-    share = f"{percent(c.waits.first_share, 0)} of the waiting is in the first collective"
-    waiting = _Waiting(
-        title=f"{share}: rank {number} begins its step {duration(c.lateness.begins_late_ns)} late",
-        lost_ns=float(waited),
-        count=1,
-        evidence=(
-            f"{share} ({percent(_of_communication(c), 0)} of the time in communication that nothing hides), for rank "
-            f"{number}: its first step begins {duration(c.lateness.begins_late_ns)} after the "
-            "median of the others. Why lies before the recorded window.",
-        ),
-        confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
-        kind="late-begin",
-        late=number,
-    )
-    return _finding(c, waiting)
-
-
-def _of_communication(c: Comparison) -> float:
+def _late_begin(c: Comparison) -> list[Finding]:
     from diagnose.ranks.profile import COMMUNICATION
 
+    late = c.lateness.begins_late
+    if late is None:
+        return []
+    number, first = c.ranks[late].rank, float(c.waits.first.sum())
+    by, share = duration(c.lateness.begins_late_ns), percent(c.waits.first_share, 0)
     spent = sum(int(p.spent[p.causes.index(COMMUNICATION)].sum()) for p in c.ranks if COMMUNICATION in p.causes)
     spent += sum(int(p.collectives.unlaunched.sum()) for p in c.ranks)
-    return float(c.waits.first.sum()) / max(spent, 1)
+    found = _finding(
+        c,
+        "late-begin",
+        f"{share} of the waiting is in the first collective: rank {number} begins its step {by} late",
+        first / max(len(c.ranks) - 1, 1) / c.num_steps,
+        f"{share} of the waiting is in the first collective ({percent(first / max(spent, 1), 0)} of the time in "
+        f"communication that nothing hides), for rank {number}: its first step begins {by} after the median of the "
+        "others. Why lies before the recorded window.",
+        late_rank=number,
+        confidence="medium" if c.num_steps == 1 else "low",  # what recurs, the steps behind the first one show
+    )
+    return [replace(found, count=1)]
 
 
-def _turns(c: Comparison, begin: Finding | None) -> Finding | None:
-    lateness = c.lateness
-    if not lateness.in_turns:
-        return None
-    names = in_order([c.ranks[i].rank for i in lateness.taking_turns])
+def _turns(c: Comparison, begin: Sequence[Finding]) -> list[Finding]:
+    """Name ranks that are late in turns, with a late begin that adds to what they cost, if there is one."""
+    turning = c.lateness.taking_turns
+    if not c.lateness.in_turns:
+        return []
+    names = in_order([c.ranks[i].rank for i in turning])
     cause = f"; {_because(c.reason, 'on whichever is late')}" if c.reason.cause else ""
-    title = f"Ranks {names} take turns in coming late{cause}"
-    lost_ns = lateness.saved_ns + (begin.lost_ns if begin else 0.0)
-    waiting = _Waiting(
-        title=f"{begin.title}; otherwise ranks {names} take turns" if begin else title,
-        lost_ns=lost_ns,
-        own_ns=lateness.saved_ns,
-        evidence=(
-            *(begin.evidence[:1] if begin else ()),
-            f"Of the {'other ' if begin else ''}waiting {_attributed(c)}.",
-            *((_compared(c.reason, "Whichever is late"),) if c.reason.differences else ()),
-        ),
-        confidence="medium" if begin else None,
-        kind="turns",
-        facts={"begin_share": begin.lost_ns / lost_ns if begin and lost_ns else 0.0},
+    attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
+    each = ", ".join(f"{percent(attributed[i], 0)} is for rank {c.ranks[i].rank}" for i in turning[:MAX_LISTED])
+    compared = [_compared(c.reason, "Whichever is late")] if c.reason.differences else []
+    own_ns = c.lateness.saved_ns
+    found = _finding(
+        c, "turns", f"Ranks {names} take turns in coming late{cause}", own_ns, f"Of the waiting {each}.", *compared
     )
-    return _finding(c, waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """What the reasons that ranks wait for differ in."""
-
-    kind: str
-    title: str
-    lost_ns: float
-    evidence: tuple[str, ...]
-    late: int | None = None  # the rank
-    own_ns: float | None = None  # of a step, of this reason alone; ``lost_ns`` where that is all
-    count: int | None = None  # of the collectives unless given
-    where: tuple[Where, ...] = ()
-    confidence: Confidence | None = None  # as the number of compared steps has it unless given
-    facts: Facts = field(default_factory=dict)
-
-
-def _finding(c: Comparison, waiting: _Waiting) -> Finding:
-    own_ns = waiting.lost_ns if waiting.own_ns is None else waiting.own_ns
-    return Finding(
-        rule=META.id,
-        title=waiting.title,
-        lost_ns=waiting.lost_ns,
-        count=c.matches.num if waiting.count is None else waiting.count,
-        total_ns=int(own_ns * c.num_steps),
-        median_ns=int(own_ns),
-        where=waiting.where,
-        evidence=(*waiting.evidence, _waited(c)),
-        confidence=waiting.confidence or _confidence(c),
-        facts={**_facts(c, waiting.kind, waiting.late), **waiting.facts},
-    )
+    if not begin:
+        return [replace(found, facts={**found.facts, "begin_share": 0.0})]
+    lost_ns = own_ns + begin[0].lost_ns
+    return [
+        replace(
+            found,
+            title=f"{begin[0].title}; otherwise ranks {names} take turns",
+            lost_ns=lost_ns,
+            evidence=(begin[0].evidence[0], f"Of the other waiting {each}.", *found.evidence[1:]),
+            confidence="medium",
+            facts={**found.facts, "begin_share": begin[0].lost_ns / max(lost_ns, 1.0)},
+        )
+    ]
 
 
 def _because(reason: Reason, there: str) -> str:
     """Return the cause as a clause."""
     more, slower = duration(reason.more_ns), f"{reason.ratio:.2f} × as long {there}"
+    inputs = f", on inputs {reason.ratio:.2f} × as large" if reason.ratio > 1 else ""
     known = {
+        "": "no recorded cause explains it",
         "slower-device": f"every kernel takes {slower}",
         "slower-host": f"everything on the host takes {slower}",
         "slower-rank": f"everything takes {slower}, kernels and host alike",
         "slower-kernel": f"the kernel {reason.kernel} takes {slower}",
-        "more-work": f"{more} more work {there}"
-        + (f", on inputs {reason.ratio:.2f} × as large" if reason.ratio > 1 else ""),
+        "more-work": f"{more} more work {there}{inputs}",
         "no-core": f"its thread had no core for {more} of each step more than theirs for as much work",
     }
-    if reason.cause.startswith("compute-"):
-        return f"the {reason.cause.removeprefix('compute-')} computes {more} longer {there}"
-    other = f"{more} more {reason.cause} {there}" if reason.cause else "no recorded cause explains it"
-    return known.get(reason.cause, other)
+    kind, _, phase = reason.cause.partition("-")
+    if kind == "compute":
+        return f"the {phase} computes {more} longer {there}"
+    return known.get(reason.cause, f"{more} more {reason.cause} {there}")
 
 
 def _compared(reason: Reason, who: str) -> str:
-    """Return the differences to the equals, the largest first."""
-    least = MIN_DIFFERENCE * max((abs(ns) for ns in reason.differences.values()), default=0.0)
-    kept = [(cause, ns) for cause, ns in reason.differences.items() if ns >= least and ns > 0][:MAX_DIFFERENCES]
-    if not kept:
+    """Return the differences to the equals, the largest first; a tenth of the largest is not worth a word."""
+    least = max((abs(ns) for ns in reason.differences.values()), default=0.0) / 10
+    texts = [f"{cause} {ns / 1e6:+.2f}" for cause, ns in reason.differences.items() if ns >= least and ns > 0][:3]
+    if not texts:
         return f"{who} recorded nothing that the others have less of: no recorded cause explains it."
-    texts = ", ".join(f"{cause} {ns / 1e6:+.2f}" for cause, ns in kept)
     none = "" if reason.cause else "; none of it explains the waiting"
-    return f"{who} against the median of its equals, ms a step: {texts}{none}."
-
-
-def _clocks(reason: Reason) -> tuple[str, ...]:
-    own, others = reason.clock_mhz
-    return (f"Its SM clock is {own:,.0f} MHz, the others' {others:,.0f} MHz.",) if own else ()
-
-
-def _cores(reason: Reason) -> tuple[str, ...]:
-    """State that the late rank had no core: any of its lines may wait then."""
-    own, others = reason.ready_shares
-    text = (
-        f"It was runnable but not scheduled for {percent(own, 0)} of the time, the others for {percent(others, 0)}: "
-        "other programs or too many threads on its cores may be all that makes it late."
-    )
-    return (text,) if reason.cause == "no-core" else ()
-
-
-def _shares(c: Comparison, numbers: list[int]) -> str:
-    attributed = c.waits.attributed_ns
-    share = float(attributed[list(c.lateness.late)].sum()) / max(float(attributed.sum()), 1.0)
-    steps = "the one step" if c.num_steps == 1 else f"{c.num_steps} steps"
-    return (
-        f"Of the waiting in {plural(c.matches.num, 'collective')} of {steps}, {percent(share, 0)} is for "
-        f"{listed(numbers)}, late by {duration(c.lateness.late_ns)}."
-    )
-
-
-def _attributed(c: Comparison) -> str:
-    attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
-    named = [f"{percent(attributed[i], 0)} is for rank {c.ranks[i].rank}" for i in c.lateness.taking_turns[:MAX_LISTED]]
-    return ", ".join(named)
-
-
-def _waited(c: Comparison) -> str:
-    waits = sorted(c.waits_ns.items(), key=lambda item: (-item[1], item[0]))
-    shown = ", ".join(f"rank {rank} {ns / 1e6:.2f}" for rank, ns in sorted(waits[:MAX_LISTED]))
-    more = f", and {len(waits) - MAX_LISTED} that wait less" if len(waits) > MAX_LISTED else ""
-    return f"Waiting that nothing hides, ms a step: {shown}{more}."
-
-
-def _confidence(c: Comparison) -> Confidence:
-    if c.num_steps == 1:
-        return "low"
-    is_sure = c.num_steps >= MIN_STEPS_HIGH and (not c.lateness.late or c.lateness.sigmas >= SURE_SIGMAS)
-    return "high" if is_sure else "medium"
-
-
-def _facts(c: Comparison, kind: str, late: int | None) -> Facts:
-    late_begin = c.lateness.begins_late
-    return {
-        "kind": kind,
-        "late_rank": late,
-        "begins_late_rank": c.ranks[late_begin].rank if kind in _FROM_BEGIN and late_begin is not None else None,
-        "cause": c.reason.cause,
-        "cause_ms": c.reason.more_ns / 1e6,
-        "slower_by": c.reason.ratio,
-        "slower_kernel": c.reason.kernel,
-        "num_ranks": len(c.ranks),
-    }
+    return f"{who} against the median of its equals, ms a step: {', '.join(texts)}{none}."

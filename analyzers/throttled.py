@@ -31,18 +31,16 @@ META = RuleMeta(
     changes=("lift-the-limit",),
     needs=("NVML samples",),
 )
-MIN_READINGS = 0.2
-MIN_DROP = 0.1  # of the clock; boards differ by a few per cent among themselves
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the time that a lower clock costs at most."""
     for gpu in gpu_rows(t):
         clocks = clocks_of(gpu)
-        if clocks is None or clocks.slowed.mean() < MIN_READINGS:
+        if clocks is None or clocks.slowed.mean() < 0.2:
             continue
         drop = 1 - float(clocks.mhz[clocks.slowed].mean()) / clocks.most_mhz
-        if drop < MIN_DROP:
+        if drop < 0.1:  # of the clock; boards differ by a few per cent among themselves
             continue
         share = float(clocks.slowed.mean())
         most_w, limit_w = gpu.max_power_limit_w, gpu.power_limit_w

@@ -17,9 +17,9 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.width import TooWide
-from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 
@@ -33,23 +33,19 @@ META = RuleMeta(
     needs=("data flow",),
     former=(("float64", "double-precision"),),
 )
-AVOIDABLE = 0.5  # of the time: half of the bytes
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.too_wide]
-
-
-def _part(one: TooWide) -> Avoidable:
-    title = f"Operators compute in {one.kind} what comes in and goes out in fewer bits"
-    if not one.is_certain:
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield the operators that compute in a wide type; half of their bytes, and of their time, can be avoided."""
+    for one in flow.found.too_wide:
         title = "Operators compute in float64, as weights or a state do"
-    confidence: Confidence = "high" if one.is_certain else "medium"
-    text = f"From {at(one.value_line)} on, operators compute in {one.kind}"
-    text += f"; {at(one.use_line)} makes the result narrow again." if one.use_line is not None else "."
-    lines = (one.value_line, one.use_line, *one.work.lines)
-    return Avoidable(title, text, one.work, lines, {"kind": one.kind}, AVOIDABLE, confidence)
+        if one.is_certain:
+            title = f"Operators compute in {one.kind} what comes in and goes out in fewer bits"
+        end = f"; {at(one.use_line)} makes the result narrow again." if one.use_line is not None else "."
+        text = f"From {at(one.value_line)} on, operators compute in {one.kind}{end}"
+        lines = (one.value_line, one.use_line, *one.work.lines)
+        yield Avoidable(title, text, one.work, lines, {"kind": one.kind}, 0.5, "high" if one.is_certain else "medium")
 
 
-_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -36,8 +36,6 @@ META = RuleMeta(
     paced_by="host",
 )
 
-MIN_UNLAUNCHED = 0.5  # of the idle time
-
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, what lies between the operators of a program that runs no Python."""
@@ -49,7 +47,7 @@ def find(t: Tables) -> list[Finding]:
     title = "The host launches nothing, for a reason the trace does not show"
     if t.device_id < 0:
         title = "The program runs code between its operators that the recording does not show"
-    elif _share_unlaunched(t) > MIN_UNLAUNCHED:
+    elif _share_unlaunched(t) > 0.5:  # of the idle time
         title = "The device is idle, and the file holds no launch that shows why"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", confidence="low"))
 

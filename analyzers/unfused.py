@@ -22,10 +22,9 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
-from diagnose.analyzers.common.loops import python_calls
-from diagnose.dataflow.fusion import Unfused
-from diagnose.dataflow.graph import Graph
+from collections.abc import Iterator
+
+from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts, python_calls
 from diagnose.dataflow.names import base_name
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
@@ -44,33 +43,35 @@ META = RuleMeta(
     former=(("attention", "unfused-attention"),),
 )
 _MASKS = frozenset({"masked_fill", "where", "add"})
-MIN_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
+MIN_PYTHON_CALLS = 3  # operators that Python calls: fewer are a function of torch that consists of several
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(flow.found.graph, one) for one in flow.found.unfused if one.kind != "pointwise"]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what is written out, but for runs of pointwise operators."""
+    for one in flow.found.unfused:
+        if one.kind == "pointwise":
+            continue
+        is_attention = one.kind == "attention"
+        text = (
+            f"At {at(one.work.line)} {len(one.work.operators)} operators a step compute "
+            f"{one.kind if is_attention else f'a {one.kind}'}; {percent(one.avoidable, 0)} of the bytes that they read "
+            "and write are values that a fused operator keeps."
+        )
+        title = f"A {one.kind} is written out in single operators"
+        if is_attention:
+            title = "Attention runs as separate operators around a softmax"
+        names = {base_name(flow.found.graph.operators[i]) for i in one.work.operators}
+        facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
+        yield Avoidable(title, text, one.work, one.work.lines, facts, one.avoidable, "medium", one.products)
 
 
-def _part(graph: Graph, one: Unfused) -> Avoidable:
-    named = one.kind if one.kind == "attention" else f"a {one.kind}"
-    text = (
-        f"At {at(one.work.line)} {len(one.work.operators)} operators a step compute {named}; "
-        f"{percent(one.avoidable, 0)} of the bytes that they read and write are values that a fused operator keeps."
-    )
-    title = f"A {one.kind} is written out in single operators"
-    if one.kind == "attention":
-        title = "Attention runs as separate operators around a softmax"
-    names = {base_name(graph.operators[i]) for i in one.work.operators}
-    facts = {"kind": one.kind, "on_host": True, "has_mask": not names.isdisjoint(_MASKS)}
-    return Avoidable(title, text, one.work, one.work.lines, facts, one.avoidable, "medium", one.products)
-
-
-def _time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+def spared(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return the last part of each operator; beside a device the rule `unfused-attention` has attention's."""
     if one.joined and t.device_id >= 0:
         return EMPTY
     calls = python_calls(t, flow, (*one.work.operators, *one.joined))
-    return last_parts(t, flow, one) if calls >= MIN_CALLS else EMPTY
+    return last_parts(t, flow, one) if calls >= MIN_PYTHON_CALLS else EMPTY
 
 
-_RULE = AvoidableRule(META, _detect, time_of=_time, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, time_of=spared, shortens_gaps=False)
 claim, claim_host, find = _RULE.claim, _RULE.claim_host, _RULE.find

@@ -1,9 +1,8 @@
 """Attention is written out: product, softmax, product.
 
 What it looks for
-    A softmax whose input has as many elements as the batched product before it made and the batched product after it
-    takes, with the scaling, masks, casts and dropout between them: together at least 2 % of the busy time, or
-    of the step with the host's time for them. Without a device the rule `unfused` names it.
+    A softmax between two batched products, with the scaling, masks, casts and dropout between them: together at least
+    2 % of the busy time, or of the step with the host's time for them. Without a device the rule `unfused` names it.
 
 Why it costs
     The scores, one for each pair of positions, go to memory and back for each of those kernels. A fused kernel keeps
@@ -13,7 +12,7 @@ What to do
     Call `scaled_dot_product_attention`, or choose it where the model has a switch.
 
 How sure
-    High that it is written out: the shapes of the three operators fit. What is lost is the time between the two
+    High that it is written out, if the operators' shapes were recorded. What is lost is the time between the two
     products, which a fused kernel does not need; what it saves in the products is not counted.
 """
 
@@ -23,8 +22,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
+from diagnose.analyzers.common.fusable import written_out_attention
+from diagnose.analyzers.common.kernel_findings import KernelRule, busy_part, kernel_finding
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -39,7 +38,6 @@ META = RuleMeta(
     changes=("fused-attention",),
     needs=("shapes",),
 )
-MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step; its products gain as well
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
@@ -47,31 +45,20 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
     found = written_out_attention(t)
     if not found:
         return []
-    between = np.concatenate([attention.between for attention in found])
-    time = busy_part(t, between)
-    if is_minor(t, between, MIN_BUSY_SHARE):
-        return []
-    products = busy_part(t, np.concatenate([attention.products for attention in found]))
-    scores = max(attention.scores for attention in found)
-    events = t.trace.events
-    rows = np.array([attention.softmax for attention in found], np.intp)
-    where = [replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])]
-    return [
-        Finding(
-            rule=META.id,
-            title="Attention runs as separate kernels around a softmax",
-            lost_ns=time / t.steps.num,
-            count=len(found),
-            total_ns=time,
-            median_ns=int(np.median((t.tasks.end - t.tasks.start)[between])),
-            tasks=between,
-            evidence=(
-                f"{plural(len(found) / t.steps.num, 'time')} a step a softmax stands between two batched products; "
-                f"what runs between takes {duration(time / t.steps.num)}, "
-                f"the products {duration(products / t.steps.num)}.",
-                *([f"Each keeps up to {scores / 1e6:.1f} million scores in memory."] if scores else []),
-            ),
-            where=tuple(dict.fromkeys(where))[:3],
-            confidence="high" if scores else "medium",
-        )
-    ]
+    between, products = (np.concatenate([getattr(each, part) for each in found]) for part in ("between", "products"))
+    num, scores = len(found) / t.steps.num, max(attention.scores for attention in found)
+    events, rows = t.trace.events, np.array([attention.softmax for attention in found], np.intp)
+    where = dict.fromkeys(replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows]))
+    rule = KernelRule(
+        META.id,
+        "Attention runs as separate kernels around a softmax",
+        min_share=0.02,  # its products gain as well
+        evidence=(
+            f"{plural(num, 'time')} a step a softmax stands between two batched products; what runs between takes "
+            f"{duration(busy_part(t, between) / t.steps.num)}, the products "
+            f"{duration(busy_part(t, products) / t.steps.num)}.",
+            *([f"Each keeps up to {scores / 1e6:.1f} million scores in memory."] if scores else []),
+        ),
+        confidence="high" if scores else "medium",
+    )
+    return [replace(each, where=tuple(where)[:3]) for each in kernel_finding(t, rule, between)]

@@ -24,22 +24,18 @@ How sure
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.chains import Chain, chains, pointwise_tasks
-from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
-from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.fusable import chains, pointwise_tasks
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
-from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.intervals import total
+from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import operator_inputs
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, groups
-from diagnose.text.numbers import duration, percent, plural
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, groups
+from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
     id="unfused-elementwise",
@@ -49,90 +45,36 @@ META = RuleMeta(
     also=("patch-operators", "call-operator"),
     needs=("shapes",),
 )
-MAX_KINDS = 5  # of chains, among which a bundled operator may be
-MIN_BUSY_SHARE = 0.1  # of the busy time, or of the step: less comes back only in part when a model is compiled
 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of runs of pointwise kernels above one pass each."""
-    found, slow = chains(t), _slow(t)
-    if not found and not slow:
-        return []
-    tasks = np.concatenate([*(chain.tasks for chain in found), *(group.tasks for group in slow)])
-    time = busy_part(t, tasks)
-    if is_minor(t, tasks, MIN_BUSY_SHARE):
-        return []
-    in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > sum(chain.time_ns for chain in found)
+    found, alone, in_runs = chains(t), pointwise_tasks(t), Counter[tuple[str, ...]]()
+    for chain in found:
+        in_runs[chain.ops] += chain.time_ns
+        alone[chain.tasks] = False
+    # Copies are left to the rules of layouts and types.
+    slow = [g for g in groups(t) if g.share < SLOW_SHARE and g.op != "aten::copy_" and alone[g.tasks].all()]
+    tasks = np.concatenate([np.empty(0, np.intp), *(c.tasks for c in found), *(g.tasks for g in slow)])
+    in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > in_runs.total()
     title = "Pointwise operators move more memory than a fused pass"
     if in_graph:
         title = "Pointwise operators of a CUDA graph move more memory than a fused pass"
     elif not found:
         title = "Pointwise kernels run far below the device's bandwidth"
-    needed = sum(chain.longest_ns for chain in found) + sum(each.bound_ns / REACHED_SHARE["memory"] for each in slow)
-    taken = sum(chain.time_ns for chain in found) + sum(group.time_ns for group in slow)
-    one_pass = needed / max(taken, 1)
-    return [
-        Finding(
-            rule=META.id,
-            title=title,
-            lost_ns=time * (1 - one_pass) / t.steps.num,
-            count=len(found) + len(slow),
-            total_ns=time,
-            median_ns=int(np.median((t.tasks.end - t.tasks.start)[tasks])),
-            tasks=tasks,
-            evidence=(
-                f"{plural(len(tasks) / t.steps.num, 'pointwise kernel')} a step in "
-                f"{plural(len(found) / t.steps.num, 'run')} over tensors of one size"
-                f"{' and alone' if slow else ''}: {duration(time / t.steps.num)}, "
-                f"{percent(time / total(t.occupancy.busy), 0)} of the busy time.",
-                *_commonest(found, t.steps.num),
-                *(
-                    f"{g.op} {g.shapes}: {g.achieved()}, {percent(g.share, 0)} of the device's bandwidth."
-                    for g in slow[:3]
-                ),
+    rule = KernelRule(
+        META.id,
+        title,
+        min_share=0.1,  # less comes back only in part when a model is compiled
+        kept_ns=sum(c.longest_ns for c in found) + sum(g.bound_ns / REACHED_SHARE["memory"] for g in slow),
+        evidence=(
+            *(
+                f"{' > '.join(op.removeprefix('aten::') for op in ops[:8])}: {duration(time / t.steps.num)} a step."
+                for ops, time in in_runs.most_common(3)
             ),
-            where=_where(t, [*found, *slow]),
-            confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
-            facts={"chains": _top_chains(found), "in_graph": in_graph},
-        )
-    ]
-
-
-def _top_chains(found: list[Chain]) -> list[list[str]]:
-    """Return the operators of the kinds of chains, the most expensive first."""
-    cost: Counter[tuple[str, ...]] = Counter()
-    for chain in found:
-        cost[chain.ops] += chain.time_ns
-    return [list(ops) for ops, _ in cost.most_common(MAX_KINDS)]
-
-
-def _commonest(found: list[Chain], num_steps: int) -> list[str]:
-    cost: Counter[tuple[str, ...]] = Counter()
-    for chain in found:
-        cost[chain.ops] += chain.time_ns
-    return [
-        f"{' > '.join(op.removeprefix('aten::') for op in ops[:8])}: {duration(time / num_steps)} a step."
-        for ops, time in cost.most_common(3)
-    ]
-
-
-def _slow(t: Tables) -> list[Group]:
-    """Return the pointwise operators outside runs whose kernels leave most of the bandwidth unused.
-
-    Copies are left to the rules of layouts and types.
-    """
-    alone = pointwise_tasks(t)
-    for chain in chains(t):
-        alone[chain.tasks] = False
-    return [
-        group
-        for group in groups(t)
-        if group.share < SLOW_SHARE and group.op != "aten::copy_" and alone[group.tasks].all()
-    ]
-
-
-def _where(t: Tables, found: Sequence[Chain | Group]) -> tuple[Where, ...]:
-    heavy = sorted(found, key=lambda each: -each.time_ns)[:20]
-    rows = np.array([t.tasks.launch[each.tasks[0]] for each in heavy], np.intp)
-    events = t.trace.events
-    return tuple(dict.fromkeys(replace(w, stack=()) for w in locate(t, events.thread[rows], events.start[rows])))[:3]
+            *(f"{g.op} {g.shapes}: {g.achieved()}, {percent(g.share, 0)} of the device's bandwidth." for g in slow[:3]),
+        ),
+        confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
+        facts={"chains": [list(ops) for ops, _ in in_runs.most_common(5)], "in_graph": in_graph},
+    )
+    return kernel_finding(t, rule, tasks)

@@ -21,20 +21,23 @@ How sure
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
-from diagnose.analyzers.common.optimizers import is_loop, optimizer_facts
+from diagnose.analyzers.common.locate import place_of_call
 from diagnose.model.arrays import Rows
-from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, union
+from diagnose.model.diagnosis import Facts, Finding, Where
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, union
+from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.gaps import late_tasks
-from diagnose.tables.names import FUSED
+from diagnose.tables.names import BACKWARD, FUSED, LAUNCH, OPTIMIZER_STEP
 from diagnose.tables.op_launches import graphed_updates
 from diagnose.tables.optimizer_spans import updates
 
@@ -49,13 +52,14 @@ META = RuleMeta(
     cause="host-work",
     also=("clip-in-update",),
 )
-
-
 # Tensors that are read or written for each parameter by the eight operations of one update (mul, lerp, mul, addcmul,
 # sqrt, div, add, addcdiv: 2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), and by one kernel for all: parameter, gradient and two
 # moments read, all but the gradient written.
-PASSES = {"Adam": (21, 7), "AdamW": (21, 7)}
-MIN_BUSY_SHARE = 0.05  # of the busy time
+PASSES, FUSED_PASSES = 21, 7
+_OF_PASSES = frozenset({"Adam", "AdamW"})
+MIN_LOOP_LAUNCHES = 50  # a foreach optimizer makes about 10 to 30, a fused one 1 to 4 for each group of tensors
+_MULTI_TENSOR = r"multi_tensor|multi_tensor_apply|foreach|[Ff]used"
+_NAME = r"Optimizer\.step#(?P<name>\w+)"
 _TITLES = {"LBFGS": "LBFGS computes each direction from its history, one vector after the other"}
 
 
@@ -77,28 +81,27 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
-    facts = optimizer_facts(t)
-    if not facts["calls"] and (nodes := np.flatnonzero(graphed_updates(t))).size:
-        return _in_graphs(t, nodes)
+    facts, nodes = optimizer_facts(t), np.flatnonzero(graphed_updates(t))
+    number = f"Its kernels read or write {PASSES} tensors for each parameter, where one fused kernel takes "
+    number += f"{FUSED_PASSES}."
+    if not facts["calls"] and nodes.size:
+        kept_ns = float((t.tasks.end - t.tasks.start)[nodes].sum()) * FUSED_PASSES / PASSES
+        title = "The graph holds an Adam that updates parameters by many kernels"
+        known = {"name": "Adam", "launches": len(nodes) / t.steps.num, "has_device": True, "in_graph": True}
+        rule = KernelRule(META.id, title, kept_ns=kept_ns, evidence=(number,), confidence="medium", facts=known)
+        return kernel_finding(t, rule, nodes)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
     title = _TITLES.get(str(facts["name"]), f"{facts['name']} updates parameters one by one")
     idle = idle_finding(t, IdleRule(META.id, title, evidence=lambda _t, _o: [text], facts=facts))
     idle = [replace(finding, where=_or_where_made(t, finding.where)) for finding in idle]
-    tasks = _separate_passes(t) if facts["name"] in PASSES else np.empty(0, np.intp)
-    rule = KernelRule(
-        META.id,
-        title if is_loop(t) else f"{facts['name']} passes over its tensors again and again",
-        MIN_BUSY_SHARE,
-        facts=facts,
-    )
-    busy = kernel_finding(t, rule, tasks)
+    tasks = _separate_passes(t) if facts["name"] in _OF_PASSES else np.empty(0, np.intp)
+    passing = title if is_loop(t) else f"{facts['name']} passes over its tensors again and again"
+    busy = kernel_finding(t, KernelRule(META.id, passing, facts=facts), tasks)
     if not busy:
         return idle
-    passes, needed = PASSES[str(facts["name"])]
-    spared_ns = busy[0].total_ns * (1 - needed / passes)
+    spared_ns = busy[0].total_ns * (1 - FUSED_PASSES / PASSES)
     base = idle[0] if idle else replace(busy[0], lost_ns=0.0, total_ns=0, evidence=(text,))
-    number = f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}."
     return [
         replace(
             base,
@@ -118,29 +121,8 @@ def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
     made = t.capture.info.optimizer.made if t.capture.info else None
     if made is None or t.named is not t or any(place.file for place in where):
         return where
-    line = made.begin[0]
-    text = made.lines[line - made.first] if 0 <= line - made.first < len(made.lines) else None
-    return (Where(made.file, line, op=where[0].op if where else None, code=text and text.strip()), *where)
-
-
-def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
-    """Return the finding of an Adam's kernels among the nodes of graphs."""
-    passes, needed = PASSES["Adam"]
-    num = len(nodes) / t.steps.num
-    length = (t.tasks.end - t.tasks.start)[nodes]
-    title = "The graph holds an Adam that updates parameters by many kernels"
-    rule = KernelRule(
-        META.id,
-        title,
-        MIN_BUSY_SHARE,
-        kept_ns=float(length.sum()) * needed / passes,
-        evidence=(
-            f"Its kernels read or write {passes} tensors for each parameter, where one fused kernel takes {needed}.",
-        ),
-        confidence="medium",
-        facts={"name": "Adam", "launches": num, "has_device": True, "in_graph": True},
-    )
-    return kernel_finding(t, rule, nodes)
+    place = place_of_call(made) or (Where(made.file, made.begin[0]),)
+    return (*(replace(each, op=where[0].op if where else None) for each in place), *where)
 
 
 def _separate_passes(t: Tables) -> Rows:
@@ -149,3 +131,36 @@ def _separate_passes(t: Tables) -> Rows:
     mine = (t.tasks.launch >= 0) & contains(updates(t), called)
     found: Rows = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
     return found
+
+
+@shared_table
+def optimizer_facts(t: Tables) -> Facts:
+    """Return the optimizer's class and how many launches (without a device: operators) a call of its step makes.
+
+    ``calls_model``: the step calls a closure that holds most of the backward passes' operators, as that of LBFGS.
+    """
+    events, steps, rows = t.trace.events, updates(t), t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
+    first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
+    launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
+    launches = launches[contains(steps, events.start[launches])]
+    mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
+    times = np.bincount(events.name[mine])
+    multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if re.search(_MULTI_TENSOR, t.trace.names[n]))
+    backward = contains(steps, events.start[t.calls(BACKWARD, Kind.OP)])
+    return {
+        **(as_facts(t.capture.info.optimizer) if t.capture.info else {}),
+        "name": first["name"] if first else "the optimizer",
+        "calls": len(rows),
+        "launches": len(launches) / max(1, len(rows)),
+        "multi_tensor": multi / max(1, len(rows)),
+        "has_device": t.device_id >= 0,
+        "calls_model": bool(2 * backward.sum() > len(backward)),
+    }
+
+
+def is_loop(t: Tables) -> bool:
+    """Return whether the optimizer's step launches kernels tensor by tensor."""
+    facts = optimizer_facts(t)
+    launches, multi = float(str(facts["launches"])), float(str(facts["multi_tensor"]))
+    few = launches / 2 if t.device_id >= 0 else 1.0
+    return not facts["calls_model"] and launches >= MIN_LOOP_LAUNCHES and multi < few

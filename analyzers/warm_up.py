@@ -19,12 +19,10 @@ How sure
 
 from __future__ import annotations
 
-import numpy as np
-
-from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding
+from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, pieces_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, union
+from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
@@ -49,12 +47,10 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside one-off calls."""
     events = t.trace.events
     loads, blocks, frames = code_loads(t), allocations(t), compile_frames(t)
-    once = [rows for rows in (loads, frames) if len(rows) and not recurs(t, rows)]
-    if len(blocks) and not recurs(t, blocks):
-        cold = (events.end[loads] - events.start[loads]).sum()
-        if t.steps.num > 1 or cold >= COLD_BESIDE * (events.end[blocks] - events.start[blocks]).sum():
-            once.append(blocks)
-    calls = t.covering(np.concatenate(once)) if once else EMPTY
+    cold, allocating = ((events.end[rows] - events.start[rows]).sum() for rows in (loads, blocks))
+    if t.steps.num == 1 and cold < COLD_BESIDE * allocating:
+        blocks = blocks[:0]
+    calls = union(EMPTY, *(t.covering(rows) for rows in (loads, frames, blocks) if not recurs(t, rows)))
     loaded = matching(t.trace, (Kind.OVERHEAD,), LOADS_CODE)  # the profiler's category, CUDA's work
     captures = EMPTY if recurs(t, t.calls(GRAPH_CAPTURE)) else graph_captures(t)
     first = union(first_use(t), t.gaps.host_part(gaps_of_first_use(t)))
@@ -63,10 +59,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a cold start with the calls that took it."""
-    rows = t.causes.of(META.id)
-    idle = int((t.causes.end - t.causes.start).sum())
-    once = int((t.causes.end - t.causes.start)[rows].sum())
     title = "The recording is of a cold start: capture again once steps are steady"
-    if once < THRESHOLDS.cold_share * idle:
+    if total(pieces_of(t, META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
         title = "One-off work is in the recording: a steady step has none of it"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))

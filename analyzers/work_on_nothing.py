@@ -23,12 +23,13 @@ How sure
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.contents import Kind, WorkOnNothing
-from diagnose.model.diagnosis import Confidence, Finding, Where
+from diagnose.analyzers.common.locate import line_at
+from diagnose.dataflow.contents import Kind
+from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
@@ -72,59 +73,49 @@ _TITLES: dict[Kind, str] = {
 }
 
 
-def _detect(flow: Flow) -> list[Avoidable]:
-    return [_part(one) for one in flow.found.work_on_nothing if _is_nothing(one, flow)]
+def detect(flow: Flow) -> Iterator[Avoidable]:
+    """Yield what has no effect; of measured data that is the same at an end, what loading was seen to fill up."""
+    for one in flow.found.work_on_nothing:
+        of_signals, is_padding = "float" in one.dtype, one.kind == "padding"
+        if is_padding and of_signals and one.shape[-1] not in flow.padded_to:
+            continue
+        shape, share, used = " × ".join(map(str, one.shape)), percent(one.extent, 0), at(one.use_line)
+        made = f" of {at(one.value_line)}" if one.value_line is not None else ""
+        texts: dict[Kind, str] = {
+            "one-hot": f"The rows ({shape}){made} are one-hot; {used} multiplies them by a weight.",
+            "sparse": f"{share} of the matrix ({shape}){made} that {used} multiplies are zeros in each step.",
+            "zeros": f"The tensor ({shape}){made} that {used} multiplies is all zeros.",
+            "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
+            "ignored rows": f"{share} of the rows ({shape}) that reach {used} in the backward pass are zeros.",
+            "triangle": f"The mask ({shape}){made} hides half of the scores.",
+            "subnormal": f"{share} of the numbers ({shape}){made} that {used} reads are subnormal.",
+            "sorted": f"{share} of what {used} sorts ({shape}) is not read.",
+            "unread": f"{share} of the result ({shape}) of {used} is not read.",
+            "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
+        }
+        known: dict[Kind, Facts] = {
+            "padding": {"padded": one.extent, "padded_to": one.shape[-1], "of_signals": of_signals},
+            "ignored rows": {"ignored": one.extent},
+        }
+        facts = {"kind": one.kind, **known.get(one.kind, {})}
+        lines = (one.value_line, *one.work.lines) if is_padding else (one.use_line, one.value_line)
+        confidence: Confidence = "high" if one.is_certain else "medium"
+        yield Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
 
 
-def _is_nothing(one: WorkOnNothing, flow: Flow) -> bool:
-    """Return whether a padding is one: measured data may be the same at an end, unless loading was seen to fill it."""
-    return one.kind != "padding" or "float" not in one.dtype or one.shape[-1] in flow.padded_to
-
-
-def _part(one: WorkOnNothing) -> Avoidable:
-    shape = " × ".join(map(str, one.shape))
-    made = f" of {at(one.value_line)}" if one.value_line is not None else ""
-    share = percent(one.extent, 0)
-    texts: dict[Kind, str] = {
-        "one-hot": f"The rows ({shape}){made} are one-hot; {at(one.use_line)} multiplies them by a weight.",
-        "sparse": f"{share} of the matrix ({shape}){made} that {at(one.use_line)} multiplies are zeros in each step.",
-        "zeros": f"The tensor ({shape}){made} that {at(one.use_line)} multiplies is all zeros.",
-        "padding": f"{share} of the positions of a batch ({shape}) are padding in each row.",
-        "ignored rows": f"{share} of the rows ({shape}) that reach {at(one.use_line)} in the backward pass are zeros.",
-        "triangle": f"The mask ({shape}){made} hides half of the scores.",
-        "subnormal": f"{share} of the numbers ({shape}){made} that {at(one.use_line)} reads are subnormal.",
-        "sorted": f"{share} of what {at(one.use_line)} sorts ({shape}) is not read.",
-        "unread": f"{share} of the result ({shape}) of {at(one.use_line)} is not read.",
-        "untouched rows": f"{share} of the rows ({shape}) of a table have a gradient of zero, and all are updated.",
-    }
-    facts: dict[str, object] = {"kind": one.kind}
-    if one.kind == "padding":
-        facts |= {"padded": one.extent, "padded_to": one.shape[-1], "of_signals": "float" in one.dtype}
-    elif one.kind == "ignored rows":
-        facts["ignored"] = one.extent
-    lines = (one.use_line, one.value_line) if one.kind != "padding" else (one.value_line, *one.work.lines)
-    confidence: Confidence = "high" if one.is_certain else "medium"
-    return Avoidable(_TITLES[one.kind], texts[one.kind], one.work, lines, facts, one.avoidable, confidence)
-
-
-_RULE = AvoidableRule(META, _detect, shortens_gaps=False)
+_RULE = AvoidableRule(META, detect, shortens_gaps=False)
 claim, claim_host = _RULE.claim, _RULE.claim_host
 
 
 def find(t: Tables) -> list[Finding]:
     """Name what can be avoided; of padded batches first the line that pads them, or the function that makes them."""
-    return [
-        replace(each, where=(*_pads(t, each.facts["padded_to"]), *each.where))
-        if each.facts["kind"] == "padding"
-        else each
-        for each in _RULE.find(t)
-    ]
-
-
-def _pads(t: Tables, length: object) -> tuple[Where, ...]:
-    info = t.capture.info
-    for one in info.loaded.expressions if info is not None else ():
-        if one.padded_to == length:
-            return (Where(one.file, one.line, one.function, code=source_line(t, one.file, one.line)),)
-    by = info.loader.batches_by if info is not None else None
-    return (Where(by[0], by[1], by[3], last_line=by[2]),) if by is not None else ()
+    found, info = _RULE.find(t), t.capture.info
+    if not found or found[0].facts["kind"] != "padding" or info is None:
+        return found
+    by, length = info.loader.batches_by, found[0].facts["padded_to"]
+    where = tuple(
+        line_at(t, one.file, one.line, one.function) for one in info.loaded.expressions if one.padded_to == length
+    )
+    if by is not None:
+        where = where or (Where(by[0], by[1], by[3], last_line=by[2]),)
+    return [replace(each, where=(*where[:1], *each.where)) for each in found]

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
-from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, with_idle
-from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
+from diagnose.analyzers.common.locate import line_at
 from diagnose.dataflow.graph import Work
+from diagnose.dataflow.held_words import held_words
+from diagnose.dataflow.loops import Loop
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
-from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.model.diagnosis import Confidence, Facts, Finding
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.dispatch import overhead
 from diagnose.tables.flow import Flow, flow_of
+from diagnose.tables.host import outermost
+from diagnose.tables.issuers import issued_in_loop
 
-__all__ = ["Avoidable", "AvoidableRule", "at", "avoidable_time", "calling_share", "issuer", "last_parts"]
+__all__ = [
+    "Avoidable",
+    "AvoidableRule",
+    "at",
+    "avoidable_time",
+    "calling_share",
+    "calling_time",
+    "held_values",
+    "issuer",
+    "last_parts",
+    "loop_rule",
+    "python_calls",
+]
 
-MIN_OPERATOR_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
-MAX_NAMED = 3
-MAX_PLACES = 5
+MIN_WORK_SHARE = 0.02  # of the data flow's operator time: the share of the step that the smallest finding has
 
 
 class Avoidable(NamedTuple):
@@ -40,6 +56,88 @@ class Avoidable(NamedTuple):
     joined: tuple[int, ...] = ()  # operators that the change joins to the work, and whose time stays
 
 
+def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return what goes with some operators: also the time between two that follow each other, if both go as a whole."""
+    return last_parts(t, flow, one) if one.avoidable < 1 else flow.span_of(t, one.work.operators)
+
+
+def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return of each operator the last part, which is avoidable."""
+    start, end = flow.time_of(t, one.work.operators)
+    return Intervals(end - ((end - start) * one.avoidable).astype(np.int64), end)
+
+
+class AvoidableRule(NamedTuple):
+    """A rule on an analysis: what it found of one, the largest part first. The finding has the title of that one."""
+
+    meta: RuleMeta
+    detect: Callable[[Flow], Iterable[Avoidable]]
+    min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
+    time_of: Callable[[Tables, Flow, Avoidable], Intervals] = avoidable_time  # of a part: what the host can avoid
+    shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
+
+    def claim(self, t: Tables, left: Intervals) -> Intervals:
+        """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
+        return intersect(self.claim_host(t, left), t.gaps.host_part()) if self.shortens_gaps else EMPTY
+
+    def claim_host(self, t: Tables, left: Intervals) -> Intervals:
+        """Claim the host's time for what can be avoided."""
+        flow = flow_of(t)
+        lost = [self.time_of(t, flow, one) for one in self._parts(flow)] if flow is not None else []
+        return worth_claiming(t, left, union(EMPTY, *lost), self.min_share)
+
+    def find(self, t: Tables) -> list[Finding]:
+        """Name what can be avoided, with the lines that make it and use it."""
+        flow = flow_of(t)
+        parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
+        if flow is None or not parts:
+            return []
+        first, texts = parts[0], [one.text for one in parts[:3]]
+        former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
+        facts = {**first.facts, **former.get(str(first.facts.get("kind")), {})}
+        rule = IdleRule(self.meta.id, first.title, "middle", first.confidence, lambda _t, _o: texts, facts)
+        found = idle_finding(t, rule)
+        if t.device_id >= 0:
+            found = self._with_kernels(t, found, flow, parts, rule)
+        lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
+        where = tuple(line_at(t, line.file, line.line, line.function) for line in list(lines)[:5])
+        return [replace(each, where=where or each.where, operators=first.work.operators) for each in found]
+
+    def _parts(self, flow: Flow) -> list[Avoidable]:
+        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_WORK_SHARE]
+
+    def _with_kernels(
+        self, t: Tables, idle: list[Finding], flow: Flow, parts: Sequence[Avoidable], rule: IdleRule
+    ) -> list[Finding]:
+        """Return the finding of idle time with the kernels' time, or the one of the two that there is."""
+        share = np.zeros(len(t.tasks.row))
+        for one in parts:
+            issued = t.launched_in(flow.time_of(t, one.work.operators))
+            share[issued] = np.maximum(share[issued], one.avoidable)
+        tasks = np.flatnonzero(share)
+        kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
+        texts = [one.text for one in parts[:3]]
+        kernels = KernelRule(rule.rule, rule.title, self.min_share, kept, texts, rule.confidence, rule.facts)
+        busy = kernel_finding(t, kernels, tasks)
+        if not idle or not busy:
+            return [*idle, *busy]
+        return [
+            replace(
+                idle[0],
+                lost_ns=idle[0].lost_ns + busy[0].lost_ns,
+                total_ns=idle[0].total_ns + busy[0].total_ns,
+                evidence=tuple(dict.fromkeys((*idle[0].evidence, *busy[0].evidence))),
+                tasks=tasks,
+            )
+        ]
+
+
+def held_values(t: Tables) -> tuple[str, ...]:
+    """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
+    flow = flow_of(t)
+    return (held_words(flow.found.piled_up),) if flow is not None and flow.found.piled_up else ()
+
+
 def calling_share(work: Work, overhead_share: float) -> float:
     """Return what share of some operators' time goes into calling them; ``overhead_share`` is that of the step."""
     return min(overhead_share / max(work.share, 1e-9), 1.0)
@@ -50,88 +148,42 @@ def issuer(line: Frame, work: Work, reads: int = 0) -> Facts:
     return {"file": line.file, "line": line.line, "num": len(work.operators), "reads": reads, "share": 1.0}
 
 
-def avoidable_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
-    """Return what goes with some operators: also the time between two that follow each other, if both go as a whole."""
-    return last_parts(t, flow, one) if one.avoidable < 1 else flow.span_of(t, one.work.operators)
+def loop_rule(meta: RuleMeta, kind: str, title: str, words: Callable[[Loop], str]) -> AvoidableRule:
+    """Return the rule of the script's loops of one kind; ``words`` say how their calls depend on each other."""
+
+    def detect(flow: Flow) -> Iterable[Avoidable]:
+        for one in flow.found.loops:
+            if one.kind == kind:
+                text = f"The loop at {at(one.line)} makes {one.num_calls} calls a step{words(one)}"
+                facts = {"kind": kind, "num_calls": one.num_calls, "issuer": issuer(one.line, one.work)}
+                share = calling_share(one.work, one.overhead_share)
+                yield Avoidable(title, text, one.work, (one.line, *one.work.lines), facts, share)
+
+    return AvoidableRule(meta, detect, 0.05, calling_time)  # fewer operators take a part of the time themselves
 
 
-def last_parts(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
-    """Return of each operator the last part, which is avoidable."""
-    return _tail(flow.time_of(t, one.work.operators), one.avoidable)
+def calling_time(t: Tables, flow: Flow, one: Avoidable) -> Intervals:
+    """Return what calling a loop's operators takes: the Python between them, and of each the last part.
+
+    Without a device what would be launch-bound of it is its own.
+    Nothing of what one operator of torch calls, as a recurrent layer does on a CPU: the script has no such loop.
+    """
+    num = one.facts.get("num_calls")
+    if isinstance(num, int) and python_calls(t, flow, one.work.operators) < num:
+        return EMPTY
+    span, work = flow.span_of(t, one.work.operators), flow.time_of(t, one.work.operators)
+    if t.device_id >= 0:
+        return span
+    return intersect(span, union(last_parts(t, flow, one), overhead(t), issued_in_loop(t), subtract(span, work)))
 
 
-class AvoidableRule(NamedTuple):
-    """A rule on an analysis: what it found of one, the largest part first. The finding has the title of that one."""
-
-    meta: RuleMeta
-    detect: Callable[[Flow], Sequence[Avoidable]]
-    min_share: float = 0.03  # of the step, or of the busy time: what a step's length varies by from run to run
-    time_of: Callable[[Tables, Flow, Avoidable], Intervals] = avoidable_time  # of a part: what the host can avoid
-    shortens_gaps: bool = True  # False where less work only makes kernels shorter, and no gap ends earlier
-
-    def claim(self, t: Tables, left: Intervals) -> Intervals:
-        """Claim idle time while the host issues what can be avoided, if that shortens gaps."""
-        if not self.shortens_gaps:
-            return EMPTY
-        return intersect(self.claim_host(t, left), t.gaps.host_part())
-
-    def claim_host(self, t: Tables, left: Intervals) -> Intervals:
-        """Claim the host's time for what can be avoided."""
-        flow = flow_of(t)
-        if flow is None:
-            return EMPTY
-        lost = union(EMPTY, *[self.time_of(t, flow, one) for one in self._parts(flow)])
-        return worth_claiming(t, left, lost, self.min_share)
-
-    def find(self, t: Tables) -> list[Finding]:
-        """Name what can be avoided, with the lines that make it and use it."""
-        flow = flow_of(t)
-        parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
-        if flow is None or not parts:
-            return []
-        former = {kind: {"sub_kind": rule} for kind, rule in self.meta.former}
-        first = parts[0]._replace(facts={**parts[0].facts, **former.get(str(parts[0].facts.get("kind")), {})})
-        texts = [one.text for one in parts[:MAX_NAMED]]
-        rule = IdleRule(
-            self.meta.id,
-            first.title,
-            probe="middle",
-            confidence=first.confidence,
-            evidence=lambda _t, _o: texts,
-            facts=first.facts,
-        )
-        found = idle_finding(t, rule)
-        if t.device_id >= 0:
-            found = self._with_kernels(t, found, flow, [first, *parts[1:]], texts)
-        where, operators = _where(t, parts), first.work.operators
-        return [replace(each, where=where or each.where, operators=operators) for each in found]
-
-    def _parts(self, flow: Flow) -> list[Avoidable]:
-        return [one for one in self.detect(flow) if one.work.share * one.avoidable >= MIN_OPERATOR_SHARE]
-
-    def _with_kernels(
-        self, t: Tables, idle: list[Finding], flow: Flow, parts: Sequence[Avoidable], texts: Sequence[str]
-    ) -> list[Finding]:
-        """Return the finding of idle time with the kernels' time, or the one of the two that there is."""
-        share = np.zeros(len(t.tasks.row))
-        for one in parts:
-            issued = t.launched_in(flow.time_of(t, one.work.operators))
-            share[issued] = np.maximum(share[issued], one.avoidable)
-        tasks, first = np.flatnonzero(share), parts[0]
-        kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - share[tasks])).sum())
-        rule = KernelRule(self.meta.id, first.title, self.min_share, kept, texts, first.confidence, first.facts)
-        return with_idle(idle, kernel_finding(t, rule, tasks), tasks)
-
-
-def _tail(work: Intervals, share: float) -> Intervals:
-    """Return the last part of each interval."""
-    start, end = work
-    return Intervals(end - ((end - start) * share).astype(np.int64), end)
-
-
-def _where(t: Tables, parts: Sequence[Avoidable]) -> tuple[Where, ...]:
-    lines = dict.fromkeys(line for one in parts for line in one.lines if line is not None)
-    return tuple(
-        Where(line.file, line.line, line.function, code=source_line(t, line.file, line.line))
-        for line in list(lines)[:MAX_PLACES]
-    )
+def python_calls(t: Tables, flow: Flow, work: Iterable[int]) -> float:
+    """Return how many operators the forward pass calls of some in a step, those left out that others call."""
+    operators = t.capture.dataflow.operators if t.capture.dataflow is not None else ()
+    forward = [flow.rows[i] for i in work if operators[i].phase != "backward"]
+    rows = np.sort(np.concatenate([np.empty(0, np.intp), *forward]))
+    mine = rows[t.trace.events.thread[rows] == t.main]
+    every = t.host_rows(Kind.OP)
+    every = outermost(t.trace, every[t.trace.events.thread[every] == t.main])
+    at_row = np.searchsorted(t.trace.events.start[every], t.trace.events.start[mine], side="right") - 1
+    return len(distinct(at_row)) / t.steps.num

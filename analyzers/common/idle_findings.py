@@ -3,34 +3,82 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.extent import lost_by_step, of_whole, steps_with
 from diagnose.analyzers.common.locate import enclosing_operators, locate, locate_one, sampled_lines, source_line
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Floats, Ints, Mask
 from diagnose.model.diagnosis import Confidence, Example, Facts, Finding, Where
-from diagnose.model.intervals import EMPTY, Intervals, grouped, intersect, span, total, union
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, total, union
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_work
 from diagnose.tables.names import BACKWARD
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
+from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["IdleGaps", "idle_finding", "idle_gaps_of", "worth_claiming"]
+__all__ = [
+    "IdleGaps",
+    "IdleRule",
+    "calls_inside",
+    "idle_finding",
+    "idle_gaps_of",
+    "in_steps",
+    "in_those",
+    "of_recording",
+    "of_whole",
+    "pieces_of",
+    "thread_of",
+    "worth_claiming",
+]
 
-# Places are looked up for so many of the largest idle gaps: their sum stands for the rest.
-MAX_LOOKED_UP = 200
-MAX_PLACES = 5
 _RUNS_BACKWARD = r"\.backward\(|autograd\.grad\("
-NUM_EXAMPLES = 3
-MIN_HIDDEN_SHARE = 0.01  # of the step: what a finding must cost to be listed
+_EACH = r"(?<! of) a step\b"
+
+
+def of_whole(t: Tables) -> str:
+    """Return the words that follow a time of the mean step."""
+    return "of the step" if t.steps.marked else "of the recording"
+
+
+def of_recording(evidence: tuple[str, ...]) -> tuple[str, ...]:
+    """Return evidence of a recording without steps: what it counts is of the whole."""
+    return tuple(re.sub(_EACH, " in all", text) for text in evidence)
+
+
+def in_steps(t: Tables, start: Ints, lost: Ints) -> str:
+    """Return in how many of the steps something is, as words of a title; "in the recording" if it has no steps."""
+    return in_those(int(_by_step(t, start, lost)[1].sum()), t.steps.num) if t.steps.marked else "in the recording"
+
+
+def in_those(num: int, num_all: int) -> str:
+    """Return the words of a title for ``num`` of so many steps."""
+    if num_all == 1:
+        return "in the recorded step"
+    return f"in each of {num_all} steps" if num == num_all else f"in {num} of {num_all} steps"
+
+
+def _by_step(t: Tables, start: Ints, lost: Ints) -> tuple[Floats, Mask]:
+    """Return what each step loses, ns, and which steps lose half of what the mean step does or more.
+
+    Given are where the losses begin, in time order, and how much each is.
+    """
+    step = np.searchsorted(t.steps.start, start, side="right") - 1
+    found = np.bincount(np.maximum(step, 0), lost.astype(np.float64), minlength=t.steps.num).astype(np.float64)
+    return found, (found > 0) & (2 * found >= found.mean())
+
+
+def pieces_of(t: Tables, rule: str) -> Intervals:
+    """Return the idle time of a rule."""
+    rows = t.causes.of(rule)
+    return Intervals(t.causes.start[rows], t.causes.end[rows])
 
 
 def worth_claiming(t: Tables, left: Intervals, found: Intervals, min_share: float) -> Intervals:
@@ -70,37 +118,24 @@ class Probe:
     during: Intervals
 
 
-def _at_launch(t: Tables, o: IdleGaps) -> Probe:
-    """Look at the launch that ended the gap, or at the middle of the piece where nothing was launched."""
-    launch = t.gaps.launch[o.gap]
-    events = t.trace.events
-    middle = (o.start + o.end) // 2
+def _probe(t: Tables, o: IdleGaps, which: str) -> Probe:
+    """Return where to look: at the launch that ended the gap, at its start, or at the main thread in its middle.
+
+    At the start is the call that returned late; the sampler sees the wait that led to the gap, in the millisecond
+    before. Where nothing was launched, the middle stands for the launch.
+    """
+    middle = Probe(np.full(len(o.gap), t.main, np.int16), (o.start + o.end) // 2, o.pieces)
+    if which == "middle":
+        return middle
+    launch, events, start = t.gaps.launch[o.gap], t.trace.events, t.gaps.start[o.gap]
     thread = np.where(launch >= 0, events.thread[launch], t.main).astype(np.int16)
+    if which == "start":
+        seen = union((np.maximum(start - 1_000_000, 0), start + RETURN_NS))
+        return Probe(thread, np.maximum(start - 1, 0), seen)
     # Where the next task was queued already, the line that runs during the gap is another than the one that queued it.
-    late = o.gap[(launch < 0) | (t.gaps.launch_start[o.gap] > t.gaps.start[o.gap])]
+    late = o.gap[(launch < 0) | (t.gaps.launch_start[o.gap] > start)]
     during = intersect(o.pieces, union((t.gaps.start[late], t.gaps.end[late])))
-    return Probe(thread, np.where(launch >= 0, events.start[launch], middle), during)
-
-
-def _in_the_middle(t: Tables, o: IdleGaps) -> Probe:
-    """Look at the main thread in the middle of the piece."""
-    return Probe(np.full(len(o.gap), t.main, np.int16), (o.start + o.end) // 2, o.pieces)
-
-
-def _at_its_start(t: Tables, o: IdleGaps) -> Probe:
-    """Look at what the launching thread was in just when the gap began: the call that returned late."""
-    launch = t.gaps.launch[o.gap]
-    thread = np.where(launch >= 0, t.trace.events.thread[launch], t.main).astype(np.int16)
-    before = t.gaps.start[o.gap]
-    wait = 1_000_000  # the sampler sees the wait that led to the gap, not the gap: look at the millisecond before too
-    return Probe(thread, np.maximum(before - 1, 0), union((np.maximum(before - wait, 0), before + RETURN_NS)))
-
-
-PROBES: Mapping[str, Callable[[Tables, IdleGaps], Probe]] = {
-    "launch": _at_launch,
-    "middle": _in_the_middle,
-    "start": _at_its_start,
-}
+    return Probe(thread, np.where(launch >= 0, events.start[launch], middle.time), during)
 
 
 @dataclass(frozen=True)
@@ -109,7 +144,7 @@ class IdleRule:
 
     rule: str
     title: str
-    probe: str = "launch"
+    probe: Literal["launch", "middle", "start"] = "launch"
     confidence: Confidence = "high"
     evidence: Callable[[Tables, IdleGaps], Sequence[str]] | None = None
     facts: Facts = field(default_factory=dict)
@@ -121,13 +156,12 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
     o = idle_gaps_of(t, idle.rule)
     if not len(o.gap):
         return _hidden_finding(t, idle)
-    probe = PROBES[idle.probe](t, o)
-    step_ns = t.steps.step_ns
+    probe = _probe(t, o, idle.probe)
     total_ns = int(o.lost.sum())
-    lost = total_ns / t.steps.num
-    one, several = ("idle gap", "idle gaps") if t.device_id >= 0 else _intervals(t)
+    lost, some = total_ns / t.steps.num, "s" * (len(o.gap) != 1)
+    what = f"idle gap{some}" if t.device_id >= 0 else f"interval{some} of the {thread_of(t)}"
     evidence = [
-        f"{len(o.gap)} {one if len(o.gap) == 1 else several} in {_extent(t, o, lost)} ({percent(lost / step_ns)}).",
+        f"{len(o.gap)} {what} in {_extent(t, o, lost)} ({percent(lost / t.steps.step_ns)}).",
         *(idle.evidence(t, o) if idle.evidence else ()),
     ]
     return [
@@ -152,17 +186,12 @@ def thread_of(t: Tables) -> str:
     return "thread that runs the model" if program_of(t).trains is False else "training thread"
 
 
-def _intervals(t: Tables) -> tuple[str, str]:
-    return f"interval of the {thread_of(t)}", f"intervals of the {thread_of(t)}"
-
-
 def _extent(t: Tables, o: IdleGaps, lost_ns: float) -> str:
     """Return in how many steps it occurred, and what it costs of what: of each step only if each has it."""
     if not t.steps.marked:
         return f"the recording: {duration(lost_ns)} of it"
     steps = f"{t.steps.num} step{'s' * (t.steps.num != 1)}"
-    by_step = lost_by_step(t, o.start, o.lost)
-    those = steps_with(by_step)
+    by_step, those = _by_step(t, o.start, o.lost)
     if those.all():
         return f"{steps}: {duration(lost_ns)} of each step"
     each_ns = float(by_step[those].mean())
@@ -175,11 +204,10 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
         return []
     work = intersect(intersect(host_work(t, idle.cause, EMPTY), span(*t.steps.window)), t.occupancy.busy)
     took = total(work) / t.steps.num
-    if took < MIN_HIDDEN_SHARE * t.steps.step_ns:
+    if took < THRESHOLDS.naming_share * t.steps.step_ns:
         return []
     during = Probe(np.full(len(work.start), t.main, np.int16), (work.start + work.end) // 2, work)
     length = work.end - work.start
-    several = "interval" if len(length) == 1 else "intervals"
     return [
         Finding(
             rule=idle.rule,
@@ -188,8 +216,8 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
             count=len(length),
             median_ns=int(np.median(length)),
             evidence=(
-                f"{len(length)} {several} in {t.steps.num} step{'s' * (t.steps.num != 1)}, {duration(took)} "
-                f"{of_whole(t)} ({percent(took / t.steps.step_ns)}), while the device was still busy.",
+                f"{len(length)} interval{'s' * (len(length) != 1)} in {t.steps.num} step{'s' * (t.steps.num != 1)}, "
+                f"{duration(took)} {of_whole(t)} ({percent(took / t.steps.step_ns)}), while the device was still busy.",
             ),
             where=_places(t, length, during),
             confidence=idle.confidence,
@@ -200,7 +228,7 @@ def _hidden_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 
 def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     """Return the places of the gaps, the most expensive first; lines of the sampler stand before all others."""
-    largest = np.argsort(-cost_ns, kind="stable")[:MAX_LOOKED_UP]
+    largest = np.argsort(-cost_ns, kind="stable")[:200]  # of the largest gaps: they stand for the rest
     found = locate(t, probe.thread[largest], probe.time[largest])
     of_object: dict[int, int] = {}  # gaps at one place share the object: the place itself is compared once for all
     for where, lost in zip(found, cost_ns[largest].tolist(), strict=True):
@@ -215,19 +243,16 @@ def _places(t: Tables, cost_ns: Ints, probe: Probe) -> tuple[Where, ...]:
     ranked = [w for w in ranked if (w.file or w.op or w.library) and (w.file, w.line) not in named]
     places = [*lines, *ranked]
     if t.device_id < 0 and any(w.file and w.op and BACKWARD.match(w.op) for w in ranked):
-        places.sort(key=lambda place: _runs_backward(t, place))
-    return tuple(places[:MAX_PLACES])
-
-
-def _runs_backward(t: Tables, place: Where) -> bool:
-    """Return whether a line calls the backward pass, which repeats what other lines called."""
-    text = source_line(t, place.file, place.line) if place.file and place.line else None
-    return re.search(_RUNS_BACKWARD, text or "") is not None
+        # Last the lines that call the backward pass, which repeats what others called.
+        places.sort(
+            key=lambda w: re.search(_RUNS_BACKWARD, source_line(t, w.file or "", w.line or 0) or "") is not None
+        )
+    return tuple(places[:5])
 
 
 def _examples(t: Tables, o: IdleGaps, probe: Probe) -> list[Example]:
     found = []
-    for i in np.argsort(-o.lost, kind="stable")[:NUM_EXAMPLES].tolist():
+    for i in np.argsort(-o.lost, kind="stable")[:3].tolist():
         gap = int(o.gap[i])
         thread, time = int(probe.thread[i]), int(probe.time[i])
         step = max(int(np.searchsorted(t.steps.start, o.start[i], side="right")) - 1, 0)
@@ -251,9 +276,6 @@ def _task(t: Tables, row: int) -> str:
 
 def calls_inside(t: Tables, o: IdleGaps) -> list[str]:
     """Name the runtime calls that took the time, the longest first."""
-    from diagnose.model.events import Kind
-    from diagnose.model.intervals import covered
-
     rows = t.host_rows(Kind.RUNTIME)
     events = t.trace.events
     inside = covered(o.pieces, events.start[rows], events.end[rows])

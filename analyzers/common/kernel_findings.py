@@ -14,11 +14,7 @@ from diagnose.model.intervals import distinct, grouped, intersect, total, union
 from diagnose.tables import Tables
 from diagnose.text.numbers import duration, percent, plural
 
-__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels", "with_idle"]
-
-
-MAX_LOOKED_UP = 200  # launches, the longest tasks first, whose places are looked up
-MAX_PLACES = 3
+__all__ = ["KernelRule", "busy_part", "is_minor", "kernel_finding", "top_kernels"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class KernelRule:
 
     rule: str
     title: str
-    min_share: float  # of the busy time, or of the step with the host's time; less is not worth a line
+    min_share: float = 0.05  # of the busy time, or of the step with the host's time; less is not worth a line
     kept_ns: float = 0.0  # of the tasks' time, what stays when the cause is gone
     evidence: Sequence[str] = ()
     confidence: Confidence = "high"
@@ -83,15 +79,15 @@ def kernel_finding(t: Tables, waste: KernelRule, tasks: Rows) -> list[Finding]:
 
 
 def _where(t: Tables, tasks: Rows) -> tuple[Where, ...]:
-    """Return the places of tasks, given the longest first: those that take most of the time."""
-    tasks = tasks[t.tasks.launch[tasks] >= 0][:MAX_LOOKED_UP]
+    """Return the places of tasks, given the longest first: those that take most of the time of 200."""
+    tasks = tasks[t.tasks.launch[tasks] >= 0][:200]
     rows, events = t.tasks.launch[tasks], t.trace.events
     cost: dict[Where, int] = {}
     length = (t.tasks.end - t.tasks.start)[tasks]
     for place, took in zip(locate(t, events.thread[rows], events.start[rows]), length.tolist(), strict=True):
         bare = replace(place, stack=())
         cost[bare] = cost.get(bare, 0) + took
-    return tuple(sorted(cost, key=lambda place: -cost[place])[:MAX_PLACES])
+    return tuple(sorted(cost, key=lambda place: -cost[place])[:3])
 
 
 def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
@@ -103,19 +99,4 @@ def top_kernels(t: Tables, tasks: Rows, *, most: int = 3) -> list[str]:
     return [
         f"{t.trace.names[int(names[i])][:80]}: {count[i] / t.steps.num:.0f} a step, {duration(cost[i] / t.steps.num)}."
         for i in np.argsort(-cost)[:most].tolist()
-    ]
-
-
-def with_idle(idle: Sequence[Finding], busy: Sequence[Finding], tasks: Rows) -> list[Finding]:
-    """Return the finding of idle time with the kernels' time and evidence, or the one of the two that there is."""
-    if not idle or not busy:
-        return [*idle, *busy]
-    return [
-        replace(
-            idle[0],
-            lost_ns=idle[0].lost_ns + busy[0].lost_ns,
-            total_ns=idle[0].total_ns + busy[0].total_ns,
-            evidence=tuple(dict.fromkeys((*idle[0].evidence, *busy[0].evidence))),
-            tasks=tasks,
-        )
     ]

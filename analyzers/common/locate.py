@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
-from diagnose.model.intervals import Intervals, distinct
+from diagnose.model.intervals import Intervals, contains, distinct
 from diagnose.model.locations import FRAME
+from diagnose.model.records import CallRecord
 from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
@@ -32,20 +33,46 @@ from diagnose.tables.run_steps import late_samples
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.step_calls import Call, step_calls
 
-__all__ = ["enclosing_operators", "locate", "locate_one", "sampled_lines", "source_line"]
+__all__ = [
+    "enclosing_operators",
+    "line_at",
+    "locate",
+    "locate_one",
+    "place_of_call",
+    "places_of",
+    "sampled_lines",
+    "source_line",
+]
 
 UNFINISHED = "Unfinished"  # before the mark of a step that the recording ended in
 MAX_LINES_APART = 2  # of one loop
-MAX_LINES = 50  # that are looked at: those with most samples
 _MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _(wrapped_)?call_impl|^nn\.Module: ")
 _HOOK = re.compile(r"hook", re.IGNORECASE)
-_MAX_STACK = 12
-MIN_LINE_SHARE = 0.8  # of a call's samples in a function: the rest was read late, when the next line ran
 
 
 def source_line(t: Tables, file: str, line: int) -> str | None:
     """Return the text of a source line as the capture holds it, else None: no file that a trace names is opened."""
     return t.capture.lines.get((file, line))
+
+
+def line_at(t: Tables, file: str, line: int, function: str | None = None, op: str | None = None) -> Where:
+    """Return a line as a place, with its text."""
+    return Where(file, line, function, op, code=source_line(t, file, line))
+
+
+def places_of(t: Tables, path: tuple[tuple[str, int, str], ...]) -> tuple[Where, ...]:
+    """Return the innermost line of a path that was sampled in the whole run with its stack, and two that call it."""
+    stack = tuple(f"{file}({line}): {function}" for file, line, function in path)
+    found = [line_at(t, *place) for place in path[:3]]
+    return (*(replace(place, stack=stack) for place in found[:1]), *found[1:])
+
+
+def place_of_call(call: CallRecord | None) -> tuple[Where, ...]:
+    """Return the line that a call which a capture holds begins in; nothing if its lines do not hold it."""
+    if call is None or not call.first <= call.begin[0] < call.first + len(call.lines):
+        return ()
+    line = call.begin[0]
+    return (Where(call.file, line, code=call.lines[line - call.first].strip()),)
 
 
 def enclosing_operators(t: Tables, thread: int, time: Ints) -> list[str]:
@@ -88,11 +115,13 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
 
 def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
     """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
-    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
-    node = next((row for row in work if BACKWARD.match(t.name(row))), None)
-    if node is not None and not _runs_own_code(t, frames, node):
-        forward = _of_forward(t, node)
-        if forward is not None:
+    here, events = _shown(t, work, frames), t.trace.events
+    node = _node_of_torch(t, work, frames)
+    of_node = links(t).ops[links(t).nodes == node][:1] if node is not None else ()
+    for op in of_node:  # whose gradient the node takes
+        ((around, called),) = _open(t, int(events.thread[op]), events.start[op : op + 1])
+        forward = _with_line(t, _shown(t, around, called), _calls(t, around))
+        if forward.file is not None and forward.line is not None:
             return replace(forward, op=here.op, stack=here.stack)
     found = _with_line(t, here, _calls(t, work))
     if found.file is None or found.line is None:
@@ -100,23 +129,17 @@ def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
     return found
 
 
-def _runs_own_code(t: Tables, frames: list[int], node: int) -> bool:
-    """Return whether a node of the backward pass calls a function of the user's."""
-    inside = [t.name(row) for row in frames if t.trace.events.start[row] >= t.trace.events.start[node]]
-    return any(match and is_own_file(INSTALLED.sub("", match["file"])) for match in map(FRAME.match, inside))
+def _shown(t: Tables, work: list[int], frames: list[int]) -> Where:
+    """Return what these open rows show by themselves."""
+    num_open = sum(row in open_frames(t) for row in frames)
+    return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), num_open)
 
 
-def _of_forward(t: Tables, node: int) -> Where | None:
-    """Return the place of the operator whose gradient a node takes, None if no line is known."""
-    linked, events = links(t), t.trace.events
-    at = np.flatnonzero(linked.nodes == node)
-    if not len(at):
-        return None
-    op = int(linked.ops[at[0]])
-    ((work, frames),) = _open(t, int(events.thread[op]), events.start[op : op + 1])
-    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
-    found = _with_line(t, here, _calls(t, work))
-    return found if found.file is not None and found.line is not None else None
+def _node_of_torch(t: Tables, work: list[int], frames: list[int]) -> int | None:
+    """Return the open node of the backward pass, None if there is none or it calls a function of the user's."""
+    node, start = next((row for row in work if BACKWARD.match(t.name(row))), None), t.trace.events.start
+    inside = [FRAME.match(t.name(row)) for row in frames if node is not None and start[row] >= start[node]]
+    return None if any(match and is_own_file(INSTALLED.sub("", match["file"])) for match in inside) else node
 
 
 def _calls(t: Tables, work: Sequence[int]) -> list[Call]:
@@ -137,8 +160,10 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
             if named.file is not None or named.library is not None:
                 where = replace(named, op=where.op, stack=where.stack)
                 break
-    if where.file is not None:
-        where = replace(where, file=_as_sampled(t, where.file))
+    if where.file is not None:  # the profiler cuts folders off: the name that the sampler has, where one file is meant
+        known = _sampled_files(t).get(PurePosixPath(where.file).name, ())
+        alike = [each for each in known if f"/{each}".endswith(f"/{where.file}")]
+        where = replace(where, file=alike[0] if len(alike) == 1 else where.file)
     for call in calls:
         seen = _seen_during(t, call)
         if where.file is not None:
@@ -146,7 +171,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
         for (file, line, function), num in seen.most_common(1):
             code = source_line(t, file, line)
             is_late = LOADER_NEXT.search(call[0]) and PASSES_ON.search(code or "")  # of the step before
-            if num >= MIN_LINE_SHARE * seen.total() and not is_late:
+            if num >= 0.8 * seen.total() and not is_late:  # the rest was read late, when the next line ran
                 return replace(where, file=file, line=line, function=function, code=code)
     return where
 
@@ -155,10 +180,9 @@ def _recorded(t: Tables, row: int) -> Where:
     """Return what the frames around a row show."""
     events = t.trace.events
     ((work, frames),) = _open(t, int(events.thread[row]), events.start[row : row + 1])
-    node = next((each for each in work if BACKWARD.match(t.name(each))), None)
-    if node is not None and not _runs_own_code(t, frames, node):
+    if _node_of_torch(t, work, frames) is not None:
         return Where()  # the backward pass is called from one line, whatever it computes
-    return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(r in open_frames(t) for r in frames))
+    return _shown(t, work, frames)
 
 
 def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
@@ -184,12 +208,6 @@ def _samples(t: Tables) -> tuple[Ints, Rows]:
     return time[order], samples.place[kept][order].astype(np.intp)
 
 
-def _as_sampled(t: Tables, file: str) -> str:
-    """Return a file's name as the sampler has it, where one file is meant: the profiler cuts folders off."""
-    alike = {each for each in _sampled_files(t).get(PurePosixPath(file).name, ()) if f"/{each}".endswith(f"/{file}")}
-    return alike.pop() if len(alike) == 1 else file
-
-
 @shared_table
 def _sampled_files(t: Tables) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
@@ -208,27 +226,20 @@ def _where(work: tuple[str, ...], frames: tuple[str, ...], num_open: int) -> Whe
     innermost of them, which still calls the next one. Where it is by now is not known.
     """
     op = next((name for name in work if not KERNEL_LAUNCH.match(name)), None)  # the launch itself is no place
-    library: Where | None = None
+    library: str | None = None
     for depth, text in enumerate(frames):
         match = FRAME.match(text)
         if match is None or not is_user_file(INSTALLED.sub("", match["file"])):
             continue  # no line, or of torch or the standard library
         line = int(match["line"]) if not num_open or depth != len(frames) - num_open else None
-        place = Where(INSTALLED.sub("", match["file"]), line, match["function"], op, frames[:_MAX_STACK])
+        place = Where(INSTALLED.sub("", match["file"]), line, match["function"], op, frames[:12])
         if is_own_file(match["file"]):
-            return replace(place, library=_beside(library), caller=_caller(frames, depth))
-        library = library or place
+            return replace(place, library=library, caller=_caller(frames, depth))
+        at_line = f":{line}" if line is not None else ""
+        library = library or f"{place.file}{at_line} in {place.function}"
     if library is not None:
-        caller = _caller(frames, len(frames) - 1)
-        return Where(op=op, stack=frames[:_MAX_STACK], library=_beside(library), caller=caller)
-    return Where(op=op, stack=(*reversed(work), *frames)[:_MAX_STACK])
-
-
-def _beside(library: Where | None) -> str | None:
-    if library is None:
-        return None
-    line = f":{library.line}" if library.line is not None else ""
-    return f"{library.file}{line} in {library.function}"
+        return Where(op=op, stack=frames[:12], library=library, caller=_caller(frames, len(frames) - 1))
+    return Where(op=op, stack=(*reversed(work), *frames)[:12])
 
 
 def _caller(frames: tuple[str, ...], depth: int) -> Literal["", "module", "hook"]:
@@ -263,23 +274,24 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     if samples is None or not len(during.start) or not t.trace.epoch_ns:
         return []
     time = samples.time_ns - t.trace.epoch_ns
-    i = np.searchsorted(during.start, time, side="right") - 1
-    inside = (i >= 0) & (time < during.end[np.maximum(i, 0)]) & (samples.place >= 0)
-    inside &= ~late_samples(t)
+    inside = contains(during, time) & (samples.place >= 0) & ~late_samples(t)
     seen = Counter(samples.place[inside].tolist())
-    total = sum(seen.values())
+    total = seen.total()
     found, places = [], samples.places
-    often = seen.most_common(MAX_LINES)
-    beside = {row: sum(n for other, n in often if _is_beside(places[row], places[other])) for row, _ in often}
-    for row, count in sorted(often, key=lambda item: (-beside[item[0]], -item[1]))[:most]:
+    often = seen.most_common(50)
+    near = {
+        row: sum(
+            num
+            for other, num in often
+            if places[row][0] == places[other][0] and abs(places[row][1] - places[other][1]) <= MAX_LINES_APART
+        )
+        for row, _ in often
+    }
+    for row, count in sorted(often, key=lambda item: (-near[item[0]], -item[1]))[:most]:
         file, line, function = places[row]
         op = _operator_at(t, time[inside][samples.place[inside] == row])
-        found.append((Where(file, line, function, op, code=source_line(t, file, line)), count / total))
+        found.append((line_at(t, file, line, function, op), count / total))
     return found
-
-
-def _is_beside(one: tuple[str, int, str], other: tuple[str, int, str]) -> bool:
-    return one[0] == other[0] and abs(one[1] - other[1]) <= MAX_LINES_APART
 
 
 def _operator_at(t: Tables, time: Ints) -> str | None:

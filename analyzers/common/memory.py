@@ -9,18 +9,20 @@ a capture holds the sizes of both, other traces do not.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
-from diagnose.tables import Tables
+from diagnose.model.records import OptimizerRecord
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.lost import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.nvml_readings import device_memory
@@ -50,45 +52,36 @@ ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspac
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
 GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
-MAX_POINTS = 600  # of the timeline: more than a chart has pixels
-MAX_LOOKED_UP = 400  # blocks at the peak, the largest first, whose lines are looked up
-MAX_PLACES = 8
+MAX_TIMELINE_POINTS = 600  # of the timeline: more than a chart has pixels
 _TO_DEVICE = r"(?i)HtoD|HostToDevice"
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 
+@shared_table
 def memory_of(t: Tables) -> Memory | None:
     """Return the memory of the steady steps, from the attribution window where the timing window lacks it."""
-    return t.cached("memory", lambda: _memory(t))
-
-
-def _memory(t: Tables) -> Memory | None:
-    blocks = find_allocations(t)
-    if blocks is None and t.named is not t:
-        return memory_of(t.named)
-    if blocks is None:
-        return None
     from diagnose.model.charts import Memory
 
-    start, end = t.steps.window
+    blocks, (start, end) = find_allocations(t), t.steps.window
+    if blocks is None:
+        return memory_of(t.named) if t.named is not t else None
     inside = np.flatnonzero((blocks.time >= start) & (blocks.time <= end))
     if not len(inside):
         return None
     peak = int(inside[blocks.allocated[inside].argmax()])
-    time = int(blocks.time[peak])
-    held = blocks.held_at(time)
-    device = device_of(t) if t.device_id >= 0 else None
-    reserved = int(blocks.reserved[inside].max())
-    by_driver = device_memory(t)
+    time, allocated = int(blocks.time[peak]), int(blocks.allocated[peak])
+    held, timeline = blocks.held_at(time), _timeline(blocks, inside, start)
+    device, by_driver = device_of(t) if t.device_id >= 0 else None, device_memory(t)
+    name = f"GPU {t.device_id}" if t.device_id >= 0 else "host"
     return Memory(
-        device=(device.name or f"GPU {device.id}") if device else f"GPU {t.device_id}" if t.device_id >= 0 else "host",
-        peak_allocated=int(blocks.allocated[peak]),
-        peak_reserved=reserved if reserved > 0 else None,
+        device=(device.name or f"GPU {device.id}") if device else name,
+        peak_allocated=allocated,
+        peak_reserved=max(int(blocks.reserved[inside].max()), 0) or None,
         capacity=(device.memory_bytes or None) if device else None,
         peak_at_ns=time - start,
-        timeline=(timeline := _timeline(blocks, inside, start)),
-        categories_over_time=_over_time(t, blocks, [(ns + start, allocated) for ns, allocated, _ in timeline]),
-        by_category=_by_category(t, blocks, held, int(blocks.allocated[peak])),
+        timeline=timeline,
+        categories_over_time=_over_time(t, blocks, [(ns + start, size) for ns, size, _ in timeline]),
+        by_category=_by_category(t, blocks, held, allocated),
         by_place=_by_place(t, blocks, held),
         retries=t.capture.info.memory.retries if t.capture.info else None,
         device_used=by_driver.used if by_driver else None,
@@ -115,21 +108,17 @@ def driver_evidence(memory: Memory) -> tuple[str, ...]:
 
 def forward_ns(t: Tables) -> float:
     """Return the device's time for the forward pass of a step, 0 where the recording shows no backward pass."""
-    if not len(_backward(t).start) and t.named is not t:
-        return forward_ns(t.named)
-    linked = t.tasks.launch >= 0
-    tasks = np.flatnonzero(linked & ~t.tasks.is_copy & ~t.tasks.is_collective)
-    if not len(_backward(t).start) or not len(tasks):
-        return 0.0
-    phase = _phase(t, t.trace.events.start[t.tasks.launch[tasks]])
-    took = (t.tasks.end - t.tasks.start)[tasks]
-    return float(took[phase == _FORWARD_PHASE].sum()) / t.steps.num
+    if not len(_backward(t).start):
+        return forward_ns(t.named) if t.named is not t else 0.0
+    tasks = np.flatnonzero((t.tasks.launch >= 0) & ~t.tasks.is_copy & ~t.tasks.is_collective)
+    is_forward = _phase(t, t.trace.events.start[t.tasks.launch[tasks]]) == _FORWARD_PHASE
+    return float((t.tasks.end - t.tasks.start)[tasks[is_forward]].sum()) / t.steps.num
 
 
-def _timeline(blocks: Allocations, inside: npt.NDArray[np.intp], start: int) -> tuple[tuple[int, int, int], ...]:
+def _timeline(blocks: Allocations, inside: Rows, start: int) -> tuple[tuple[int, int, int], ...]:
     """Return the step function, of each interval of time its highest point where there are too many."""
-    if len(inside) > MAX_POINTS:
-        cuts = distinct(np.linspace(0, len(inside), MAX_POINTS, endpoint=False).astype(np.intp))
+    if len(inside) > MAX_TIMELINE_POINTS:
+        cuts = distinct(np.linspace(0, len(inside), MAX_TIMELINE_POINTS, endpoint=False).astype(np.intp))
         inside = np.array([part[blocks.allocated[part].argmax()] for part in np.split(inside, cuts[1:])], np.intp)
     columns = (blocks.time[inside] - start, blocks.allocated[inside], blocks.reserved[inside])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
@@ -155,16 +144,27 @@ def _over_time(t: Tables, blocks: Allocations, points: list[tuple[int, int]]) ->
     return {name: tuple(held[name].tolist()) for name in ranked if held[name].max(initial=0) > 0}
 
 
-def _by_category(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp], allocated: int) -> dict[str, int]:
+def _by_category(t: Tables, blocks: Allocations, held: Rows, allocated: int) -> dict[str, int]:
+    """Return what each category holds of what is allocated, the largest first.
+
+    What was there before the recording is divided if a capture holds how large the parameters and the optimizer's state
+    are, of which the recording may have seen a part being taken.
+    """
     category = _categories(t, blocks, held)
-    found = {name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())}
-    held_before = _held_before(t, max(allocated - sum(found.values()), 0), found.get(OPTIMIZER, 0))
-    for name, size in held_before.items():
-        found[name] = found.get(name, 0) + size
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    found = Counter({name: int(blocks.size[held][category == name].sum()) for name in dict.fromkeys(category.tolist())})
+    before = max(allocated - found.total(), 0)
+    main = t.capture.info.optimizer if t.capture.info is not None else OptimizerRecord()
+    every = (main, *main.others)
+    parameters = min(sum(one.param_bytes or 0 for one in every), before)
+    state = min(max(sum(one.state_bytes or 0 for one in every) - found[OPTIMIZER], 0), before - parameters)
+    if parameters:
+        found.update({PARAMETERS: parameters, OPTIMIZER: state, OTHERS: before - parameters - state})
+        return {name: size for name, size in found.most_common() if size or name in category}
+    found[BEFORE] += before
+    return dict(found.most_common())
 
 
-def _categories(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.str_]:
+def _categories(t: Tables, blocks: Allocations, held: Rows) -> npt.NDArray[np.str_]:
     """Return what each of the given blocks is for."""
     taken, freed = _phase(t, blocks.taken[held]), _phase(t, blocks.freed[held])
     never = blocks.freed[held] > t.steps.window[1]
@@ -189,29 +189,7 @@ def _categories(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> n
     return category
 
 
-def _held_before(t: Tables, size: int, new_state: int) -> dict[str, int]:
-    """Divide what was there before the recording: a capture holds how large parameters and the optimizer's state are.
-
-    ``new_state`` is the part of the state that the recording saw being taken.
-    """
-    parameters, state = _recorded_bytes(t, "param_bytes"), _recorded_bytes(t, "state_bytes")
-    parameters = min(parameters, size)
-    state = min(max(state - new_state, 0), size - parameters)
-    if not parameters:
-        return {BEFORE: size}
-    split = {PARAMETERS: parameters, OPTIMIZER: state, OTHERS: size - parameters - state}
-    return {name: held for name, held in split.items() if held}
-
-
-def _recorded_bytes(t: Tables, name: Literal["param_bytes", "state_bytes"]) -> int:
-    """Return what a capture holds of all optimizers together, 0 where it holds nothing."""
-    if t.capture.info is None:
-        return 0
-    main = t.capture.info.optimizer
-    return sum(getattr(one, name) or 0 for one in (main, *main.others))
-
-
-def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
+def _phase(t: Tables, time: Ints) -> Rows:
     """Return in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
@@ -221,21 +199,22 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
     return found
 
 
+@shared_table
 def _backward(t: Tables) -> Intervals:
-    return t.cached("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
+    return t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
 
 
-def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+def _same_call(t: Tables, blocks: Allocations, held: Rows) -> Mask:
     """Return which blocks the call of the optimizer that took them gave back itself."""
     during = updates(t)
     if not len(during.start):
         return np.zeros(len(held), bool)
     call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
-    same: npt.NDArray[np.bool_] = blocks.freed[held] <= during.end[call]
+    same: Mask = blocks.freed[held] <= during.end[call]
     return same
 
 
-def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+def _is_input(t: Tables, time: Ints, rows: Rows) -> Mask:
     """Return which blocks were taken inside a call that copies from the host to the device."""
     events = t.trace.events
     found = np.zeros(len(time), bool)
@@ -253,9 +232,9 @@ def _is_input(t: Tables, time: Ints, rows: npt.NDArray[np.intp]) -> npt.NDArray[
     return found
 
 
-def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tuple[tuple[Where, int], ...]:
+def _by_place(t: Tables, blocks: Allocations, held: Rows) -> tuple[tuple[Where, int], ...]:
     events = t.trace.events
-    largest = held[np.argsort(-blocks.size[held], kind="stable")][:MAX_LOOKED_UP]
+    largest = held[np.argsort(-blocks.size[held], kind="stable")][:400]
     rows = blocks.row[largest]
     cost: dict[Where, int] = {}
     for where, size in zip(
@@ -263,4 +242,4 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
     ):
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
-    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MAX_PLACES]
+    return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:8]

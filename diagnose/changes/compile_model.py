@@ -67,7 +67,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
     from diagnose.analyzers import unfused_elementwise
-    from diagnose.analyzers.common.chains import chains
+    from diagnose.analyzers.common.fusable import chains
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 

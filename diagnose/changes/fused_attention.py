@@ -60,7 +60,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of one kernel: what stands between the products goes, and the second one's launch."""
     import numpy as np
 
-    from diagnose.analyzers.common.attention import written_out_attention
+    from diagnose.analyzers.common.fusable import written_out_attention
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 

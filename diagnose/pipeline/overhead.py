@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers import META, profiler_overhead
-from diagnose.analyzers.common.extent import of_whole
+from diagnose.analyzers.common.idle_findings import of_whole
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding

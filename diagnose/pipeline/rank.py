@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose import analyzers
 from diagnose.analyzers import META, WORK
-from diagnose.analyzers.common.extent import of_recording
+from diagnose.analyzers.common.idle_findings import of_recording
 from diagnose.analyzers.common.locate import locate_one
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns

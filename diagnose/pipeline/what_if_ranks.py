@@ -19,8 +19,7 @@ from diagnose.pipeline.run import compare_captures
 from diagnose.pipeline.what_if_request import AskedOfJob
 from diagnose.ranks.comparison import Comparison, excess_of
 from diagnose.ranks.profile import PHASES
-from diagnose.ranks.replay import Part, Schedule, replayed, schedule_of, without_excess
-from diagnose.ranks.rescheduled import in_buckets, overlapped
+from diagnose.ranks.replay import Part, Schedule, in_buckets, overlapped, replayed, schedule_of, without_excess
 from diagnose.ranks.usable import listed
 from diagnose.replay.predict import MAX_ERROR_TO_RELY
 from diagnose.text.numbers import percent, plural

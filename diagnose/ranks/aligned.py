@@ -14,15 +14,11 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import among
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, PHASES, RankProfile
 from diagnose.ranks.waits import Waits
 
 __all__ = ["aligned_step"]
-
-MAX_COLLECTIVES = 200  # of a rank, the longest: more cannot be told apart in the width of a page
-MAX_CAUSES = 3
-MIN_CAUSE_SHARE = 0.01  # of the step: less is no reason for anything that the picture shows
 
 
 def aligned_step(
@@ -100,12 +96,13 @@ def _clocks(ranks: Sequence[RankProfile], matches: Matches, rows: Rows, first: i
 
 def _causes(p: RankProfile, step: int) -> tuple[tuple[str, float], ...]:
     """Return what a rank loses most in a step, but for computing and for what it spends in collectives."""
+    # Of the step: less is no reason for anything that the picture shows.
     lost = {
         cause: float(row[step])
         for cause, row in zip(p.causes, p.spent, strict=True)
-        if cause not in (*PHASES, COMMUNICATION) and row[step] >= MIN_CAUSE_SHARE * p.step_ns
+        if cause not in (*PHASES, COMMUNICATION) and row[step] >= 0.01 * p.step_ns
     }
-    return tuple(sorted(lost.items(), key=lambda item: -item[1])[:MAX_CAUSES])
+    return tuple(sorted(lost.items(), key=lambda item: -item[1])[:3])
 
 
 def _collectives(
@@ -113,7 +110,8 @@ def _collectives(
 ) -> tuple[AlignedCollective, ...]:
     """Return a rank's collectives of the step in the order of their starts: of very many the longest."""
     length = p.collectives.length[matches.row[parts]]
-    longest = parts[np.argsort(-length, kind="stable")[:MAX_COLLECTIVES]]
+    # Of a rank, the longest: more cannot be told apart in the width of a page.
+    longest = parts[np.argsort(-length, kind="stable")[:200]]
     in_order = longest[np.argsort(p.collectives.start[matches.row[longest]], kind="stable")]
     found = []
     for part in in_order.tolist():

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import Intervals, covered
+from diagnose.model.intervals import Intervals, among, contains, covered, distinct, union
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
-from diagnose.ranks.purposes import purposes_of
 from diagnose.tables import Tables, shared_table
-from diagnose.tables.names import NAME_PART, matching
+from diagnose.tables.collectives import buffer_broadcasts
+from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
 __all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
 
@@ -39,8 +40,6 @@ _KINDS = (  # in a name without underscores: which collective it is; the first t
     ("reduce", "reduce"),
 )
 BUS_FACTORS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-"""Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it."""
-
 _BYTES = {
     **dict.fromkeys(("double", "float64", "long", "long int", "int64"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
@@ -48,9 +47,25 @@ _BYTES = {
     **dict.fromkeys(("char", "signed char", "byte", "unsigned char", "bool", "int8", "uint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
 }
-
 MIN_TIMES_AS_LONG = 2.0  # as that: computing meanwhile, and links that several share, make transfers longer by less
 MAX_NEXT_NS = 50_000  # from the end of a collective to the begin of the next one that stood behind it
+_DDP = re.compile(r"^DistributedDataParallel\.forward|^torch::distributed::reducer::|^torch\.distributed\.ddp\.reducer")
+_FSDP = re.compile(r"^FSDP::|^FullyShardedDataParallel\.")
+_WORD = r"[a-z]+"
+# Words of a group's description and what its ranks share, the first that fits. Tensor parallel experts are the former,
+# and a mesh that folds context parallel ranks into the data parallel ones (mesh_dp_shard_cp) holds shards of the data.
+_USES: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"tp", "tensor"}), "tensor-parallel"),
+    (frozenset({"dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard"}), "data-parallel"),
+    (frozenset({"ep", "expert", "experts", "moe"}), "expert-parallel"),
+    (frozenset({"cp", "context", "sp", "sequence", "ulysses"}), "context-parallel"),
+    (frozenset({"pp", "pipeline"}), "pipeline"),
+)
+_SHARDED = {"all_gather": "fsdp-gather", "reduce_scatter": "fsdp-scatter"}
+_EXCHANGING = frozenset({"expert-parallel", "context-parallel"})  # tokens to experts, heads for parts of the sequence
+
+
+"""Of the whole operation's size, times (n-1)/n among n ranks, what a link carries, as NCCL's tests count it."""
 
 
 class RankCollectives(NamedTuple):
@@ -83,59 +98,41 @@ class RankCollectives(NamedTuple):
         return np.where((moved >= 0) & (c.length > MIN_TIMES_AS_LONG * least), waits, 0)
 
 
-class _Facts(NamedTuple):
-    """What is known of one collective."""
-
-    name: str = ""
-    dtype: str = ""
-    elements: int = -1
-    elements_out: int = -1
-    group: Group = Group()
-    source: int = -1
-    target: int = -1
-
-
 @shared_table
 def collectives_of(t: Tables) -> RankCollectives:
     """Return the collectives that the steady steps launch."""
-    rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)
-    events = t.trace.events
+    events, has_device = t.trace.events, t.device_id >= 0
+    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)), kind="stable")
+    launches = np.full(len(rows), -1, np.intp)
+    if has_device:
+        mine = np.flatnonzero(t.tasks.is_collective)
+        mine = mine[np.argsort(events.start[t.tasks.row[mine]], kind="stable")]
+        rows, launches = t.tasks.row[mine], t.tasks.launch[mine].astype(np.intp)
     begun = np.where(launches >= 0, events.start[launches], events.start[rows])
     step = np.maximum(np.searchsorted(t.steps.start, begun, side="right") - 1, 0)
     keep = (events.start[rows] >= t.steps.window[0]) & (begun < t.steps.end[-1])
     rows, launches, step = rows[keep], launches[keep], step[keep]
+    columns = events.name, events.detail, events.size, events.shapes, events.types
+    seen: dict[tuple[int, ...], tuple[CollectiveKind, Group]] = {}
+    known: list[tuple[CollectiveKind, Group]] = []
+    sequence = np.full(len(rows), -1, np.int64)
+    for i, parts in enumerate(_parts_of(t, rows, launches)):
+        key = tuple(int(column[r]) if r >= 0 else -1 for r in parts for column in columns)
+        if key not in seen:  # all steps have the same ones
+            seen[key] = _described(t, *parts)
+        known.append(seen[key])
+        sequence[i] = max((int(events.sequence[r]) for r in parts if _detail(t, r)), default=-1)
     groups: dict[Group, int] = {}
     kinds: dict[CollectiveKind, int] = {}
-    calls = _calls_of(t, rows, launches)
-    seen: dict[tuple[int, ...], _Facts] = {}
     kind = np.zeros(len(rows), np.int32)
-    sequence = np.full(len(rows), -1, np.int64)
-    known_of: list[_Facts] = []
-    for i, row in enumerate(rows.tolist()):
-        parts = (row, *calls[i])
-        key = tuple(int(column[r]) if r >= 0 else -1 for r in parts for column in _columns(t))
-        facts = seen.get(key)
-        if facts is None:
-            facts = seen[key] = _facts(t, parts)
-        known_of.append(facts)
-        sequence[i] = max((int(events.sequence[r]) for r in parts if r >= 0 and _has_detail(t, r)), default=-1)
-    serves = purposes_of(t, rows, launches, [(facts.name, facts.group) for facts in known_of])
-    for i, facts in enumerate(known_of):
-        known = CollectiveKind(
-            group=groups.setdefault(facts.group, len(groups)),
-            name=facts.name,
-            num_bytes=_num_bytes(facts.elements, facts.dtype),
-            num_bytes_out=_num_bytes(facts.elements_out, facts.dtype),
-            dtype=facts.dtype,
-            purpose=serves[i],
-            source=facts.source,
-            target=facts.target,
-        )
-        kind[i] = kinds.setdefault(known, len(kinds))
+    serves = purposes_of(t, rows, launches, [(one.name, group) for one, group in known])
+    for i, (one, group) in enumerate(known):
+        whole = replace(one, group=groups.setdefault(group, len(groups)), purpose=serves[i])
+        kind[i] = kinds.setdefault(whole, len(kinds))
     start, end = events.start[rows], events.end[rows]
-    computing = t.occupancy.compute if t.device_id >= 0 else t.in_ops
+    computing = t.occupancy.compute if has_device else t.in_ops
     covered_until, alone = hidden_by(computing, start, end)
-    columns = Collectives(
+    found = Collectives(
         kind,
         step.astype(np.int32),
         sequence,
@@ -147,7 +144,7 @@ def collectives_of(t: Tables) -> RankCollectives:
         queued=_queued(t, launches, start, end),
         unlaunched=np.zeros(len(start), np.int64),  # what is own time, the rules of idle time decide
     )
-    return RankCollectives(tuple(groups), tuple(kinds), columns)
+    return RankCollectives(tuple(groups), tuple(kinds), found)
 
 
 def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
@@ -170,66 +167,60 @@ def _queued(t: Tables, launches: Rows, start: Ints, end: Ints) -> Ints:
     return np.where(is_next & (launches >= 0) & (ready < start), start - ready, 0)
 
 
-def _of_device(t: Tables) -> tuple[Rows, Rows]:
-    mine = np.flatnonzero(t.tasks.is_collective)
-    mine = mine[np.argsort(t.trace.events.start[t.tasks.row[mine]], kind="stable")]
-    return t.tasks.row[mine], t.tasks.launch[mine].astype(np.intp)
+def _parts_of(t: Tables, rows: Rows, launches: Rows) -> list[tuple[int, int, int]]:
+    """Return of each collective its row and the host's events around its launch, -1 for none.
 
-
-def _of_host(t: Tables) -> tuple[Rows, Rows]:
-    rows = np.sort(t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST)), kind="stable")
-    return rows, np.full(len(rows), -1, np.intp)
-
-
-def _columns(t: Tables) -> tuple[npt.NDArray[np.integer[Any]], ...]:
-    events = t.trace.events
-    return events.name, events.detail, events.size, events.shapes, events.types
-
-
-def _has_detail(t: Tables, row: int) -> bool:
-    detail = int(t.trace.events.detail[row])
-    return detail >= 0 and "|" in t.trace.names[detail]
-
-
-def _calls_of(t: Tables, rows: Rows, launches: Rows) -> list[tuple[int, int]]:
-    """Return for each collective the host's events around its launch: the annotation and the operator, -1 for none."""
-    events = t.trace.events
-    around = [(-1, -1)] * len(rows)
-    calls = matching(t.trace, (Kind.OP, Kind.ANNOTATION), _CALL)
+    These are an annotation and an operator.
+    """
+    events, calls = t.trace.events, matching(t.trace, (Kind.OP, Kind.ANNOTATION), _CALL)
     is_param = np.array([t.name(row) == "record_param_comms" for row in calls.tolist()], bool)
-    found = np.full((2, len(rows)), -1, np.intp)
-    for which, mine in enumerate((calls[~is_param], calls[is_param])):
-        for thread in np.flatnonzero(np.bincount(np.maximum(events.thread[mine], 0))).tolist() if len(mine) else ():
+    found = np.full((3, len(rows)), -1, np.intp)
+    found[0] = rows
+    for which, mine in enumerate((calls[~is_param], calls[is_param]), start=1):
+        for thread in distinct(events.thread[mine]).tolist():
             there = mine[events.thread[mine] == thread]
             here = np.flatnonzero((launches >= 0) & (events.thread[launches] == thread))
             at = np.searchsorted(events.start[there], events.start[launches[here]], side="right") - 1
-            open_at = (at >= 0) & (events.end[there[np.maximum(at, 0)]] >= events.start[launches[here]])
+            open_at = (at >= 0) & (events.end[there[at]] >= events.start[launches[here]])
             found[which, here[open_at]] = there[at[open_at]]
-    return [(int(a), int(b)) for a, b in found.T] if len(rows) else around
+    return [(task, call, operator) for task, call, operator in found.T.tolist()]
 
 
-def _facts(t: Tables, parts: tuple[int, ...]) -> _Facts:
-    """Gather what the task, the annotation and the operator of one collective hold, in this order."""
-    events, names = t.trace.events, t.trace.names
-    task, call, operator = parts
-    detail = next((names[int(events.detail[r])] for r in (task, operator) if r >= 0 and _has_detail(t, r)), "")
-    texts = detail.split("|", 8) if detail else []
-    size = next((int(events.size[r]) for r in (task, operator) if r >= 0 and _has_detail(t, r)), -1)
+def _detail(t: Tables, row: int) -> list[str]:
+    """Return what a task or an operator holds of its collective: name, type and further fields."""
+    detail = int(t.trace.events.detail[row]) if row >= 0 else -1
+    texts = t.trace.names[detail].split("|", 8) if detail >= 0 else []
+    return texts if len(texts) > 1 else []
+
+
+def _described(t: Tables, task: int, call: int, operator: int) -> tuple[CollectiveKind, Group]:
+    """Return what the task, the annotation and the operator of one collective hold, in this order, and its group."""
+    events = t.trace.events
+    row = task if _detail(t, task) else operator
+    texts = _detail(t, row)
     described = call if call >= 0 else task
-    dtype, elements = (texts[1], size) if texts and texts[1] else _of_shapes(t, described)
-    own = re.sub(_PREFIX, "", t.name(described)) if described >= 0 else ""
-    name = _name(texts[0]) if texts else _name(own)
+    dtype, elements = (texts[1], int(events.size[row])) if texts and texts[1] else _of_shapes(t, described)
+    name = texts[0] if texts else re.sub(_PREFIX, "", t.name(described))
+    plain, dtype = name[:NAME_PART].lower().replace("_", ""), dtype.lower().removeprefix("c10::")
+    kind = CollectiveKind(
+        group=0,  # numbered later
+        name=next((known for part, known in _KINDS if part in plain), name[:40]),
+        num_bytes=_num_bytes(elements, dtype),
+        dtype=dtype,
+    )
+    size = _int(texts[2]) if len(texts) > 2 else 0
     if len(texts) < 9:
-        return _Facts(name, _dtype(dtype), elements, group=Group(size=_int(texts[2]) if len(texts) > 2 else 0))
+        return kind, Group(size=size)
     members = tuple(int(n) for n in texts[8].split(",") if n)
-    group = Group(texts[6], texts[7], max(_int(texts[2]), 0), members)
-    return _Facts(name, _dtype(dtype), elements, _int(texts[3]), group, _int(texts[4]), _int(texts[5]))
+    out, source, target = map(_int, texts[3:6])
+    kind = replace(kind, num_bytes_out=_num_bytes(out, dtype), source=source, target=target)
+    return kind, Group(texts[6], texts[7], max(size, 0), members)
 
 
 def _of_shapes(t: Tables, row: int) -> tuple[str, int]:
     """Return type and elements of what a host's annotation lists as its inputs."""
     events, names = t.trace.events, t.trace.names
-    if row < 0 or events.shapes[row] < 0:
+    if events.shapes[row] < 0:
         return "", -1
     try:
         elements = elements_of(names[int(events.shapes[row])])
@@ -255,15 +246,6 @@ def _num_elements(shapes: object) -> int:
     if all(isinstance(n, int) for n in shapes):
         return num_elements(max(n, 0) for n in shapes)
     return sum(map(_num_elements, shapes))
-
-
-def _name(text: str) -> str:
-    plain = text[:NAME_PART].lower().replace("_", "")
-    return next((name for part, name in _KINDS if part in plain), text[:40])
-
-
-def _dtype(text: str) -> str:
-    return text.lower().removeprefix("c10::")
 
 
 def element_bytes(dtype: str) -> int:
@@ -296,3 +278,66 @@ def hidden_by(compute: Intervals, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     inside = (at >= 0) & (compute.end[np.maximum(at, 0)] > free_from) if len(compute.start) else np.zeros(len(at), bool)
     until[inside] = np.minimum(compute.end[at[inside]], end[inside])
     return until - start, alone
+
+
+def purposes_of(t: Tables, rows: Rows, launches: Rows, known: Sequence[tuple[str, Group]]) -> list[str]:
+    """Return for each collective what it serves, "" where nothing shows it; ``known`` are their names and groups.
+
+    A job may exchange in several groups: of data parallel ranks, whose gradients DistributedDataParallel reduces in
+    buckets or FSDP scatters, and of ranks that share layers, experts or the sequence. Which of them is whose, a group's
+    description states (``mesh_tp`` of a device mesh, ``EXPERT_MODEL_PARALLEL_GROUP`` of Megatron); else the group is
+    FSDP's that gathers within FSDP's own ranges, and not DistributedDataParallel's where it reduces in the forward too.
+    """
+    begun = np.where(launches >= 0, t.trace.events.start[launches], t.trace.events.start[rows])
+    broadcasts = t.tasks.row[buffer_broadcasts(t)] if t.device_id >= 0 else np.empty(0, np.intp)
+    is_buffer, in_backward = among(rows, broadcasts).tolist(), _in_backward(t, begun).tolist()
+    of_ddp, of_fsdp = _groups_of_ddp(t, known, in_backward), _groups_of_fsdp(t, known, begun)
+    found = []
+    for (name, group), buffer, back in zip(known, is_buffer, in_backward, strict=True):
+        use = _use(group)
+        serves = {"all_reduce": "ddp-bucket" if back and group in of_ddp else ""}
+        serves |= {kind: purpose if group in of_fsdp else "" for kind, purpose in _SHARDED.items()}
+        shared = dict.fromkeys(serves, use) if use in (*_EXCHANGING, "tensor-parallel") else {}
+        serves |= {"all_to_all": "all-to-all", "send": "pipeline", "recv": "pipeline"} | shared
+        exchanged = dict.fromkeys(("all_to_all", "send", "recv"), use) if use in _EXCHANGING else {}
+        found.append("buffer-broadcast" if buffer else (serves | exchanged).get(name, ""))
+    return found
+
+
+def _use(group: Group) -> str:
+    """Return what a group's description states that its ranks share, "" where it states nothing."""
+    words = set(re.findall(_WORD, group.use.lower()))
+    return next((use for marks, use in _USES if marks & words), "")
+
+
+def _of_data(groups: Iterable[Group]) -> set[Group]:
+    """Return those that are not described as of other than data parallel ranks."""
+    return {group for group in groups if _use(group) in ("", "data-parallel")}
+
+
+def _groups_of_ddp(t: Tables, known: Sequence[tuple[str, Group]], in_backward: Sequence[bool]) -> set[Group]:
+    """Return the groups in which DistributedDataParallel reduces."""
+    if not len(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _DDP)):
+        return set()
+    reducing = [(group, back) for (name, group), back in zip(known, in_backward, strict=True) if name == "all_reduce"]
+    found = _of_data(group for group, back in reducing if back)
+    return found - {group for group, back in reducing if not back} or found
+
+
+def _groups_of_fsdp(t: Tables, known: Sequence[tuple[str, Group]], begun: Rows) -> set[Group]:
+    """Return the groups in which FSDP gathers and scatters."""
+    ranges = matching(t.trace, (Kind.ANNOTATION, Kind.OP, Kind.PYTHON), _FSDP)
+    inside = contains(t.covering(ranges), begun).tolist()
+    gathering = [(group, own) for (name, group), own in zip(known, inside, strict=True) if name in _SHARDED]
+    found = _of_data(group for group, _ in gathering) if len(ranges) else set()
+    return {group for group, own in gathering if own} & found or found
+
+
+def _in_backward(t: Tables, begun: Rows) -> Mask:
+    """Return which times lie between the first and the last node of a step's backward."""
+    backward = t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
+    if not len(backward.start):
+        return np.zeros(len(begun), bool)
+    step = np.maximum(np.searchsorted(t.steps.start, backward.start, side="right") - 1, 0)
+    first = np.flatnonzero(np.diff(step, prepend=-1))
+    return contains(union((backward.start[first], np.maximum.reduceat(backward.end, first))), begun)

@@ -10,19 +10,13 @@ from diagnose.model.job import CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.ranks.late_causes import Reason, reason_of, reason_of_turns
 from diagnose.ranks.lateness import Lateness, lateness_of
 from diagnose.ranks.links import collective_times, most_exchanged, slow_group
-from diagnose.ranks.matches import Matches
-from diagnose.ranks.matching import match_collectives
-from diagnose.ranks.profile import JobProfile, RankProfile
+from diagnose.ranks.matching import Matches, match_collectives
+from diagnose.ranks.profile import CauseTraits, JobProfile, RankProfile
 from diagnose.ranks.replay import Less, Replayed, replay_steps
-from diagnose.ranks.traits import CauseTraits
 from diagnose.ranks.usable import listed, usable
 from diagnose.ranks.waits import Times, Waits, equals_of, roles_of, times_of, waits_of, with_hosts
 
 __all__ = ["Comparison", "compare_ranks", "excess_of", "job_of"]
-
-MAX_REPLAY_ERROR = 0.05  # of the step: beyond it the ranks' own times alone show what a late one costs
-MAX_ROWS = 64  # of the tables and of the heat map; of more late ranks each has one
-MAX_ARRIVALS = 64  # collectives of one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,8 @@ class Comparison:
         It is no more than the latest is late by, mean of all steps: the replay leaves out the first one.
         """
         replayed, late = self.without_late, self.lateness
-        if replayed is None or abs(replayed.error) > MAX_REPLAY_ERROR:
+        # Of the step: beyond it the ranks' own times alone show what a late one costs.
+        if replayed is None or abs(replayed.error) > 0.05:
             return late.saved_ns
         return min(replayed.saved_ns, float(np.nanmean(np.maximum(late.excess[late.late[0]], 0.0))))
 
@@ -96,15 +91,8 @@ def compare_ranks(job: JobProfile, traits: CauseTraits) -> Comparison:
         collective_times(ranks, matches, waits) if matches.num else (),
         slow,
         most_exchanged(ranks, matches) if matches.num else None,
-        _without_late(ranks, matches, times, lateness),
+        replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None,
     )
-
-
-def _without_late(
-    ranks: tuple[RankProfile, ...], matches: Matches, times: Times, lateness: Lateness
-) -> Replayed | None:
-    """Replay the steps with the late ranks as their equals are."""
-    return replay_steps(ranks, matches, times, excess_of(ranks, lateness)) if lateness.late else None
 
 
 def excess_of(ranks: tuple[RankProfile, ...], lateness: Lateness) -> dict[int, Less]:
@@ -115,37 +103,27 @@ def excess_of(ranks: tuple[RankProfile, ...], lateness: Lateness) -> dict[int, L
     }
 
 
-def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> tuple[str, ...]:
+def _notes(ranks: tuple[RankProfile, ...], matches: Matches) -> list[str]:
     """State how far the matching can be trusted."""
-    if len(ranks) < 2:
-        return ()
-    if not matches.num and not matches.num_sampled:
-        return ("The ranks share no collective whose ends agree: nothing is claimed of who waits for whom.",)
-    few = (
+    compared, apart = [ranks[i].rank for i in sorted(set(matches.rank.tolist()))], matches.apart
+    verb = "shares" if len(apart) == 1 else "share"
+    texts = {
+        "The ranks share no collective whose ends agree: nothing is claimed of who waits for whom.": not (
+            matches.num or matches.num_sampled
+        ),
+        f"{matches.num:,} collectives were matched across {listed(compared) if compared else ''}; the ends of one lie "
+        f"{matches.residual_ns / 1e3:,.0f} µs apart (median).": matches.num,
         f"{matches.num_sampled:,} collectives are of groups of which less than half of the ranks were given: nothing "
-        "is claimed of who waits in them for whom, nor of their transfers. Give the traces of all ranks of a group.",
-    )
-    if not matches.num:
-        return few
-    total, compared = matches.num, [ranks[i].rank for i in sorted(set(matches.rank.tolist()))]
-    found = [
-        f"{total:,} collectives were matched across {listed(compared)}; the ends of one lie "
-        f"{matches.residual_ns / 1e3:,.0f} µs apart (median)."
-    ]
-    found += few if matches.num_sampled else ()
-    if matches.num_unmatched:
-        found.append(f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.")
-    if matches.num_disagreeing:
-        found.append(
-            f"{matches.num_disagreeing:,} collectives have the number of others in their group, but another name or "
-            "size, and were not compared."
-        )
-    if matches.apart:
-        found.append(
-            f"{listed([ranks[i].rank for i in matches.apart]).capitalize()} "
-            f"{'shares' if len(matches.apart) == 1 else 'share'} no collective with the others: their ends lie apart."
-        )
-    return tuple(found)
+        "is claimed of who waits in them for whom, nor of their transfers. Give the traces of all ranks of a "
+        "group.": matches.num_sampled,
+        f"{matches.num_unmatched:,} collectives are on one rank only and were not compared.": matches.num
+        and matches.num_unmatched,
+        f"{matches.num_disagreeing:,} collectives have the number of others in their group, but another name or size, "
+        "and were not compared.": matches.num and matches.num_disagreeing,
+        f"{listed([ranks[i].rank for i in apart]).capitalize() if apart else ''} {verb} no collective with the others: "
+        "their ends lie apart.": matches.num and apart,
+    }
+    return [text for text, holds in texts.items() if holds and len(ranks) > 1]
 
 
 def job_of(c: Comparison) -> Job:
@@ -183,12 +161,10 @@ def job_of(c: Comparison) -> Job:
 
 def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
     """Return a row for each of the worst ranks, and the names of the collectives whose arrivals they hold."""
-    excess = c.lateness.excess
-    known = ~np.isnan(excess)
-    usual = [float(np.median(row[k])) if k.any() else None for row, k in zip(excess, known, strict=True)]
+    excess, matches, of_rank = c.lateness.excess, *_of_middle_step(c)
+    usual = [float(np.median(known)) if len(known) else None for known in (row[~np.isnan(row)] for row in excess)]
     attributed = c.waits.attributed_ns / max(float(c.waits.attributed_ns.sum()), 1.0)
     order = sorted(range(len(c.ranks)), key=lambda i: (i not in c.lateness.late, -(usual[i] or 0.0), -attributed[i]))
-    matches, of_rank = _of_middle_step(c)
     names = tuple(c.matches.kinds[m].purpose or c.matches.kinds[m].name for m in matches)
     rows = tuple(
         RankRow(
@@ -200,19 +176,17 @@ def _rows(c: Comparison) -> tuple[tuple[RankRow, ...], tuple[str, ...]]:
             arrivals_ns=tuple(of_rank.get((i, m)) for m in matches),
             host=c.ranks[i].host,
         )
-        for i in order[: max(MAX_ROWS, len(c.lateness.late))]
+        for i in order[: max(64, len(c.lateness.late))]  # of more late ranks each has one
     )
     return rows, names
 
 
 def _of_middle_step(c: Comparison) -> tuple[list[int], dict[tuple[int, int], float]]:
-    """Return the collectives of the step in the middle, and how long before the last one each rank came."""
+    """Return the collectives of the step in the middle, 64 at most, and how long before the last each rank came."""
     if not c.matches.num or not len(c.times.steps):
         return [], {}
     number = c.times.steps[len(c.times.steps) // 2]
-    step = c.matches.column(c.ranks, "step")
-    mine = np.array([c.ranks[r].step_number[s] == number for r, s in zip(c.matches.rank, step, strict=True)], bool)
-    matches = sorted(set(c.matches.match[mine].tolist()))[:MAX_ARRIVALS]
-    kept = set(matches)
-    parts = [p for p in np.flatnonzero(mine).tolist() if int(c.matches.match[p]) in kept]
-    return matches, {(int(c.matches.rank[p]), int(c.matches.match[p])): float(c.waits.of_part[p]) for p in parts}
+    step = c.matches.values([p.step_number for p in c.ranks], c.matches.column(c.ranks, "step"))
+    rank, match, mine = c.matches.rank.tolist(), c.matches.match.tolist(), np.flatnonzero(step == number).tolist()
+    matches = sorted({match[part] for part in mine})[:64]
+    return matches, {(rank[p], match[p]): float(c.waits.of_part[p]) for p in mine if match[p] <= matches[-1]}

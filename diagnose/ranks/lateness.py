@@ -11,28 +11,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import comb
+from typing import Literal
 
 import numpy as np
 
 from diagnose.model.arrays import Floats
 from diagnose.model.intervals import among, distinct, quantiles
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import RankProfile
 from diagnose.ranks.speeds import MIN_SURELY_SLOWER, slower
 from diagnose.ranks.waits import Times, Waits, median_of_others, roles_of
+from diagnose.tables.thresholds import THRESHOLDS
 
 __all__ = ["ALSO_LATE", "Lateness", "lateness_of"]
 
-MIN_STEP_SHARE = 0.01  # of the step, by which a rank is late; ranks of one job differ by some tenths of a per cent
-MIN_ONE_STEP_SHARE = 0.05  # where one step was recorded: nothing shows what a rank's own times vary by
+_WHAT: tuple[Literal["kernels", "operators"], ...] = ("kernels", "operators")
 MIN_SIGMAS = 5.0  # of the ranks' spread, and of the rank's own from step to step: of 256 ranks one lies at 3 by chance
-MIN_SIGMAS_OF_TWO = 3.0  # of the spread of two other ranks, which is a poor measure of it
-MIN_EACH_SIGMAS = 3.0  # of what equals' steps vary by: steps beyond it show by themselves that a rank is late
-MIN_FREEDOM = 3  # of steps and equals: fewer do not show what they vary by
-OUTLIERS = 0.05  # of the steps of a rank that is not late lie beyond it: hosts have rare long pauses
 MAX_BY_CHANCE = 0.002  # that one of the ranks has so many such steps
 FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20: as Student's t at 1 in 100
-MIN_ATTRIBUTED_SHARE = 0.1  # of the waiting: ranks that less of it is for are not among those that take turns
 # Of the waiting, for one rank, that makes it the late one: if it is waited for in more steps than by chance, and in
 # however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
 MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
@@ -42,11 +38,8 @@ MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not:
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
 MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
-MIN_BEGIN_OF_STEP = 0.05  # by which a rank begins late; recordings of one job begin some tenths of a millisecond apart
-MIN_BEGIN_SHARE = 0.25  # of all waiting, in the first collective of the window, for a late begin to be named
 SPREAD = 1.4826  # median distance to standard deviation
 MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
-MEDIAN_ERROR = 1.2533  # standard error of a median, by that of a mean
 SMALL_SAMPLE_FACTOR = (
     18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
 )
@@ -75,62 +68,76 @@ def lateness_of(
 
     Without ``same_links`` a group of ranks transfers more slowly than others, and who waits for it shows nobody late.
     """
-    roles = roles_of(ranks)
-    excess = _excess(times.own, roles)
+    roles = np.array(roles_of(ranks))
+    excess = np.full(times.own.shape, np.nan)
+    for role in set(roles.tolist()):
+        excess[roles == role] = times.own[roles == role] - median_of_others(times.own[roles == role])
     step_ns = float(np.median([p.step_ns for p in ranks]))
     if not matches.num:
         return Lateness(np.full_like(excess, np.nan))
-    begins_late, begins_ns = _begins_late(times, waits, step_ns)
     usual = _median_steps(excess)
     order = [i for i in np.argsort(-np.nan_to_num(usual, nan=-np.inf)).tolist() if not np.isnan(usual[i])]
     awaited = _awaited(waits, matches, step_ns) if same_links else None
-    found = _in_turns(excess, waits, step_ns)
-    found = replace(found, begins_late=begins_late, begins_late_ns=begins_ns)
-    if not order:
-        return found if awaited is None else _by_waiting(found, waits, awaited, step_ns)
-    worst = order[0]
+    found = _in_turns(times, waits, excess, step_ns)
+    worst = order[0] if order else 0
     late = [i for i in order if usual[i] >= ALSO_LATE * usual[worst]]
-    equals = [i for i in order if roles[i] == roles[worst] and i not in late]
-    sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
-    waited = _others_wait(waits, matches, late)
-    saved = min(_saved(times.own, late, equals), waited)
-    least_ns = (MIN_STEP_SHARE if len(times.steps) > 1 else MIN_ONE_STEP_SHARE) * step_ns
-    each_ns = max(_shows_by_itself(excess, times.own, equals), least_ns)
-    is_slower = _is_slower(ranks, worst, equals)
-    is_shown = is_slower or sigmas >= MIN_SIGMAS or _shown_by_steps(excess, worst, each_ns)
-    is_late = (
-        usual[worst] >= least_ns
-        and is_shown
-        and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
-        and _in_most_steps(excess[worst], least_ns if is_slower else min(usual[worst] / 2, each_ns))
-        and waited >= MIN_WAITED_SHARE * usual[worst]
-    )
-    if is_late and (awaited is None or awaited in late):
-        num_late = int((np.nan_to_num(excess[worst]) >= min(usual[worst] / 2, least_ns)).sum())
-        return replace(
-            found,
-            late=tuple(late),
-            num_late=num_late,
-            late_ns=float(usual[worst]),
-            saved_ns=saved,
-            in_turns=False,
-            taking_turns=(),
-            sigmas=float(sigmas),
-        )
+    if late and (awaited is None or awaited in late):
+        equals = [i for i in order if roles[i] == roles[worst] and i not in late]
+        sigmas = _sigmas(excess[worst], excess[[worst, *equals]], _median_steps(times.own[equals]))
+        waited = _others_wait(waits, matches, late)
+        # Where one step was recorded nothing shows what a rank's own times vary by.
+        least_ns = (THRESHOLDS.naming_share if len(times.steps) > 1 else 0.05) * step_ns
+        each_ns = max(_shows_by_itself(excess, times.own, equals), least_ns)
+        is_slower = any(slower(ranks, what, worst, equals)[0] >= MIN_SURELY_SLOWER for what in _WHAT if equals)
+        known, half_ns = excess[worst][~np.isnan(excess[worst])], usual[worst] / 2
+        # More steps show by themselves that a rank is late than would by chance, by whatever they vary: of the steps of
+        # a rank that is not late one in twenty lies beyond it, as hosts have rare long pauses.
+        by_chance = _chance(int((known >= each_ns).sum()), len(known), 0.05) * len(excess)
+        of_most = least_ns if is_slower else min(half_ns, each_ns)
+        if (
+            usual[worst] >= least_ns
+            and (is_slower or sigmas >= MIN_SIGMAS or by_chance <= MAX_BY_CHANCE)
+            and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
+            and (known >= of_most).mean() >= MIN_STEPS_SHARE
+            and waited >= MIN_WAITED_SHARE * usual[worst]
+        ):
+            return replace(
+                found,
+                late=tuple(late),
+                num_late=int((known >= min(half_ns, least_ns)).sum()),
+                late_ns=float(usual[worst]),
+                saved_ns=min(_saved(times.own, late, equals), waited),
+                in_turns=False,
+                taking_turns=(),
+                sigmas=float(sigmas),
+            )
     return found if awaited is None else _by_waiting(found, waits, awaited, step_ns)
 
 
-def _in_turns(excess: Floats, waits: Waits, step_ns: float) -> Lateness:
-    """Return who is waited for if no rank is late: some in turns, where they are waited for long enough."""
-    turns = _taking_turns(waits)
-    mean_ns = _mean_waiting(waits)
+def _in_turns(times: Times, waits: Waits, excess: Floats, step_ns: float) -> Lateness:
+    """Return who is waited for if no rank is late: some in turns, where they are waited for long enough.
+
+    Ranks that less than a tenth of the waiting is for are not among them. The first collective does not count; for whom
+    ranks wait there is named by itself, if a quarter of all waiting is there and the rank begins the window late enough
+    to account for it: recordings of one job begin some tenths of a millisecond apart.
+    """
+    of_rank = waits.attributed_ns
+    order = np.argsort(-of_rank, kind="stable").tolist()
+    least = 0.1 * float(of_rank.sum())
+    turns = tuple(i for n, i in enumerate(order) if of_rank[i] > 0 and (of_rank[i] >= least or n < 2))
+    mean_ns = float(waits.attributed.mean()) if waits.attributed.size else 0.0
     is_much = len(turns) > 1 and mean_ns >= MIN_TURNS_SHARE * step_ns
-    return Lateness(excess, in_turns=is_much, taking_turns=turns, saved_ns=mean_ns)
-
-
-def _mean_waiting(waits: Waits) -> float:
-    """Return what the mean rank waits in a step, but for a late begin of the window, ns."""
-    return float(waits.attributed.sum()) / max(waits.attributed.size, 1)
+    latest = int(times.begins.argmax())
+    late_by, waited = float(times.begins[latest]), float(np.median(np.delete(waits.first, latest)))
+    begins_late = waits.first_share >= 0.25 and late_by >= 0.05 * step_ns and late_by >= waited / 2
+    return Lateness(
+        excess,
+        in_turns=is_much,
+        taking_turns=turns,
+        saved_ns=mean_ns,
+        begins_late=latest if begins_late else None,
+        begins_late_ns=late_by if begins_late else 0.0,
+    )
 
 
 def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
@@ -143,13 +150,13 @@ def _awaited(waits: Waits, matches: Matches, step_ns: float) -> int | None:
     if any(kind.purpose == "pipeline" for kind in matches.kinds) or not waited.sum():
         return None
     worst = int(waits.attributed_ns.argmax())
-    share = float(waits.attributed_ns[worst] / waited.sum())
-    mean_ns, most = _mean_waiting(waits), waited.argmax(axis=0)[waited.sum(axis=0) > 0]
+    share, mean_ns = float(waits.attributed_ns[worst] / waited.sum()), float(waited.mean())
+    most = waited.argmax(axis=0)[waited.sum(axis=0) > 0]
     by_chance = len(waited) * _chance(int((most == worst).sum()), len(most), 1 / len(waited))
     is_long = mean_ns >= MIN_TURNS_SHARE * step_ns
     is_steady = by_chance <= (MAX_CHANCE_OF_MUCH if is_long else MAX_BY_CHANCE) and share >= MIN_AWAITED_SHARE
     is_late = is_steady or (is_long and share >= MIN_SURELY_AWAITED)
-    return worst if is_late and mean_ns >= MIN_STEP_SHARE * step_ns else None
+    return worst if is_late and mean_ns >= THRESHOLDS.naming_share * step_ns else None
 
 
 def _by_waiting(found: Lateness, waits: Waits, late: int, step_ns: float) -> Lateness:
@@ -158,26 +165,18 @@ def _by_waiting(found: Lateness, waits: Waits, late: int, step_ns: float) -> Lat
     others = others[others != late]
     each = waits.attributed[late] / max(len(others), 1)
     excess = found.excess.copy()
-    excess[late] = np.where(np.isnan(excess[late]), each, np.maximum(excess[late], each))
-    saved = np.minimum(each, waits.by_step[others].min(axis=0)) if len(others) else each
+    excess[late] = np.fmax(excess[late], each)
+    saved = np.minimum(each, waits.by_step[others].min(axis=0, initial=np.inf))
     return replace(
         found,
         excess=excess,
         late=(late,),
-        num_late=int((each >= MIN_STEP_SHARE * step_ns).sum()),
+        num_late=int((each >= THRESHOLDS.naming_share * step_ns).sum()),
         late_ns=float(each.mean()),
         saved_ns=float(saved.mean()),
         in_turns=False,
         taking_turns=(),
     )
-
-
-def _excess(own: Floats, roles: Sequence[int]) -> Floats:
-    excess = np.full(own.shape, np.nan)
-    for role in set(roles):
-        mine = np.flatnonzero(np.array(roles) == role)
-        excess[mine] = own[mine] - median_of_others(own[mine])
-    return excess
 
 
 def _median_steps(excess: Floats) -> Floats:
@@ -197,7 +196,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
     if len(equals) >= MANY:
         spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
     if len(equals) == 2:
-        spread = abs(float(equals[0] - equals[1])) / 2 * MIN_SIGMAS_OF_TWO / MIN_SIGMAS
+        # Of the spread of two other ranks, which is a poor measure of it.
+        spread = abs(float(equals[0] - equals[1])) / 2 * 3.0 / MIN_SIGMAS
     own = excess[~np.isnan(excess)]
     varies, num = 0.0, len(own)
     if num > 1:
@@ -206,7 +206,8 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
         deviation = max(float(np.nanmedian(off)), float(np.median(np.abs(own - np.median(own)))))
         freedom = (num - 1) * max(len(of_role) - 1, 1)
         unsure = 1 + SMALL_SAMPLE_FACTOR / freedom**2
-        varies = SPREAD * deviation * MEDIAN_ERROR / np.sqrt(num - 1) * unsure
+        # Standard error of a median, by that of a mean.
+        varies = SPREAD * deviation * 1.2533 / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
@@ -214,7 +215,7 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
     """Return by how much a rank has to exceed its equals in one step for that step to show it; inf: not known."""
     known = ~np.isnan(own[list(equals)]).all(axis=0)
     freedom = (int(known.sum()) - 1) * len(equals)
-    if freedom < MIN_FREEDOM:
+    if freedom < 3:  # of steps and equals: fewer do not show what they vary by
         return float(np.inf)
     if len(equals) > 2:
         spread = float(np.nanmedian(np.abs(excess[list(equals)])))
@@ -222,31 +223,13 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
         mine = own[list(equals)][:, known]
         off = np.nanmedian(np.abs(mine - np.nanmedian(mine, axis=1, keepdims=True)), axis=1)
         spread = float(np.sqrt(2) * np.nanmax(off))
-    return MIN_EACH_SIGMAS * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
-
-
-def _shown_by_steps(excess: Floats, late: int, each_ns: float) -> bool:
-    """Return whether more steps show by themselves that a rank is late than would by chance, by whatever they vary."""
-    own = excess[late][~np.isnan(excess[late])]
-    return _chance(int((own >= each_ns).sum()), len(own), OUTLIERS) * len(excess) <= MAX_BY_CHANCE
+    # Of what equals' steps vary by: steps beyond it show by themselves that a rank is late.
+    return 3.0 * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
 
 
 def _chance(least: int, num: int, probability: float) -> float:
     """Return how likely at least so many of a number of independent events are."""
     return sum(comb(num, k) * probability**k * (1 - probability) ** (num - k) for k in range(least, num + 1))
-
-
-def _is_slower(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]) -> bool:
-    """Return whether everything takes longer on a rank: hundreds of calls show that, where a few steps vary."""
-    if not equals:
-        return False
-    ratios = (slower(ranks, "kernels", late, equals)[0], slower(ranks, "operators", late, equals)[0])
-    return max(ratios) >= MIN_SURELY_SLOWER
-
-
-def _in_most_steps(excess: Floats, least_ns: float) -> bool:
-    known = excess[~np.isnan(excess)]
-    return bool((known >= least_ns).mean() >= MIN_STEPS_SHARE)
 
 
 def _others_wait(waits: Waits, matches: Matches, late: Sequence[int]) -> float:
@@ -271,25 +254,3 @@ def _saved(own: Floats, late: Sequence[int], equals: Sequence[int]) -> float:
     latest = np.nanmax(own[list(late)][:, known], axis=0)
     following = np.nanmax(own[list(equals)][:, known], axis=0)
     return float(np.maximum(latest - following, 0.0).mean())
-
-
-def _taking_turns(waits: Waits) -> tuple[int, ...]:
-    """Return the ranks for which the others wait, who for most first; the first collective does not count."""
-    order = np.argsort(-waits.attributed_ns, kind="stable").tolist()
-    least = MIN_ATTRIBUTED_SHARE * float(waits.attributed_ns.sum())
-    return tuple(
-        i for n, i in enumerate(order) if waits.attributed_ns[i] > 0 and (waits.attributed_ns[i] >= least or n < 2)
-    )
-
-
-def _begins_late(times: Times, waits: Waits, step_ns: float) -> tuple[int | None, float]:
-    """Return the rank that begins the window late enough to account for the waiting in its first collective."""
-    if not len(times.begins) or waits.first_share < MIN_BEGIN_SHARE:
-        return None, 0.0
-    latest = int(times.begins.argmax())
-    others = np.delete(waits.first, latest)
-    late_by = float(times.begins[latest])
-    waited = float(np.median(others)) if len(others) else 0.0
-    if late_by < MIN_BEGIN_OF_STEP * step_ns or late_by < waited / 2:
-        return None, 0.0
-    return latest, late_by

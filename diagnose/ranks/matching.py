@@ -8,32 +8,74 @@ them at once, is one collective. A rank that lacks one, or whose file ends early
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Floats
-from diagnose.ranks.matches import Matches
+from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.ranks.profile import CollectiveKind, Group, RankProfile
 
-__all__ = ["match_collectives"]
+__all__ = ["Matches", "match_collectives"]
 
 MIN_TOLERANCE_NS = 100_000  # ends of one collective differ by 20 µs on one host, by up to 100 over a network
-TOLERANCE_SHARE = 0.02  # of the step: host backends end a millisecond apart, …
 HOST_TOLERANCE_SHARE = 0.15  # … and where threads wait for a core, by as much as 11 ms of 90 on two cores, …
 HOST_TOLERANCE_OF_GAP = 0.25  # … but collectives that follow each other closely must not be taken for each other
 NEIGHBOURS = 2  # places by which the same collective may be shifted on two ranks: so many may be missing between them
 MIN_SUPPORT = 0.5  # of the fewer collectives: with less in common the distance of two clocks is a coincidence
-MIN_DRIFT_POINTS = 8  # matched collectives from which on the drift of two clocks is taken out
-MIN_GIVEN_SHARE = 0.5  # of the members of a group: who of the others is late, a few of them cannot show
-MAX_APART_SHARE = 0.1  # of the step: ranks whose ends lie further apart do not share what their numbers say they do
-
 _SIZES_DIFFER = frozenset({"all_to_all", "scatter", "gather", "barrier", "send_recv"})  # each rank has its own share
 _PAIR = frozenset({"send", "recv"})
 _Key: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """All matched collectives; a part is what one rank has of one of them.
+
+    Columns of parts are parallel and sorted by collective, then by rank; ``first`` are the rows at which the parts of
+    each collective begin.
+    """
+
+    rank: npt.NDArray[np.intp]  # index in the list of ranks
+    row: npt.NDArray[np.intp]  # of that rank's Collectives
+    match: npt.NDArray[np.intp]  # number of the collective
+    first: npt.NDArray[np.intp]
+    kinds: tuple[CollectiveKind, ...]  # of each collective, as its first rank has it
+    groups: tuple[Group, ...]  # of each collective; without members in the trace those that took part
+    residual_ns: float  # median distance of the ends of one collective, clocks laid over each other
+    num_unmatched: int  # collectives of ranks that were compared that no other rank has
+    num_disagreeing: int  # with the same number in a group, and another name or size
+    num_sampled: int  # of groups of which too few members are among the ranks: not among these collectives
+    apart: tuple[int, ...]  # indices of ranks whose ends agree with nobody's
+
+    @property
+    def until(self) -> npt.NDArray[np.intp]:
+        """Return the rows at which the parts of each collective end."""
+        return np.append(self.first[1:], len(self.rank))
+
+    @property
+    def num(self) -> int:
+        """Return the number of collectives."""
+        return len(self.first)
+
+    def least(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the smallest value of the parts of each collective."""
+        return np.minimum.reduceat(values, self.first) if self.num else np.zeros(0, np.int64)
+
+    def column(self, ranks: Sequence[RankProfile], name: str) -> Ints:
+        """Return a column of the ranks' Collectives, for each part."""
+        return self.values([getattr(p.collectives, name) for p in ranks], self.row)
+
+    def values(self, columns: Sequence[npt.NDArray[Any]], row: npt.NDArray[Any]) -> Ints:
+        """Return for each part a value of its rank's column, the one in the given row."""
+        if not len(self.rank):
+            return np.zeros(0, np.int64)
+        begin = np.cumsum([0, *map(len, columns)])
+        values: Ints = np.concatenate(columns)[begin[self.rank] + row].astype(np.int64)
+        return values
 
 
 class _Part(NamedTuple):
@@ -50,15 +92,15 @@ def match_collectives(ranks: Sequence[RankProfile]) -> Matches:
     step_ns = float(np.median([p.step_ns for p in ranks])) if ranks else 0.0
     by_number, rest = _by_number(ranks)
     shared, num_disagreeing = _agreeing(by_number)
-    shared = _not_apart(shared, MAX_APART_SHARE * step_ns)
-    clock: dict[int, float] = {}
+    # Of the step: ranks whose ends lie further apart do not share what their numbers say they do.
+    shared = _not_apart(shared, 0.1 * step_ns)
     for parts in rest.values():
-        found, offsets = _by_ends(parts, _tolerance(ranks, parts, step_ns))
-        shared += found
-        clock = {**offsets, **clock}
-    shared = [m for m in shared if len(m) > 1]
-    kept = [m for m in shared if _is_given(ranks, m)]
-    return _matches(ranks, kept, [m for m in shared if not _is_given(ranks, m)], num_disagreeing, clock)
+        shared += _by_ends(parts, _tolerance(ranks, parts, step_ns))
+    kept: dict[bool, list[list[_Part]]] = {True: [], False: []}
+    for parts_of_one in shared:
+        if len(parts_of_one) > 1:
+            kept[_is_given(ranks, parts_of_one)].append(parts_of_one)
+    return _matches(ranks, kept[True], kept[False], num_disagreeing)
 
 
 def _parts(ranks: Sequence[RankProfile]) -> Iterator[tuple[_Part, Group, int, int]]:
@@ -132,7 +174,7 @@ def _not_apart(shared: list[list[_Part]], most_ns: float) -> list[list[_Part]]:
 
 def _tolerance(ranks: Sequence[RankProfile], of_rank: dict[int, list[tuple[int, _Part]]], step_ns: float) -> float:
     """Return by how much the ends of one collective may differ."""
-    least = max(MIN_TOLERANCE_NS, TOLERANCE_SHARE * step_ns)
+    least = max(MIN_TOLERANCE_NS, 0.02 * step_ns)  # of the step: host backends end a millisecond apart, …
     if any(ranks[rank].has_device for rank in of_rank):
         return least
     gaps = []
@@ -145,22 +187,17 @@ def _tolerance(ranks: Sequence[RankProfile], of_rank: dict[int, list[tuple[int, 
     return max(least, min(HOST_TOLERANCE_SHARE * step_ns, widest))
 
 
-def _by_ends(
-    of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float
-) -> tuple[list[list[_Part]], dict[int, float]]:
+def _by_ends(of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float) -> list[list[_Part]]:
     """Match by ends: find what lays each rank's clock over another's, then gather ends that agree."""
-    islands = _islands(of_rank, tolerance)
     shared: list[list[_Part]] = []
-    offsets: dict[int, float] = {}
-    for island in islands:
-        offsets |= island
+    for island in _islands(of_rank, tolerance):
         looks: dict[_Key, list[tuple[float, _Part]]] = defaultdict(list)
         for rank, offset in island.items():
             for _, part in of_rank[rank]:
                 looks[part.look].append((part.end + offset, part))
         for ends in looks.values():
             shared += _gathered(sorted(ends, key=lambda e: (e[0], e[1].rank)), island, tolerance)
-    return shared, offsets
+    return shared
 
 
 def _islands(of_rank: dict[int, list[tuple[int, _Part]]], tolerance: float) -> list[dict[int, float]]:
@@ -190,24 +227,20 @@ def _clock_distance(
 
     Places are the ends of one rank's collectives, by step and look.
     """
-    seen: dict[_Key, int] = defaultdict(int)
+    seen = Counter[_Key]()
     distance: list[float] = []
-    weight = 0
     for step, part in other:
         key = (step, part.look)
         at = seen[key]
         seen[key] += 1
         near = places.get(key, [])[max(at - NEIGHBOURS, 0) : at + NEIGHBOURS + 1]
         distance += [float(end - part.end) for end in near]
-        weight += bool(near)
-    if not distance:
-        return None
     ordered = np.sort(np.array(distance))
     until = np.searchsorted(ordered, ordered + 2 * tolerance, side="right")
     count = until - np.arange(len(ordered))
-    best = int(count.argmax())
-    if count[best] < max(MIN_SUPPORT * min(num_places, len(other)), 1):
+    if count.max(initial=0) < max(MIN_SUPPORT * min(num_places, len(other)), 1):
         return None
+    best = int(count.argmax())
     return float(np.median(ordered[best : until[best]]))
 
 
@@ -228,9 +261,7 @@ def _gathered(ends: list[tuple[float, _Part]], offsets: dict[int, float], tolera
 
 def _at_once(parts: list[_Part], offsets: dict[int, float]) -> list[_Part]:
     """Leave out what had ended, up to the clocks' uncertainty, when the last rank came."""
-    if len(parts) < 2:
-        return parts
-    came = max(p.begin + offsets[p.rank] for p in parts)
+    came = max((p.begin + offsets[p.rank] for p in parts), default=0.0)
     return [p for p in parts if p.end + offsets[p.rank] >= came]
 
 
@@ -242,79 +273,51 @@ def _is_given(ranks: Sequence[RankProfile], parts: list[_Part]) -> bool:
     group = ranks[parts[0].rank].groups[parts[0].kind.group]
     world = 0 if group.name else max(ranks[p.rank].world_size for p in parts)
     size = max(group.size, len(group.members)) or world
-    return len(parts) >= MIN_GIVEN_SHARE * size
+    return len(parts) >= 0.5 * size  # of the members of a group: who of the others is late, a few of them cannot show
 
 
 def _matches(
-    ranks: Sequence[RankProfile],
-    shared: list[list[_Part]],
-    sampled: list[list[_Part]],
-    num_disagreeing: int,
-    clock: dict[int, float],
+    ranks: Sequence[RankProfile], shared: list[list[_Part]], sampled: list[list[_Part]], num_disagreeing: int
 ) -> Matches:
-    shared.sort(key=lambda parts: (min(p.end for p in parts), parts[0].rank))
-    parts = [p for group in shared for p in sorted(group)]
-    match = np.repeat(np.arange(len(shared)), [len(g) for g in shared]) if shared else np.zeros(0, np.intp)
-    rank = np.array([p.rank for p in parts], np.intp)
-    first = np.flatnonzero(np.diff(match, prepend=-1)) if len(match) else np.zeros(0, np.intp)
-    firsts = [parts[i] for i in first.tolist()]
-    members = [tuple(ranks[p.rank].rank for p in sorted(group)) for group in shared]
-    groups = [_group(ranks[p.rank].groups[p.kind.group], m) for p, m in zip(firsts, members, strict=True)]
-    off, residual = _distances(rank, match, first, np.array([p.end for p in parts], np.float64))
-    left_out = [p.rank for parts in sampled for p in parts]
+    shared = sorted(map(sorted, shared), key=lambda parts: (min(p.end for p in parts), parts[0].rank))
+    parts = [p for group in shared for p in group]
+    match = np.repeat(np.arange(len(shared)), np.array([len(group) for group in shared], np.intp))
+    first = np.flatnonzero(np.diff(match, prepend=-1))
+    rank, end = (np.array([getattr(p, name) for p in parts], np.int64) for name in ("rank", "end"))
+    groups = []
+    for group in shared:
+        members = tuple(ranks[p.rank].rank for p in group)
+        known = ranks[group[0].rank].groups[group[0].kind.group]
+        groups.append(known if known.members else replace(known, size=known.size or len(members), members=members))
+    left_out = [p.rank for group in sampled for p in group]
     compared = {*rank.tolist(), *left_out}
-    apart = tuple(i for i, p in enumerate(ranks) if len(p.collectives) and i not in compared)
     held = sum(len(ranks[i].collectives) for i in compared) - len(left_out)
-    offsets = np.array([clock.get(i, off.get(i, np.nan)) for i in range(len(ranks))])
     return Matches(
         rank=rank,
         row=np.array([p.row for p in parts], np.intp),
         match=match,
         first=first,
-        kinds=tuple(p.kind for p in firsts),
+        kinds=tuple(group[0].kind for group in shared),
         groups=tuple(groups),
-        clock=offsets,
-        residual_ns=residual,
+        residual_ns=_residual(rank, rank[first][match], end.astype(np.float64), end[first][match]),
         num_unmatched=held - len(parts),
         num_disagreeing=num_disagreeing,
         num_sampled=len(sampled),
-        apart=apart,
+        apart=tuple(i for i, p in enumerate(ranks) if len(p.collectives) and i not in compared),
     )
 
 
-def _group(group: Group, members: tuple[int, ...]) -> Group:
-    return group if group.members else Group(group.name, group.use, group.size or len(members), members)
-
-
-def _distances(
-    rank: npt.NDArray[np.intp], match: npt.NDArray[np.intp], first: npt.NDArray[np.intp], end: Floats
-) -> tuple[dict[int, float], float]:
-    """Return what lays each clock over that of the rank its collectives begin with, and the ends' median distance."""
-    if not len(first):
-        return {}, 0.0
-    lead = rank[first][match]
-    apart = end - end[first][match]
-    distances: dict[int, float] = {}
-    left: list[Floats] = []
+def _residual(rank: Rows, lead: Rows, end: Floats, lead_end: Ints) -> float:
+    """Return the median distance of ends to those of the rank that the collective begins with, clocks laid over."""
+    left = [np.zeros(0)]
     order = np.lexsort((rank, lead))
     begins = np.flatnonzero(np.diff(lead[order], prepend=-1) | np.diff(rank[order], prepend=-1))
-    for mine in np.split(order, begins[1:]):
-        one, other = int(lead[mine[0]]), int(rank[mine[0]])
-        if one == other:
-            distances.setdefault(other, 0.0)
-            continue
-        base = np.median(apart[mine])
-        distances.setdefault(other, -float(base))
-        rest = apart[mine] - base
-        left.append(np.abs(rest - _drift(end[mine], rest)))
-    return distances, float(np.median(np.concatenate(left))) if left else 0.0
-
-
-def _drift(time: Floats, distance: Floats) -> Floats:
-    """Return the part of the distances that grows evenly with time, where there are enough of them to show one."""
-    if len(time) < MIN_DRIFT_POINTS:
-        return np.zeros(len(time))
-    at = time - time.mean()
-    slope = float((at * distance).sum() / max((at * at).sum(), 1.0))
-    line: Floats = slope * at
-    return line
+    for mine in np.split(order, begins)[1:]:
+        if lead[mine[0]] != rank[mine[0]]:
+            apart, time = end[mine] - lead_end[mine], end[mine] - end[mine].mean()
+            rest = apart - np.median(apart)
+            if len(mine) >= 8:  # so many show the drift of two clocks, which grows evenly with time
+                rest -= time * float((time * rest).sum() / max((time * time).sum(), 1.0))
+            left.append(np.abs(rest))
+    every = np.concatenate(left)
+    return float(np.median(every)) if len(every) else 0.0

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Verdict
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    contains,
+    covered,
+    grouped,
+    intersect,
+    span,
+    subtract,
+    total,
+    union,
+)
 from diagnose.model.rules import OUTSIDE, WORK
 from diagnose.ranks.collectives import collectives_of, elements_of, hidden_by
-from diagnose.ranks.host_times import host_times
-from diagnose.ranks.lines import lines_of
-from diagnose.ranks.profile import COMMUNICATION, PHASES, Collectives, RankProfile, Speeds
-from diagnose.ranks.traits import CauseTraits
-from diagnose.ranks.unlaunched import unlaunched
-from diagnose.tables import Tables
+from diagnose.ranks.profile import COMMUNICATION, PHASES, CauseTraits, Collectives, LineTime, RankProfile, Speeds
+from diagnose.tables import Tables, device
+from diagnose.tables.gaps import launches_unlinked
 from diagnose.tables.host import host_rows
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
+from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.syncs import blocking_calls
@@ -31,8 +40,9 @@ from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
 
-MAX_NAME_CHARS = 80  # of a kernel: templates have thousands
 MAX_NAMES = 12  # kernels or operators whose speed is compared
+MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
+_EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
 
 
 def profile_of(
@@ -43,16 +53,23 @@ def profile_of(
     ``t`` has to know the rules of idle time (``pipeline.find.build_tables``); the verdict is what they led to.
     """
     found, own = collectives_of(t), unlaunched(t, traits.waits)
-    bounds = _bounds(t, found.collectives)
-    device_work = (*PHASES, traits.copies)  # what the host does meanwhile is not what takes the time
-    parts = _device_parts(t, traits, own) if t.device_id >= 0 else _host_parts(t, traits.waits)
-    causes, spent = _spent(t, bounds, parts)
-    inside = _intervals(t, bounds)
-    copies = t.occupancy.exposed_copy if t.device_id >= 0 else EMPTY
-    busy = own | {traits.copies: union(own.get(traits.copies, EMPTY), copies)} if len(copies.start) else own
-    beside = np.array([covered(busy.get(cause, EMPTY), *inside) for cause in causes]) if busy else spent[:0]
-    kernels, kernel_names = _speeds(t, t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else _NONE)
-    info, clocks = t.capture.info, [c for gpu in gpu_rows(t) if (c := clocks_of(gpu)) is not None]
+    c, copies = found.collectives, t.occupancy.exposed_copy if t.device_id >= 0 else EMPTY
+    bounds = _bounds(t, c)
+    parts = _parts(t, traits, own, copies)
+    begin, end = np.append(t.steps.window[0], bounds), np.append(bounds, t.steps.window[1])
+    rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
+    rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
+    rows = {cause: row for cause, row in rows.items() if row.any()}
+    spent = np.array(list(rows.values()), np.int64).reshape(len(rows), len(begin))
+    busy = own | ({traits.copies: union(own.get(traits.copies, EMPTY), copies)} if len(copies.start) else {})
+    beside = np.array([covered(busy.get(cause, EMPTY), begin, end) for cause in rows]) if busy else spent[:0]
+    if own:  # the rank's own time beside its collectives
+        _, rest = hidden_by(union(t.occupancy.compute, *own.values()), c.start, c.end)
+        c = replace(c, unlaunched=c.alone - rest)
+    computing = t.tasks.row[~t.tasks.is_collective] if t.device_id >= 0 else np.empty(0, np.intp)
+    (kernels, kernel_names), leaves, spec = _speeds(t, computing), _leaves(t), gpu_spec(t)
+    info, clocks = t.capture.info, [each for gpu in gpu_rows(t) if (each := clocks_of(gpu)) is not None]
+    of_host = {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in (*PHASES, traits.copies)}
     return RankProfile(
         rank=t.trace.rank,
         world_size=t.trace.world_size,
@@ -61,7 +78,7 @@ def profile_of(
         host=str(t.trace.metadata.get("host_name", "")),
         has_device=t.device_id >= 0,
         device=next((d.name for d in t.trace.devices if d.id == t.device_id), ""),
-        link_gbps=spec.link / 2 if (spec := gpu_spec(t)) is not None else 0.0,
+        link_gbps=spec.link / 2 if spec is not None else 0.0,
         verdict=verdict,
         step_ns=t.steps.step_ns,
         partition=t.partition if t.device_id >= 0 else None,
@@ -72,99 +89,56 @@ def profile_of(
         step_end=np.asarray(t.steps.end, np.int64),
         bounds=bounds,
         host_time=host_times(t, bounds, parts, traits.copies),
-        causes=causes,
+        causes=tuple(rows),
         spent=spent,
         beside=beside,
         groups=found.groups,
         kinds=found.kinds,
-        collectives=_beside(t, found.collectives, own),
+        collectives=c,
         kernels=kernels,
-        kernel_names=tuple(middle(name.removeprefix("void "), MAX_NAME_CHARS) for name in kernel_names),
-        operators=_speeds(t, _leaves(t))[0],
+        kernel_names=tuple(middle(name.removeprefix("void "), 80) for name in kernel_names),  # templates have thousands
+        operators=_speeds(t, leaves)[0],
         blocks=_blocks(t),
-        elements=_elements(t, _leaves(t)),
-        lines=lines_of(
-            t, {cause: part for cause, part in parts.items() if t.device_id < 0 or cause not in device_work}
-        ),
+        elements=_elements(t, leaves),
+        lines=tuple(_lines(t, of_host)),
         ready_share=ready_share(t),
-        clock_mhz=float(np.mean([c.mhz.mean() for c in clocks])) if clocks else 0.0,
+        clock_mhz=float(np.mean([each.mhz.mean() for each in clocks])) if clocks else 0.0,
         is_cut=t.trace.cut,
         num_events=len(t.trace.events),
         notes=notes,
     )
 
 
-_NONE: Rows = np.empty(0, np.intp)
-
-
-def _bounds(t: Tables, collectives: Collectives) -> Ints:
+def _bounds(t: Tables, c: Collectives) -> Ints:
     """Return when the last collective of each step ends; of a step without one, when its host ends it."""
-    bounds = np.asarray(t.steps.end, np.int64).copy()
-    for step in range(t.steps.num):
-        mine = collectives.step == step
-        if mine.any():
-            bounds[step] = collectives.end[mine].max()
-    start, end = t.steps.window
-    clipped: Ints = np.clip(np.maximum.accumulate(bounds), start, end)
+    last = np.zeros(t.steps.num, np.int64)
+    np.maximum.at(last, c.step, c.end)
+    bounds = np.where(np.bincount(c.step, minlength=t.steps.num) > 0, last, t.steps.end)
+    clipped: Ints = np.clip(np.maximum.accumulate(bounds), *t.steps.window)
     return clipped
 
 
-def _beside(t: Tables, collectives: Collectives, own: Mapping[str, Intervals]) -> Collectives:
-    """Return the collectives with the rank's own time beside them."""
-    if not own:
-        return collectives
-    _, rest = hidden_by(union(t.occupancy.compute, *own.values()), collectives.start, collectives.end)
-    return replace(collectives, unlaunched=collectives.alone - rest)
+def _parts(t: Tables, traits: CauseTraits, own: Mapping[str, Intervals], copies: Intervals) -> dict[str, Intervals]:
+    """Return what the rank's time goes into: computing by phase, and what rules account for of the rest.
 
-
-def _spent(t: Tables, bounds: Ints, parts: Mapping[str, Intervals]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
-    """Return what the rank's time went into, by cause and interval."""
-    begin, end = _intervals(t, bounds)
-    rows = {cause: covered(part, begin, end) for cause, part in parts.items()}
-    rows[COMMUNICATION] = (end - begin) - sum(rows.values(), np.zeros(len(begin), np.int64))
-    kept = {cause: row for cause, row in rows.items() if row.any()}
-    return tuple(kept), np.array(list(kept.values()), np.int64).reshape(len(kept), len(begin))
-
-
-def _intervals(t: Tables, bounds: Ints) -> tuple[Ints, Ints]:
-    """Return begins and ends of the steps' intervals, and of what follows."""
-    first, last = t.steps.window
-    return np.concatenate([[first], bounds]), np.concatenate([bounds, [last]])
-
-
-def _device_parts(t: Tables, traits: CauseTraits, own: Mapping[str, Intervals]) -> dict[str, Intervals]:
-    events, tasks = t.trace.events, t.tasks
-    works = ~(tasks.is_collective | tasks.is_copy)
-    launched = np.where(tasks.launch >= 0, events.start[tasks.launch], -1)
+    The device computes, or without one operators of the host. ``own`` is what the rank lacks beside collectives.
+    """
+    causes, tasks, events = t.causes, t.tasks, t.trace.events
+    rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in traits.waits}
+    idle = {rule: union((causes.start[mine], causes.end[mine])) for rule, mine in rows.items()}
     parts: dict[str, Intervals] = {}
-    left = t.occupancy.compute
+    if t.device_id < 0:
+        left = union(idle.pop(WORK, EMPTY), idle.pop(OUTSIDE, EMPTY))
+    else:
+        left, own = t.occupancy.compute, {**own, traits.copies: union(copies, own.get(traits.copies, EMPTY))}
+    works = ~(tasks.is_collective | tasks.is_copy) & (tasks.launch >= 0)
     for phase, during in _host_phases(t).items():
-        mine = works & (launched >= 0) & (covered(during, launched, launched + 1) > 0)
-        parts[phase] = intersect(union((tasks.start[mine], tasks.end[mine])), left)
+        mine = works & contains(during, events.start[tasks.launch])
+        computing = union((tasks.start[mine], tasks.end[mine])) if t.device_id >= 0 else during
+        parts[phase] = intersect(computing, left)
         left = subtract(left, parts[phase])
     parts[PHASES[0]] = left
-    parts |= _idle_parts(t, traits.waits)
-    parts |= {rule: union(parts[rule], part) if rule in parts else part for rule, part in own.items()}
-    copies = t.occupancy.exposed_copy
-    parts[traits.copies] = union(copies, parts[traits.copies]) if traits.copies in parts else copies
-    return parts
-
-
-def _host_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
-    """Return the same without a device: operators by phase, and what rules account for of the rest."""
-    parts = _idle_parts(t, waits)
-    left = union(parts.pop(WORK, union()), parts.pop(OUTSIDE, union()))
-    for phase, during in _host_phases(t).items():
-        parts[phase] = intersect(during, left)
-        left = subtract(left, during)
-    parts[PHASES[0]] = left
-    return parts
-
-
-def _idle_parts(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
-    rules = [rule for rule in t.causes.totals() if rule not in waits]
-    rows = {rule: t.causes.of(rule) for rule in rules}
-    return {rule: union((t.causes.start[mine], t.causes.end[mine])) for rule, mine in rows.items()}
+    return parts | {rule: union(idle.get(rule, EMPTY), own.get(rule, EMPTY)) for rule in {**idle, **own}}
 
 
 def _host_phases(t: Tables) -> dict[str, Intervals]:
@@ -181,7 +155,7 @@ def _leaves(t: Tables) -> Rows:
     rows = rows[(events.start[rows] >= t.steps.start[0]) & (events.start[rows] < t.steps.end[-1])]
     if t.device_id >= 0:
         rows = rows[covered(t.covering(blocking_calls(t)), events.start[rows], events.end[rows]) == 0]
-    following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max) if len(rows) else _NONE
+    following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max)[: len(rows)]
     leaves: Rows = rows[events.end[rows] <= following]
     return leaves
 
@@ -217,3 +191,121 @@ def _elements(t: Tables, operators: Rows) -> float:
     except (ValueError, RecursionError):  # the file's texts may be anything
         return 0.0
     return float((each * np.bincount(kinds.of, minlength=len(each))).sum()) / t.steps.num
+
+
+def host_times(t: Tables, bounds: Ints, parts: Mapping[str, Intervals], copies: str) -> Ints:
+    """Return for each step what its host takes; 0 without a device.
+
+    Where the host begins and ends a step before the device has done what was launched, that is the step of the host.
+    Elsewhere it is the time from one step's last collective to the next one's in which the host is seen to work, or the
+    device waits for it. ``parts`` is the rank's own time by cause, ``copies`` the cause that waits for no host.
+    """
+    if t.device_id < 0:
+        return np.zeros(t.steps.num, np.int64)
+    events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
+    calls = t.host_rows(Kind.RUNTIME)
+    blocked = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    before = np.concatenate([[t.steps.window[0]], bounds[:-1]])
+    is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
+    waited_for = union(*(part for cause, part in parts.items() if cause not in (*PHASES, copies)))
+    busy = union(_seen(t, blocked), waited_for)
+    return np.where(is_ahead, end - start - covered(blocked, start, end), covered(busy, before, bounds))
+
+
+def _seen(t: Tables, blocked: Intervals) -> Intervals:
+    """Return when the host is in operators, or between two that follow each other at once, and does not wait."""
+    inside = t.in_ops
+    if len(inside.start) > 1:
+        begin, end = inside.end[:-1], inside.start[1:]
+        short = end - begin <= 100_000  # between two operators: Python goes on; longer silence may be waiting
+        inside = union(inside, Intervals(begin[short], end[short]))
+    events, calls = t.trace.events, matching(t.trace, (Kind.OP, Kind.ANNOTATION), _EXCHANGE)
+    exchanges = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    return subtract(subtract(inside, blocked), exchanges)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)  # as the tables that these are
+class _WithoutCollectives(Tables):
+    """The tables of a rank whose device idles while nothing but collectives runs; its host does what it did."""
+
+    whole: Tables
+
+    @property
+    def of_host(self) -> Tables:
+        """The tables of all tasks."""
+        return self.whole
+
+    @cached_property
+    def tasks(self) -> device.Tasks:
+        """The device's tasks but for collectives."""
+        return _computing(device.find_tasks(self.trace, self.device_id, *self.steps.window))
+
+
+def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
+    """Return by cause when nothing but collectives ran although the host did not wait for them.
+
+    ``waits`` are the rules whose time is waiting for other ranks.
+    """
+    exposed = t.occupancy.exposed_communication if t.device_id >= 0 else EMPTY
+    if not len(exposed.start) or launches_unlinked(t.tasks):
+        return {}
+    late = subtract(intersect(exposed, _before_launches(t)), t.covering(blocking_calls(t)))
+    # Of the window: less is not worth it to ask all rules once more.
+    if total(late) < 0.002 * (t.steps.window[1] - t.steps.window[0]):
+        return {}
+    without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
+    late = intersect(late, without.gaps.unlaunched())
+    causes = without.causes
+    rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}
+    found = {rule: intersect(late, union((causes.start[mine], causes.end[mine]))) for rule, mine in rows.items()}
+    return {rule: part for rule, part in found.items() if len(part.start)}
+
+
+def _computing(tasks: device.Tasks) -> device.Tasks:
+    mine = ~tasks.is_collective
+    return device.Tasks(
+        row=tasks.row[mine],
+        start=tasks.start[mine],
+        end=tasks.end[mine],
+        stream=tasks.stream[mine],
+        launch=tasks.launch[mine],
+        is_collective=tasks.is_collective[mine],
+        is_copy=tasks.is_copy[mine],
+    )
+
+
+def _before_launches(t: Tables) -> Intervals:
+    """Return from each end of computing to the launch of the next task, but where the host woke with a collective."""
+    tasks, events = _computing(t.tasks), t.trace.events
+    if not len(tasks.row):
+        return EMPTY
+    known = tasks.launch >= 0
+    launched = np.where(known, events.start[np.maximum(tasks.launch, 0)], tasks.start)
+    reached = np.concatenate([[t.steps.window[0]], np.maximum.accumulate(tasks.end)[:-1]])
+    late = known & (launched > reached)
+    begin, end = reached[late], launched[late]
+    ended = np.sort(t.tasks.end[t.tasks.is_collective])
+    at = np.searchsorted(ended, end, side="right") - 1
+    last = ended[np.maximum(at, 0)]
+    # A silent host that goes on within it behind a collective's end waited for that.
+    woken = (at >= 0) & (last > begin) & (end - last <= 50_000) & ~contains(t.in_ops, last)
+    return union((begin[~woken], end[~woken]))
+
+
+def _lines(t: Tables, parts: Mapping[str, Intervals]) -> Iterator[LineTime]:
+    """Yield the lines that the sampler saw most in each part of the rank's host time, at most six of a cause."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns:
+        return
+    time = samples.time_ns - t.trace.epoch_ns
+    seen = (samples.place >= 0) & contains(span(*t.steps.window), time)
+    time, place = time[seen], samples.place[seen]
+    for cause, part in parts.items():
+        num = np.bincount(place[contains(part, time)], minlength=len(samples.places))
+        if num.sum() < 5:  # fewer show no shares
+            continue
+        each_ns = total(intersect(part, span(*t.steps.window))) / float(num.sum()) / max(t.steps.num, 1)
+        for row in np.argsort(-num, kind="stable")[: min(6, int((num > 0).sum()))].tolist():
+            file, line, function = samples.places[row]
+            code = t.capture.lines.get((file, line), "")
+            yield LineTime(cause, file, line, function, code, int(num[row]) * each_ns)

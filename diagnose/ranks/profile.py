@@ -19,12 +19,14 @@ import numpy.typing as npt
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Partition, Verdict
+from diagnose.model.rules import RuleMeta
 from diagnose.model.serialization import inflate, text_of, utf8
 
 __all__ = [
     "COMMUNICATION",
     "NO_COLLECTIVES",
     "PHASES",
+    "CauseTraits",
     "CollectiveKind",
     "Collectives",
     "Group",
@@ -32,12 +34,14 @@ __all__ = [
     "LineTime",
     "RankProfile",
     "Speeds",
+    "traits_of",
 ]
 
 FORMAT: Final = 2  # of the bytes; a reader of another format refuses them
 MAX_PROFILE_BYTES: Final = 64 << 20  # unpacked; 100,000 collectives take 4 MB
 COMMUNICATION: Final = "communication"  # collectives that nothing hides, and idle that waits for one
 PHASES: Final = ("compute-forward", "compute-backward", "compute-optimizer")  # device or host computing
+_Packed = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,11 @@ class CollectiveKind:
     purpose: str = ""  # of model.job.PURPOSES, "" where nothing shows it
     source: int = -1  # send and recv: the ranks at both ends
     target: int = -1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes that equal collectives of other ranks have too; -1 if each has its own share."""
+        return self.num_bytes if self.name not in ("all_to_all", "send_recv") else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +200,14 @@ class RankProfile:
         return zlib.compress(msgspec.msgpack.encode((FORMAT, _packed(self))), 6)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> RankProfile:
-        """Return the profile that ``to_bytes`` packed.
+    def from_bytes(cls, data: bytes, max_bytes: int = MAX_PROFILE_BYTES) -> RankProfile:
+        """Return the profile that ``to_bytes`` packed; ``max_bytes`` is what it may take unpacked.
 
         Raises:
             InputError: these are other bytes, damaged, or of another version.
         """
         try:
-            version, packed = msgspec.msgpack.decode(inflate(data, MAX_PROFILE_BYTES))
+            version, packed = msgspec.msgpack.decode(inflate(data, max_bytes))
             if version == FORMAT:
                 return _checked(_unpacked(packed))
         except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -224,9 +233,6 @@ class JobProfile:
     def merge(self, other: JobProfile) -> JobProfile:
         """Return both together; in whatever order and grouping parts are merged, the result is the same."""
         return JobProfile.of((*self.ranks, *other.ranks), (*self.missing, *other.missing))
-
-
-_Packed = dict[str, Any]
 
 
 def _packed(value: Any) -> Any:
@@ -314,3 +320,26 @@ def _below(rows: npt.NDArray[np.int32], num: int) -> bool:
 
 def _speeds(packed: _Packed) -> Speeds:
     return Speeds(*(_array(packed[k]) for k in ("name", "count", "total_ns")))
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTraits:
+    """Ids of rules, by what their time means between ranks."""
+
+    waits: frozenset[str]  # waiting for other ranks, not the rank's own
+    host: frozenset[str]  # grows where a host executes the same more slowly
+    operators: frozenset[str]  # of these: as its operators take longer
+    unknown: frozenset[str]  # explains nothing
+    copies: str  # waiting for copies that nothing hides
+
+
+def traits_of(rules: Iterable[RuleMeta]) -> CauseTraits:
+    """Return them as the rules state them."""
+    rules = tuple(rules)
+    return CauseTraits(
+        frozenset(m.id for m in rules if m.awaits_ranks),
+        frozenset(m.id for m in rules if m.paced_by),
+        frozenset(m.id for m in rules if m.paced_by == "dispatch"),
+        frozenset(m.id for m in rules if not m.explains or (m.kind == "trust" and not m.one_off)),
+        next(m.id for m in rules if m.cause == "copy"),
+    )

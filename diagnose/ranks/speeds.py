@@ -17,10 +17,8 @@ MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
 MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything", nor one among others
 MAX_COUNT_APART = 0.02  # as many launches: the same work
-MAX_SLOWER = 3.0  # by which clocks, heat and neighbours slow a device or a host: beyond it the inputs are larger
 MIN_CLEARLY_SLOWER = 1.5  # beyond it everything has to be slower by about as much: of larger inputs only some is
 MIN_UNIFORM_SHARE = 0.75  # of the compared time, in names slowed by half as much as the median one, or not by chance
-MIN_REST_SHARE = 0.5  # and of the time in all names but the one that takes most: else it is that one
 
 
 class _Compared(NamedTuple):
@@ -52,9 +50,11 @@ def slower(
     uniform = weight[is_slow].sum() / weight.sum()
     more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
     rest = np.arange(len(ratio)) != weight.argmax()
-    is_one = weight[rest & is_slow].sum() < MIN_REST_SHARE * weight[rest].sum()
+    # And of the time in all names but the one that takes most: else it is that one.
+    is_one = weight[rest & is_slow].sum() < 0.5 * weight[rest].sum()
     is_uneven = middle > MIN_CLEARLY_SLOWER and uniform < MIN_UNIFORM_SHARE
-    is_much = middle > MAX_SLOWER and (what == "operators" or not is_one)
+    # By which clocks, heat and neighbours slow a device or a host: beyond it the inputs are larger.
+    is_much = middle > 3.0 and (what == "operators" or not is_one)
     if len(ratio) >= MIN_NAMES and (is_much or (is_uneven and not is_one)):
         return 1.0, True  # as many calls, of more each
     if len(ratio) < MIN_NAMES or middle < MIN_SLOWER or uniform < MIN_UNIFORM_SHARE or more_work or is_one:
@@ -92,27 +92,18 @@ def slower_kernel(ranks: Sequence[RankProfile], late: int, equals: Sequence[int]
 def _compared(
     ranks: Sequence[RankProfile], what: Literal["kernels", "operators"], late: int, equals: Sequence[int]
 ) -> _Compared:
-    speeds = [getattr(p, what) for p in ranks]
-    steps = [max(p.num_steps, 1) for p in ranks]
-    own = speeds[late]
-    rows, ratios, weights, counts = [], [], [], []
-    for row, (name, count, total) in enumerate(
-        zip(own.name.tolist(), own.count.tolist(), own.total_ns.tolist(), strict=True)
-    ):
-        means, nums = [], []
-        for i in equals:
-            at = np.searchsorted(speeds[i].name, name)
-            if at < len(speeds[i].name) and speeds[i].name[at] == name:
-                means.append(speeds[i].total_ns[at] / max(speeds[i].count[at], 1))
-                nums.append(speeds[i].count[at] / steps[i])
-        if means and np.median(means) > 0:
-            rows.append(row)
-            ratios.append(total / max(count, 1) / float(np.median(means)))
-            counts.append(count / steps[late] / max(float(np.median(nums)), 1 / steps[late]))
-            weights.append(total)
-    return _Compared(
-        np.array(rows, np.intp),
-        np.array(ratios, np.float64),
-        np.array(counts, np.float64),
-        np.array(weights, np.float64),
-    )
+    own, steps = getattr(ranks[late], what), max(ranks[late].num_steps, 1)
+    means, counts = (np.full((len(equals), len(own.name)), np.nan) for _ in range(2))
+    for i, other in enumerate(ranks[other] for other in equals):
+        speeds = getattr(other, what)
+        at = np.searchsorted(speeds.name, own.name)
+        mine = np.flatnonzero(at < len(speeds.name))
+        mine = mine[speeds.name[at[mine]] == own.name[mine]]
+        means[i, mine] = speeds.total_ns[at[mine]] / np.maximum(speeds.count[at[mine]], 1)
+        counts[i, mine] = speeds.count[at[mine]] / max(other.num_steps, 1)
+    row = np.flatnonzero((means > 0).any(axis=0))
+    usual, num = np.nanmedian(means[:, row], axis=0), np.nanmedian(counts[:, row], axis=0)
+    row, usual, num = row[usual > 0], usual[usual > 0], num[usual > 0]
+    ratio = own.total_ns[row] / np.maximum(own.count[row], 1) / usual
+    times = own.count[row] / steps / np.maximum(num, 1 / steps)
+    return _Compared(row, ratio, times, own.total_ns[row].astype(np.float64))

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Rows
-from diagnose.model.intervals import distinct
-from diagnose.ranks.blame import blamed
-from diagnose.ranks.matches import Matches
+from diagnose.model.intervals import distinct, grouped
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import COMMUNICATION, RankProfile
 
-__all__ = ["Times", "Waits", "equals_of", "median_of_others", "roles_of", "times_of", "waits_of", "with_hosts"]
+__all__ = [
+    "Times",
+    "Waits",
+    "blamed",
+    "equals_of",
+    "median_of_others",
+    "roles_of",
+    "times_of",
+    "waits_of",
+    "with_hosts",
+]
 
-MIN_ECHO_SHARE = 0.05  # of what a rank begins earlier than the last: with less left it has been made up for
-MIN_OPEN_SHARE = 0.9  # of a wait: with so much of it exposed the rank is not ahead any more, …
 MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
+MIN_SHARE = 0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +129,11 @@ def waits_of(ranks: Sequence[RankProfile], matches: Matches, times: Times) -> Wa
     step, steps = matches.column(ranks, "step"), times.steps
     number = matches.values([p.step_number for p in ranks], step)
     at = np.searchsorted(steps, number)
-    by_step = np.zeros((len(ranks), len(steps)))
-    np.add.at(by_step, (matches.rank, at), exposed)
-    all_by_step = np.zeros_like(by_step)
-    np.add.at(all_by_step, (matches.rank, at), of_part)
-    transfer = np.zeros_like(by_step)
     moves = np.maximum(alone - matches.column(ranks, "unlaunched") - exposed, 0)
-    np.add.at(transfer, (matches.rank, at), moves)
-    in_first = np.flatnonzero(number == steps[0]) if len(steps) else np.zeros(0, np.intp)
+    by_step, all_by_step, transfer = (np.zeros((len(ranks), len(steps))) for _ in range(3))
+    for sums, parts in ((by_step, exposed), (all_by_step, of_part), (transfer, moves)):
+        np.add.at(sums, (matches.rank, at), parts)
+    in_first = np.flatnonzero(at == 0)
     first, echo = _late_begins(matches.rank[in_first], of_part[in_first], exposed[in_first], times.begins)
     rest = exposed.astype(np.float64)
     rest[in_first] -= echo
@@ -146,11 +151,13 @@ def _late_begins(rank: Rows, waits: Ints, exposed: Ints, begins: Floats) -> tupl
     ahead = begins.max() - begins if len(begins) else begins
     left = ahead.copy()
     for part, (i, waited, open_) in enumerate(zip(rank.tolist(), waits.tolist(), exposed.tolist(), strict=True)):
-        if left[i] <= MIN_ECHO_SHARE * ahead[i]:
+        # Of what a rank begins earlier than the last: with less left it has been made up for.
+        if left[i] <= 0.05 * ahead[i]:
             continue
         echo[part] = min(float(open_), left[i])
         first[i] += open_
-        is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= MIN_OPEN_SHARE * waited
+        # Of a wait: with so much of it exposed the rank is not ahead any more.
+        is_level = waited >= MIN_LEVELLED_SHARE * left[i] and open_ >= 0.9 * waited
         left[i] = 0.0 if is_level else left[i] - echo[part]
     return first, echo
 
@@ -161,12 +168,9 @@ def roles_of(ranks: Sequence[RankProfile]) -> list[int]:
     Stages of a pipeline differ, ranks of a data parallel job do not. A rank that is alone in its role gets that of
     those who exchange the same kinds, whatever their sizes.
     """
-    exact = [frozenset((k.name, _size(k.name, k.num_bytes), p.groups[k.group].size) for k in p.kinds) for p in ranks]
+    exact = [frozenset((k.name, k.shared_bytes, p.groups[k.group].size) for k in p.kinds) for p in ranks]
     rough = [frozenset((k.name, p.groups[k.group].size) for k in p.kinds) for p in ranks]
-    counts: dict[frozenset[tuple[object, ...]], int] = defaultdict(int)
-    for look in exact:
-        counts[look] += 1
-    numbers: dict[frozenset[tuple[object, ...]], int] = {}
+    counts, numbers = Counter(exact), dict[frozenset[tuple[object, ...]], int]()
     looks = [a if counts[a] > 1 else b for a, b in zip(exact, rough, strict=True)]
     return [numbers.setdefault(look, len(numbers)) for look in looks]
 
@@ -178,29 +182,88 @@ def equals_of(ranks: Sequence[RankProfile], late: int, others_late: Sequence[int
     return [i for i in others if roles[i] == roles[late]] or (others if roles.count(roles[late]) == 1 else [])
 
 
-def _size(name: str, num_bytes: int) -> int:
-    return -1 if name in ("all_to_all", "send_recv") else num_bytes
-
-
 def median_of_others(values: Floats) -> Floats:
     """Return for each row of the first axis the median of all other rows; NaN rows count for nobody."""
-    if values.ndim > 1:
-        flat = values.reshape(len(values), -1)
-        each = [median_of_others(column) for column in flat.T]
-        return np.array(each).T.reshape(values.shape) if each else values
-    order = np.argsort(values, kind="stable")  # NaN last
-    num = int((~np.isnan(values)).sum())
-    found = np.full(len(values), np.nan)
-    if num < 2:
-        return found
-    sorted_ = values[order]
-    place = np.empty(len(values), np.intp)
-    place[order] = np.arange(len(values))
-    rest = num - 1
-    for low in {(rest - 1) // 2, rest // 2}:
-        at = np.where(place <= low, low + 1, low)
-        found = np.where(np.isnan(found), 0.0, found) + sorted_[np.minimum(at, num - 1)]
-    found /= 1 if rest % 2 else 2
-    lone = np.isnan(values)
-    found[lone] = np.nan
+    order = np.argsort(values, axis=0, kind="stable")  # NaN last
+    place, num = np.argsort(order, axis=0, kind="stable"), (~np.isnan(values)).sum(axis=0)
+    ranked = np.take_along_axis(values, order, axis=0)
+    low, high = (
+        np.take_along_axis(ranked, np.clip(middle + (place <= middle), 0, len(values) - 1), axis=0)
+        for middle in ((num - 2) // 2, (num - 1) // 2)
+    )
+    found: Floats = np.where(np.isnan(values) | (num < 2), np.nan, (low + high) / 2)
     return found
+
+
+def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, shape: tuple[int, int]) -> Floats:
+    """Return what the others waited for each rank in each step, ns.
+
+    ``step`` is the column of each part's step, ``shape`` how many ranks and steps there are. Where a rank comes last
+    because it had waited in another group before, in the same step, what the others wait for it is for the rank that it
+    had waited for: as far as it has waited longer for that one than they have.
+    """
+    num_ranks = shape[0]
+    blame: Floats = np.zeros(shape)
+    if not matches.num:
+        return blame
+    is_last = np.flatnonzero(waits == 0)
+    last = matches.rank[is_last[grouped(matches.match[is_last]).first]]
+    by_match = np.add.reduceat(exposed, matches.first)
+    np.add.at(blame, (last, step[matches.first]), by_match)
+    members = {group.members for group in matches.groups}
+    if len(members) < 2:
+        return blame
+    followed = np.flatnonzero(blame.sum(axis=1) >= MIN_SHARE * blame.sum())
+    column = np.full(num_ranks, -1)
+    column[followed] = np.arange(len(followed))
+    until = matches.until
+    blame[:] = 0.0
+    delayed = np.zeros((num_ranks, len(followed)))  # by whom each rank was made late in this step, ns
+    now = np.full(num_ranks, -1)
+    for match in _in_order(matches):
+        parts = slice(int(matches.first[match]), int(until[match]))
+        ranks, waited, culprit = matches.rank[parts], exposed[parts], int(last[match])
+        other_step = ranks[now[ranks] != step[parts]]
+        delayed[other_step], now[ranks] = 0.0, step[parts]
+        more = np.maximum(delayed[culprit] - delayed[ranks], 0.0)
+        passed = more * np.minimum(waited / np.maximum(more.sum(axis=1), 1.0), 1.0)[:, None]
+        own = np.maximum(waited - passed.sum(axis=1), 0.0)
+        blame[followed, step[parts.start]] += passed.sum(axis=0)
+        blame[culprit, step[parts.start]] += own.sum()
+        delayed[ranks] += passed
+        if column[culprit] >= 0:
+            delayed[ranks, column[culprit]] += own
+    return blame
+
+
+def _in_order(matches: Matches) -> Iterator[int]:
+    """Yield the collectives so that each rank's follow each other as it recorded them, whatever the clocks show."""
+    queues: list[Sequence[int]] = []
+    for rank in range(int(matches.rank.max()) + 1):
+        mine = np.flatnonzero(matches.rank == rank)
+        queues.append(matches.match[mine[np.argsort(matches.row[mine], kind="stable")]].tolist())
+    until = matches.until
+    missing = (until - matches.first).tolist()
+    place = [0] * len(queues)
+    done = np.zeros(matches.num, bool)
+    ready = [rank for rank, queue in enumerate(queues) if queue]
+    seen: set[tuple[int, int]] = set()
+    for start in range(matches.num):
+        while ready:
+            rank = ready.pop()
+            queue = queues[rank]
+            while place[rank] < len(queue) and done[queue[place[rank]]]:
+                place[rank] += 1
+            if place[rank] == len(queue) or (rank, place[rank]) in seen:
+                continue
+            seen.add((rank, place[rank]))
+            match = queue[place[rank]]
+            missing[match] -= 1
+            if not missing[match]:
+                done[match] = True
+                ready += matches.rank[matches.first[match] : until[match]].tolist()
+                yield match
+        if not done[start]:  # ranks that recorded two collectives in different orders
+            done[start] = True
+            ready += matches.rank[matches.first[start] : until[start]].tolist()
+            yield start

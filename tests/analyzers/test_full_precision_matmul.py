@@ -22,8 +22,8 @@ def test_a_float32_product_runs_at_half_its_rate_or_less(recording):
     finding = r.find("full-precision-matmul")
     assert (finding.lost_ns, finding.count, finding.total_ns, finding.median_ns) == (200_000, 1, 400_000, 400_000)
     assert finding.evidence == (
-        "1 float32 product a step: 400 µs, 40 % of the busy time.",
-        f"Kernel: {SGEMM}",
+        "1 kernel a step: 400 µs of it, 40 % of the busy time.",
+        f"{SGEMM}: 1 a step, 400 µs.",
     )
     assert finding.where[0].op == "aten::linear"
     assert [f.rule for f in r.diagnosis().findings] == ["full-precision-matmul"]

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.analyzers import independent_loop
-from diagnose.analyzers.common import loops
+from diagnose.analyzers.common import avoidable
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.intervals import span
 from diagnose.tables.program import UNKNOWN
@@ -30,6 +30,6 @@ def test_what_would_be_launch_bound_of_a_loop_is_its_own(recording, monkeypatch)
         outs = [t.op("addmm", t.value(4, 4), t.value(4, 4, role="parameter"), line=7, ns=100) for _ in range(4)]
         return t.op("stack", *outs, line=8, ns=100)
 
-    monkeypatch.setattr(loops, "issued_in_loop", lambda t: span(*t.steps.window))
+    monkeypatch.setattr(avoidable, "issued_in_loop", lambda t: span(*t.steps.window))
     (finding,) = independent_loop.find(tables(recording, steps(experts)))
     assert finding.lost_ns == 4 * 100_000 + 3 * 10_000  # of its lines, and nothing of others

@@ -98,7 +98,7 @@ NAMED_ELSEWHERE = {
     ("diagnose/model/rules.py", "straggler"): "reports know the rule of a diagnosis by its id alone",
     ("diagnose/model/rules.py", "unexplained-host"): "the same",
     ("diagnose/model/job.py", "buffer-broadcast"): "what a collective serves, a word of the JSON as ddp-bucket",
-    ("diagnose/ranks/purposes.py", "buffer-broadcast"): "the same",
+    ("diagnose/ranks/collectives.py", "buffer-broadcast"): "the same",
 }
 """Where the id of a rule may stand outside its file, and why."""
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from diagnose.ranks.blame import blamed
-from diagnose.ranks.matches import Matches
+from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import CollectiveKind, Group
+from diagnose.ranks.waits import blamed
 
 PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))  # of tensor parallel ranks, and of data parallel ones
 
@@ -22,7 +22,6 @@ def exchanged(*collectives):
         first=np.flatnonzero(np.diff(match, prepend=-1)),
         kinds=(CollectiveKind(0, "all_reduce"),) * len(collectives),
         groups=tuple(Group(str(members), members=members) for members in collectives),
-        clock=np.zeros(4),
         residual_ns=0.0,
         num_unmatched=0,
         num_disagreeing=0,

@@ -35,7 +35,6 @@ def sizes(matches):
 def test_ends_lay_clocks_over_each_other(make_profile, apart_ms):
     found = match_collectives([make_profile(0, OWN, ENDS), make_profile(1, OWN, ENDS, clock=apart_ms)])
     assert sizes(found) == [2] * 12
-    assert found.clock.tolist() == pytest.approx([0.0, -apart_ms * 1e6])
     assert found.residual_ns == 0
 
 

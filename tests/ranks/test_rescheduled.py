@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.ranks.profile import CollectiveKind
-from diagnose.ranks.replay import Collective, Part, Schedule, Step, replayed
-from diagnose.ranks.rescheduled import in_buckets, overlapped
+from diagnose.ranks.replay import Collective, Part, Schedule, Step, in_buckets, overlapped, replayed
 
 US, MS = 1e3, 1e6
 ONCE = 20 * US  # of a collective, whatever it carries

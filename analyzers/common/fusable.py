@@ -1,7 +1,7 @@
-"""Runs of pointwise kernels over tensors of one size: what a compiler makes one pass of.
+"""Kernels that one fused kernel would do: written-out attention, and runs of pointwise operators over one size.
 
-Where no shapes were recorded, kernels count as of one size that take about the same time, and long enough to show it.
-Nodes of a CUDA graph have no operators either: of one size are torch's own pointwise kernels of one grid there.
+Where no shapes were recorded, pointwise kernels count as of one size that take about the same time, and long enough to
+show it. Nodes of a CUDA graph have no operators: of one size are torch's own pointwise kernels of one grid there.
 """
 
 from __future__ import annotations
@@ -10,30 +10,69 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.model.arrays import Mask
-from diagnose.model.intervals import contains, grouped
+from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.intervals import among, contains, grouped
+from diagnose.model.shapes import num_elements
 from diagnose.perf_model.op_cost import is_pointwise, output_size
-from diagnose.tables import Tables
+from diagnose.perf_model.op_inputs import inputs
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs
+from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs, operators
 from diagnose.tables.optimizer_spans import updates
 
-__all__ = ["Chain", "chains", "pointwise_tasks"]
+__all__ = ["Chain", "WrittenOut", "chains", "pointwise_tasks", "written_out_attention"]
 
-
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
+_PRODUCT = ("aten::bmm", "aten::baddbmm")
+# Operators that stand between a product and the softmax at most: scaling, bias, mask, casts, dropout, copies.
+_REACH = 6
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
 MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
 _OF_TORCH = re.compile(r"at::native::")
 
 
+class WrittenOut(NamedTuple):
+    """One attention; indices into Tasks."""
+
+    products: Rows  # of the two products
+    between: Rows  # of softmax, scaling, mask, dropout
+    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
+    softmax: int  # row of the softmax's operator
+
+
+@shared_table
+def written_out_attention(t: Tables) -> list[WrittenOut]:
+    """Return each softmax that stands between two batched products on a stream."""
+    ops, given = operators(t), operator_inputs(t)
+    used = np.flatnonzero(np.bincount(given.name[given.name >= 0], minlength=1)).tolist()
+    softmaxes, products_of = ([n for n in used if given.texts[n] in names] for names in (_SOFTMAX, _PRODUCT))
+    found: list[WrittenOut] = []
+    for every in t.streams.values() if softmaxes else ():
+        tasks = every[ops[every] >= 0]
+        rows, first, _ = grouped(ops[tasks])
+        order = np.argsort(first, kind="stable")  # of the operators, by their first tasks
+        rows, leading = rows[order], tasks[first[order]]
+        products = np.flatnonzero(among(given.name[leading], products_of))
+        for i in np.flatnonzero(among(given.name[leading], softmaxes)).tolist():
+            at = int(np.searchsorted(products, i))
+            before, after = products[at - 1 : at], products[at : at + 1]
+            if not len(before) or not len(after) or i - before[0] > _REACH or after[0] - i > _REACH:
+                continue
+            task = leading[i]
+            read = inputs(given.text(int(given.shapes[task])), given.text(int(given.types[task])))
+            scores = num_elements(read.at[0].shape) if read is not None and read.at and read.at[0] else 0
+            ends, within = rows[[before[0], after[0]]], rows[before[0] + 1 : after[0]]
+            mine = ops[tasks]
+            found.append(WrittenOut(tasks[among(mine, ends)], tasks[among(mine, within)], scores, int(rows[i])))
+    return found
+
+
 class Chain(NamedTuple):
     """Two or more different pointwise operators, one after the other on a stream."""
 
-    tasks: npt.NDArray[np.intp]  # indices into Tasks
+    tasks: Rows  # indices into Tasks
     ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
     time_ns: int
     longest_ns: int  # one pass over all inputs takes at least as long
@@ -104,7 +143,7 @@ def _chains(t: Tables) -> list[Chain]:
     return found
 
 
-def _sizes(t: Tables) -> npt.NDArray[np.int64]:
+def _sizes(t: Tables) -> Ints:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
     inputs_of = operator_inputs(t)
     size = np.zeros(len(inputs_of.name), np.int64)
@@ -126,7 +165,7 @@ def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     return size
 
 
-def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _alike(t: Tables, pointwise: Mask) -> Ints:
     """Return a number for each task that neighbours on a stream share which take about the same time, 0 for others."""
     group = np.zeros(len(pointwise), np.int64)
     mine = pointwise & tasks_of(t, "elementwise", "copy")
@@ -139,11 +178,11 @@ def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]
     return group
 
 
-def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
+def _of_other_rules(t: Tables) -> Mask:
     taken = np.zeros(len(t.tasks.row), bool)
     for attention in written_out_attention(t):
         taken[attention.between] = True
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]
-    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & contains(updates(t), called))
+    mine: Mask = taken | ((launch >= 0) & contains(updates(t), called))
     return mine
