@@ -19,7 +19,7 @@ How sure
 from __future__ import annotations
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.invariance import ConstantWork
+from diagnose.dataflow.repeats import ConstantWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow

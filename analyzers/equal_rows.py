@@ -43,7 +43,7 @@ def _detect(flow: Flow) -> list[Avoidable]:
 def _part(one: EqualRows) -> Avoidable:
     line = one.work.line
     text = (
-        f"{percent(one.repeated, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
+        f"{percent(one.avoidable, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
         f"{one.num_rows:,}."
     )
     facts = {"num_rows": one.num_rows}

@@ -25,8 +25,7 @@ from __future__ import annotations
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
 from diagnose.analyzers.common.loops import python_calls
 from diagnose.dataflow.fusion import Unfused
-from diagnose.dataflow.graph import Graph
-from diagnose.dataflow.names import base_name
+from diagnose.dataflow.graph import Graph, base_name
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables

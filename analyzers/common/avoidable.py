@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, with_idle
 from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.graph import Work
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
@@ -19,6 +18,9 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow, flow_of
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.graph import Work
 
 __all__ = ["Avoidable", "AvoidableRule", "at", "avoidable_time", "calling_share", "issuer", "last_parts"]
 

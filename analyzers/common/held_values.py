@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diagnose.dataflow.held_words import held_words
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of
 
@@ -12,5 +11,8 @@ __all__ = ["held_values"]
 def held_values(t: Tables) -> tuple[str, ...]:
     """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
     flow = flow_of(t)
-    lines = flow.found.piled_up if flow is not None else ()
-    return (held_words(lines),) if lines else ()
+    if flow is None or not flow.found.piled_up:
+        return ()
+    from diagnose.dataflow.growth import held_words  # only a recorded data flow needs it
+
+    return (held_words(flow.found.piled_up),)

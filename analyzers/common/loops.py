@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diagnose.analyzers.common.avoidable import Avoidable, at, calling_share, issuer, last_parts
-from diagnose.dataflow.loops import Loop
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subtract, union
 from diagnose.tables import Tables
@@ -15,6 +15,9 @@ from diagnose.tables.dispatch import overhead
 from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
 from diagnose.tables.issuers import issued_in_loop
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.loops import Loop
 
 __all__ = ["MIN_STEP_SHARE", "calling", "loop_part", "python_calls"]
 

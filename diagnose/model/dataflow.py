@@ -97,6 +97,11 @@ class Operator:
     forward: int = -1  # of a backward operator: its forward operator, if known
 
     @property
+    def has_effects(self) -> bool:
+        """Return whether an operator does something besides what it writes, or may do so."""
+        return self.reads_host or self.is_collective or self.is_opaque
+
+    @property
     def place(self) -> Frame | None:
         """Return the innermost line of the user's code, None if there is none."""
         return self.stack[0] if self.stack else None
