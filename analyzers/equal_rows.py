@@ -20,11 +20,15 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.rows import EqualRows
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.rows import EqualRows
 
 META = RuleMeta(
     id="equal-rows",

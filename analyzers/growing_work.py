@@ -23,14 +23,17 @@ How sure
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.held_values import held_values
-from diagnose.dataflow.growth import CopiedAgain, GrowingWork
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.growth import CopiedAgain, GrowingWork
 
 META = RuleMeta(
     id="growing-work",

@@ -20,13 +20,17 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, avoidable_time, calling_share, issuer
 from diagnose.analyzers.common.loops import calling
-from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
 from diagnose.model.intervals import Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.placement import HostRoundTrip, ReadByElement
 
 META = RuleMeta(
     id="host-round-trip",

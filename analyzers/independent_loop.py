@@ -20,11 +20,15 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule
 from diagnose.analyzers.common.loops import MIN_STEP_SHARE, calling, loop_part
-from diagnose.dataflow.loops import Loop
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.loops import Loop
 
 META = RuleMeta(
     id="independent-loop",

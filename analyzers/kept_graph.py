@@ -19,10 +19,14 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.growth import KeptGraph
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.growth import KeptGraph
 
 META = RuleMeta(
     id="kept-graph",

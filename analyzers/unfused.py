@@ -22,15 +22,19 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts
 from diagnose.analyzers.common.loops import python_calls
-from diagnose.dataflow.fusion import Unfused
-from diagnose.dataflow.graph import Graph, base_name
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.fusion import Unfused
+    from diagnose.dataflow.graph import Graph
 
 META = RuleMeta(
     id="unfused",
@@ -51,6 +55,8 @@ def _detect(flow: Flow) -> list[Avoidable]:
 
 
 def _part(graph: Graph, one: Unfused) -> Avoidable:
+    from diagnose.dataflow.graph import base_name  # only a recorded data flow needs it
+
     named = one.kind if one.kind == "attention" else f"a {one.kind}"
     text = (
         f"At {at(one.work.line)} {len(one.work.operators)} operators a step compute {named}; "

@@ -24,15 +24,18 @@ How sure
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.contents import Kind, WorkOnNothing
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.contents import Kind, WorkOnNothing
 
 META = RuleMeta(
     id="work-on-nothing",
