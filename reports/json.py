@@ -240,7 +240,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),
-        "cross_check": [plain(asdict(row)) for row in d.cross_check],
+        "cross_check": [plain(row._asdict()) for row in d.cross_check],
         "trials": each(trial_to_dict, d.trials),
         "after": None if d.after is None else to_dict(d.after),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from math import prod, sqrt
+from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_copy, is_pointwise, is_product, is_reduction, plain_name
@@ -246,8 +246,8 @@ def _size(one: Operator) -> float:
     sizes = sorted((num_elements(use.shape) for use in (*one.reads, *one.writes)), reverse=True)
     if not is_product(one):
         return max(float(sum(sizes)), 1.0)
-    batch = prod(one.writes[0].shape[:-2][:1])
-    return max(sqrt(prod(sizes[:3]) / max(batch, 1)), 1.0)
+    batch = num_elements(one.writes[0].shape[:-2][:1])
+    return max(sqrt(num_elements(sizes[:3]) / max(batch, 1)), 1.0)
 
 
 def unread_results(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:

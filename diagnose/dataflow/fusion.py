@@ -95,7 +95,7 @@ def _form(graph: Graph, cluster: list[int]) -> Form:
     """Return what a cluster computes, by its operators and its neighbours."""
     names = {base_name(graph.operators[i]) for i in cluster}
     fits = (form for form, sets in _FORMS if not any(map(names.isdisjoint, sets)))
-    form = next(fits, "pointwise")
+    form: Form = next(fits, "pointwise")
     return "attention" if form != "loss" and _attends(graph, cluster) else form
 
 

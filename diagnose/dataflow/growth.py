@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from diagnose.dataflow.graph import Graph, Work, base_name, is_copy
@@ -84,10 +85,9 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
                 grown[i] = line
                 groups[one.place, line].append((i, first, last))
     records = [
-        GrowingWork(
-            graph.work(i for i, _, _ in rows), line, *(sum(row[k] for row in rows) for k in (1, 2)), *(len(rows),) * 2
-        )
+        GrowingWork(graph.work(each), line, sum(first), sum(last), len(each), len(each))
         for (_, line), rows in groups.items()
+        for each, first, last in (zip(*rows, strict=True),)
     ]
     records += _called_more(graph, before, now)
     return tuple(sorted(records, key=lambda one: -one.work.share))
@@ -97,21 +97,16 @@ def _called_more(graph: Graph, before: dict[_Call, int], now: dict[_Call, int]) 
     """Return what lines compute again in the last step that they call more often than in the step before."""
     first, last = (Counter(key for key, _ in each) for each in (before, now))
     more = [key for key, num in last.items() if num > first[key] > 0]
-    again = repeats(graph) if more else {}
+    repeated = repeats(graph) if more else {}
     lines: dict[Frame | None, list[tuple[list[int], int, int]]] = defaultdict(list)
     for key in more:
-        rows = [i for (name, _), i in now.items() if name == key and i in again]
+        rows = [i for (name, _), i in now.items() if name == key and i in repeated]
         if len(rows) >= last[key] - first[key]:
             lines[graph.operators[now[key, 0]].place].append((rows, first[key], last[key]))
     return [
-        GrowingWork(
-            graph.work(i for rows, _, _ in each for i in rows),
-            line,
-            0,
-            0,
-            *(sum(row[k] for row in each) for k in (1, 2)),
-        )
+        GrowingWork(graph.work(chain(*again)), line, 0, 0, sum(first), sum(last))
         for line, each in lines.items()
+        for again, first, last in (zip(*each, strict=True),)
     ]
 
 

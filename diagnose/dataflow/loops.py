@@ -130,8 +130,8 @@ def _largest_layer(graph: Graph, calls: list[int]) -> list[int]:
     layers: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i in calls:
         one = graph.operators[i]
-        weights = (use.value for use in one.reads if graph.values[use.value].role == "parameter")
-        layers[(one.module, *weights)].append(i)
+        weights = tuple(use.value for use in one.reads if graph.values[use.value].role == "parameter")
+        layers[one.module, weights].append(i)
     return max(layers.values(), key=len)
 
 

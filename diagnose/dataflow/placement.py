@@ -50,7 +50,8 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
     found: dict[tuple[object, ...], list[tuple[Frame, ...]]] = defaultdict(list)
     for stack, by_value in reads.items():
         if max(by_value.values()) >= MIN_READS:
-            found[(*((line.file, line.function) for line in stack[:1]), *stack[1:])].append(stack)
+            function = (stack[0].file, stack[0].function, stack[1:])
+            found[function].append(stack)
     records = []
     for stacks in found.values():
         many = {value: num for stack in stacks for value, num in reads[stack].items() if num >= MIN_READS}

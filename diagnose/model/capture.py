@@ -142,8 +142,7 @@ class SeenAt(NamedTuple):
     in_python: int  # of them, in which it computes in Python for certain
 
 
-@dataclass(frozen=True, slots=True)
-class OtherThread:
+class OtherThread(NamedTuple):
     """What the sampler saw of a thread of the script's own beside the sampled one."""
 
     name: str

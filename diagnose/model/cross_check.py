@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["CrossCheck"]
 
 
-@dataclass(frozen=True, slots=True)
-class CrossCheck:
+class CrossCheck(NamedTuple):
     """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
 
     measure: str

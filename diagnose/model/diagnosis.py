@@ -93,8 +93,7 @@ class Finding:
         return self.lost_ns if self.relief_ns is None else self.relief_ns
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredFinding:
+class IgnoredFinding(NamedTuple):
     """A finding that the user did not want to see."""
 
     finding: Finding
@@ -163,8 +162,7 @@ class Trial:
         return float(np.median(self.baseline_ms)), float(np.median(self.step_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(NamedTuple):
     """The device's queue over the steady steps; depth counts launches that are not finished, a graph's as one."""
 
     busy_share: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from diagnose.model.diagnosis import Where
@@ -29,8 +28,7 @@ class FlowNode(NamedTuple):
     num_before: int  # operators left out between the node before and this one
 
 
-@dataclass(frozen=True, slots=True)
-class FlowPicture:
+class FlowPicture(NamedTuple):
     """The part of a step's data flow that a finding names, in the order in which the operators ran."""
 
     rule: str

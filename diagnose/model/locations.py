@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["FRAME", "Example", "Where"]
 
@@ -31,8 +31,7 @@ class Where:
     caller: Literal["", "module", "hook"] = field(default="", compare=False)  # what called it, as far as it matters
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """One occurrence of a finding, with what stood around it."""
 
     step: int

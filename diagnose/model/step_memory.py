@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from diagnose.model.locations import Where
 
 __all__ = ["KeptByLine", "LeftByLine", "MemoryByLine"]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptByLine:
+class KeptByLine(NamedTuple):
     """What the forward pass of one line makes for the backward pass."""
 
     where: Where
@@ -18,8 +17,7 @@ class KeptByLine:
     recompute_ns: float | None  # per step, to run the line again; None if the timing window does not show it
 
 
-@dataclass(frozen=True, slots=True)
-class LeftByLine:
+class LeftByLine(NamedTuple):
     """What one line leaves in each step that the next step ends with."""
 
     where: Where
@@ -27,8 +25,7 @@ class LeftByLine:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryByLine:
+class MemoryByLine(NamedTuple):
     """The memory of a step on one device by line, the most bytes first."""
 
     device: str

@@ -71,7 +71,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         job = job_of(c)
         index = {p.rank: i for i, p in enumerate(c.ranks)}
         parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
-        job = replace(job, aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
+        job = job._replace(aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
     return with_words(
         replace(
             answer,

@@ -118,7 +118,7 @@ def kernels(t: Tables) -> tuple[KernelTime, ...]:
     """Return the device's kernels, each with the place of its launch."""
     events = t.trace.events
     return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        row._replace(where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
         if at >= 0
         else row
         for row, at in kernel_times(t)
@@ -445,7 +445,7 @@ def _picture(t: Tables, rank: RankFindings, findings: Sequence[Finding], shares:
     from diagnose.pipeline.timeline import picture
 
     drawn = picture(t, shares, named=rank.named, recorded=rank.capture.trace)
-    return replace(drawn, flows=flow_pictures(t, findings))
+    return drawn._replace(flows=flow_pictures(t, findings))
 
 
 def _shares(t: Tables) -> Mapping[str, float]:

@@ -202,7 +202,7 @@ def test_the_card_for_the_late_ranks_own_finding_names_the_rank(forms):
     assert [(card.prescription.id, card.rank) for card in answer(d).cards] == [
         ("data-stall-fix", 3), ("host-sync-fix", None),
     ]  # fmt: skip
-    assert late_rank(replace(d, job=replace(d.job, late_ranks=(), taking_turns=(1, 2)))) is None
+    assert late_rank(replace(d, job=d.job._replace(late_ranks=(), taking_turns=(1, 2)))) is None
 
 
 def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(forms):

@@ -1,7 +1,5 @@
 """Contents: which part of an operator's work has no effect on the result."""
 
-from dataclasses import replace
-
 import pytest
 
 from diagnose.dataflow.contents import unread_results, untouched_rows, work_on_nothing
@@ -167,7 +165,7 @@ def unread(t: Table) -> dict[int, float]:
 
 def last(use, num: int = 1):
     """Return a view of the last positions."""
-    return replace(use, shape=(use.shape[0], num, *use.shape[2:]), offset=use.shape[1] - num)
+    return use._replace(shape=(use.shape[0], num, *use.shape[2:]), offset=use.shape[1] - num)
 
 
 @pytest.mark.parametrize(("num", "share"), [(1, {0: 0.9}), (5, {0: 0.5}), (6, {})])
@@ -181,7 +179,7 @@ def test_parts_that_are_read_one_by_one_add_up():
     t = Table()
     product = t.op("mm", t.value(3, 4))
     for at in range(3):
-        t.op("sum", replace(product, shape=(1, 4), offset=4 * at))
+        t.op("sum", product._replace(shape=(1, 4), offset=4 * at))
     assert unread(t) == {}
 
 
@@ -197,7 +195,7 @@ def test_what_a_pointwise_operator_makes_in_vain_it_reads_in_vain():
 def test_the_backward_pass_of_a_result_reads_no_more_of_it():
     t = Table()
     rows = t.op("sort", t.value(8, 100))
-    t.op("sum", replace(rows, shape=(8, 5)))
+    t.op("sum", rows._replace(shape=(8, 5)))
     t.op("scatter", rows, phase="backward", forward=0)
     assert unread(t) == {0: 0.95}
     t.op("scatter", rows, phase="backward", forward=1)

@@ -1,7 +1,5 @@
 """Memory kept for the backward pass: which call keeps what, from when to when, and what to compute again."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from diagnose.dataflow.kept import KeptMemory, checkpoints, kept_by_line, step_memory
@@ -39,7 +37,7 @@ def test_a_call_frees_what_its_own_backward_pass_alone_reads_from_the_last_read_
 def test_a_module_is_named_with_the_line_that_calls_it_and_a_line_with_its_caller():
     t = one_and_two()
     for i in (0, 1):
-        t.operators[i] = replace(t.operators[i], module="")
+        t.operators[i] = t.operators[i]._replace(module="")
     names = [(one.module, one.line and one.line.line, one.caller) for one in step_memory(t.graph()).kept]
     assert names == [("", 9, None)]
     assert [each[0] for each in by_place(one_and_two())] == ["net", "net.one"]
@@ -100,7 +98,7 @@ def test_each_line_keeps_what_it_makes_and_the_backward_pass_reads():
 
 def test_a_storage_counts_once_and_the_line_with_most_stands_first():
     t = one_and_two()
-    t.values.append(replace(t.values[2], version=1))  # written again in place: it is kept in both versions
+    t.values.append(t.values[2]._replace(version=1))  # written again in place: it is kept in both versions
     t.op("sin", t.operators[0].reads[0], line=3, facts={"is_kept": True})
     lines = kept_by_line(t.graph()).lines
     assert [(one.line.line, one.num_bytes) for one in lines] == [(3, 2 * KB), (2, KB)]

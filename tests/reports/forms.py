@@ -61,7 +61,7 @@ def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
     return Finding(
         rule, TITLES[rule], lost_ms * MS, 20, int(lost_ms * MS) * 10, int(lost_ms * MS / 2),
         evidence=(f"20 of 20 gaps of this kind lie inside {host}", f"{lost_ms} ms of each step"),
-        examples=(example, replace(example, step=4, start_ns=5 * MS)),
+        examples=(example, example._replace(step=4, start_ns=5 * MS)),
         where=(where, LOADER),
         facts={"num_workers": 0, "batch_size": 64},
         worth_ns=lost_ms * MS,
