@@ -32,7 +32,7 @@ from diagnose.analyzers.common.locate import source_line
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process

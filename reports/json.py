@@ -30,9 +30,8 @@ from diagnose.reports.json_values import Json, each, ms, plain, share, text, whe
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime
-    from diagnose.model.forecast import Waterfall
+    from diagnose.model.diagnosis import PlainSteps, Waterfall
     from diagnose.model.job import AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
-    from diagnose.model.plain_steps import PlainSteps
 
 __all__ = ["SCHEMA_VERSION", "Json", "code_to_dict", "job_to_dict", "render", "schema", "to_dict"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial
-from diagnose.model.forecast import Waterfall
+from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Waterfall
 from diagnose.reports.language import ENGLISH, current, translated
 
 __all__ = ["localized"]

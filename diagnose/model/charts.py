@@ -13,28 +13,73 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
-from diagnose.model.diagnosis import Where
-from diagnose.model.flow_picture import FlowPicture
+from diagnose.model.locations import Where
 
 __all__ = [
-    "BUSY",
-    "CodeTime",
-    "CodeTimes",
-    "DeviceShare",
-    "Flame",
-    "Frame",
-    "Gap",
-    "HostOperator",
-    "KernelTime",
-    "Memory",
-    "Picture",
-    "Readings",
-    "Roofline",
-    "RooflinePoint",
-    "Span",
-    "SpanTable",
-    "StepParts",
-]
+    "BUSY", "CodeTime", "CodeTimes", "DeviceShare", "Flame", "FlowNode", "FlowPicture", "Frame", "Gap", "HostOperator",
+    "KeptByLine", "KernelTime", "LeftByLine", "Mark", "Memory", "MemoryByLine", "Picture", "Readings", "Roofline",
+    "RooflinePoint", "Span", "SpanTable", "StepParts",
+]  # fmt: skip
+
+# What a step holds in memory by the line of the script that made it: for its backward pass, and for later steps.
+
+
+class KeptByLine(NamedTuple):
+    """What the forward pass of one line makes for the backward pass."""
+
+    where: Where
+    num_bytes: int
+    recompute_ns: float | None  # per step, to run the line again; None if the timing window does not show it
+
+
+class LeftByLine(NamedTuple):
+    """What one line leaves in each step that the next step ends with."""
+
+    where: Where
+    num_values: int
+    num_bytes: int
+
+
+class MemoryByLine(NamedTuple):
+    """The memory of a step on one device by line, the most bytes first."""
+
+    device: str
+    peak_bytes: int  # that a step holds
+    kept_bytes: int  # of all lines, listed or not
+    kept: tuple[KeptByLine, ...]
+    left: tuple[LeftByLine, ...]
+
+
+Mark = Literal["", "result", "use", "unused"]
+"""What the named operators make in the end, the operator that reads it, a result that no operator reads."""
+
+
+class FlowNode(NamedTuple):
+    """One operator of a picture of the data flow."""
+
+    operator: str  # "mm"
+    where: Where
+    phase: str  # forward, backward, optimizer, other
+    shape: tuple[int, ...]  # of its first result
+    dtype: str  # "" without a result
+    reads: tuple[int, ...]  # earlier nodes, by their numbers
+    inputs: tuple[str, ...]  # of what no operator of the step made: names of parameters and buffers, roles
+    share: float  # of the operator time of its step
+    is_named: bool  # by the finding
+    mark: Mark
+    num_before: int  # operators left out between the node before and this one
+
+
+class FlowPicture(NamedTuple):
+    """The part of a step's data flow that a finding names, in the order in which the operators ran."""
+
+    rule: str
+    nodes: tuple[FlowNode, ...]
+    num_operators: int  # of the step, views not counted
+    num_named: int  # by the finding
+    share: float  # of the operator time, that the named ones take
+    num_after: int  # operators left out after the last node
+
 
 BUSY = "busy"  # the part of a step in which the device works; the others are named for the rule of their idle time
 

@@ -13,8 +13,7 @@ from msgspec import Meta
 
 from diagnose.errors import InputError
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
-from diagnose.model.decoding import decode
-from diagnose.model.records import MAX_INT, Count
+from diagnose.model.records import MAX_INT, Count, decode
 
 __all__ = ["DATAFLOW_SCHEMA", "dataflow_from_json", "dataflow_rows"]
 

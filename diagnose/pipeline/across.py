@@ -13,9 +13,17 @@ from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
+from diagnose.model.diagnosis import (
+    Diagnosis,
+    Finding,
+    Forecast,
+    Prescription,
+    RankSummary,
+    Source,
+    Waterfall,
+    middle_ns,
+)
 from diagnose.model.events import Note
-from diagnose.model.forecast import Forecast, Waterfall, middle_ns
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.savings import by_value

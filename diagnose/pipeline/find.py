@@ -29,7 +29,7 @@ from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
-    from diagnose.model.forecast import Waterfall
+    from diagnose.model.diagnosis import Waterfall
 
 __all__ = [
     "RankFindings",

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from diagnose.model.charts import FlowNode, FlowPicture, Mark
 from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.flow_picture import FlowNode, FlowPicture, Mark
 from diagnose.tables import Tables
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from diagnose.analyzers.common.locate import source_line
 from diagnose.model.arrays import Floats
+from diagnose.model.charts import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.model.dataflow import Frame
 from diagnose.model.locations import Where
-from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.pipeline.operator_times import operator_times
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of, shows_values

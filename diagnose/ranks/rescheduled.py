@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.model.choices import REDUCED
+from diagnose.model.limits import REDUCED
 from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
 from diagnose.ranks.replay import Collective, Part, Schedule, Step
 

@@ -14,7 +14,7 @@ from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples, SeenAt
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Note, Trace
-from diagnose.model.user_files import is_installed
+from diagnose.model.locations import is_installed
 from diagnose.trace_reader.documents import SourceText, read_dataflow, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs

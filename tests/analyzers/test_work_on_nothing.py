@@ -7,8 +7,7 @@ import pytest
 from diagnose.analyzers import work_on_nothing
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
-from diagnose.model.records import LoaderRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord, LoaderRecord
 from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables

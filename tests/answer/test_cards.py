@@ -7,8 +7,7 @@ import pytest
 
 from diagnose.answer.cards import Prediction, late_rank, predictions
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import Finding, Trial
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import Finding, Forecast, Trial, Waterfall
 from diagnose.model.job import Job
 
 MS = 1_000_000

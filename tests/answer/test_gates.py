@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import IgnoredFinding, Prescription, Where
+from diagnose.model.diagnosis import IgnoredFinding, PlainSteps, Prescription, Where
 from diagnose.model.job import Job
-from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.words import english
 from diagnose.reports.format import said
 from diagnose.reports.language import language

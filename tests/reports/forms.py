@@ -20,19 +20,22 @@ from diagnose.model.charts import (
     StepParts,
 )
 from diagnose.model.diagnosis import (
+    CriticalPath,
     Diagnosis,
     Example,
     Finding,
+    Forecast,
     Partition,
+    PathSegment,
     Prescription,
     Queue,
     RankSummary,
     Source,
     Trial,
+    Waterfall,
     Where,
 )
 from diagnose.model.events import Note
-from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
 from tests.reports.code_forms import code
 from tests.reports.flow_forms import memory_of_lines
 
