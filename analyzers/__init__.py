@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
 from types import ModuleType
@@ -143,5 +142,5 @@ LEGENDS: Mapping[str, Legend] = {
     **{rule.META.id: rule.META.legend for rule in RULES if rule.META.legend.label},
 }
 HOST_LEGENDS: Mapping[str, Legend] = {
-    name: replace(legend, label=legend.host_label) if legend.host_label else legend for name, legend in LEGENDS.items()
+    name: legend._replace(label=legend.host_label) if legend.host_label else legend for name, legend in LEGENDS.items()
 }

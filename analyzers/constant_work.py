@@ -18,11 +18,15 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
-from diagnose.dataflow.invariance import ConstantWork
 from diagnose.model.diagnosis import Confidence
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.repeats import ConstantWork
 
 META = RuleMeta(
     id="constant-work",

@@ -42,7 +42,7 @@ def detect(flow: Flow) -> Iterator[Avoidable]:
     for one in flow.found.equal_rows:
         line = one.work.line
         text = (
-            f"{percent(one.repeated, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
+            f"{percent(one.avoidable, 0)} of the rows at {at(line)} equal others: {at(one.value_line)} makes them of "
             f"{one.num_rows:,}."
         )
         title, lines = "Operators compute rows of which many are equal", (one.value_line, line)

@@ -20,9 +20,13 @@ How sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from diagnose.analyzers.common.avoidable import loop_rule
-from diagnose.dataflow.loops import Loop
 from diagnose.model.rules import Legend, RuleMeta
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.loops import Loop
 
 META = RuleMeta(
     id="independent-loop",

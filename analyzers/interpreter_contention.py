@@ -25,8 +25,8 @@ from __future__ import annotations
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
+from diagnose.model.locations import is_own_file
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import outside_operators
 from diagnose.text.numbers import duration, percent

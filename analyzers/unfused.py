@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at, last_parts, python_calls
-from diagnose.dataflow.names import base_name
 from diagnose.model.intervals import EMPTY, Intervals
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
@@ -48,6 +47,8 @@ MIN_PYTHON_CALLS = 3  # operators that Python calls: fewer are a function of tor
 
 def detect(flow: Flow) -> Iterator[Avoidable]:
     """Yield what is written out, but for runs of pointwise operators."""
+    from diagnose.dataflow.graph import base_name  # only a recorded data flow needs it
+
     for one in flow.found.unfused:
         if one.kind == "pointwise":
             continue

@@ -29,11 +29,10 @@ import numpy as np
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.width import narrows_inputs
 from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, union
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of
@@ -180,6 +179,8 @@ def _unused(free: Mapping[int, ExpressionRecord]) -> dict[int, float]:
 
 def _is_narrowed(t: Tables) -> bool:
     """Return whether the step makes what it gets in float64 narrower before it computes with it."""
+    from diagnose.dataflow.width import narrows_inputs  # only a recorded data flow needs it
+
     flow = flow_of(t)
     return flow is not None and narrows_inputs(flow.found.graph)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import line_at
@@ -34,6 +35,9 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.flow import Flow
 from diagnose.text.numbers import percent
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.contents import Kind
 
 META = RuleMeta(
     id="work-on-nothing",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from diagnose.model.charts import CodeTime, CodeTimes
@@ -95,8 +94,7 @@ def by_class(rows: Sequence[CodeTime], most: int) -> list[CodeTime]:
 
 
 def _added(one: CodeTime, other: CodeTime) -> CodeTime:
-    return replace(
-        one,
+    return one._replace(
         self_ns=one.self_ns + other.self_ns,
         share=one.share + other.share,
         host_ns=_sum(one.host_ns, other.host_ns),

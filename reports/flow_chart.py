@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose.model.charts import FlowNode, FlowPicture
 from diagnose.model.diagnosis import Where
-from diagnose.model.flow_picture import FlowNode, FlowPicture
 from diagnose.reports.charts import Svg, legible
 from diagnose.reports.format import line_of, percent, plural
 from diagnose.reports.language import tr, translated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diagnose.model.forecast import Forecast
+from diagnose.model.diagnosis import Forecast
 from diagnose.reports.charts import legible
 from diagnose.reports.format import duration, percent
 from diagnose.reports.html import render_page

@@ -25,9 +25,9 @@ from diagnose.model.arrays import Ints
 from diagnose.model.charts import Flame, Gap, Picture, Span, SpanTable
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.intervals import among, distinct
+from diagnose.model.limits import HOW_TRIED
 from diagnose.model.locations import FRAME
 from diagnose.model.rules import Legend
-from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import code_tables, saving_words
 from diagnose.reports import format as words
 from diagnose.reports.charts import (

@@ -30,9 +30,8 @@ from diagnose.reports.json_values import Json, each, ms, plain, share, text, whe
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime
-    from diagnose.model.forecast import Waterfall
+    from diagnose.model.diagnosis import PlainSteps, Waterfall
     from diagnose.model.job import AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
-    from diagnose.model.plain_steps import PlainSteps
 
 __all__ = ["SCHEMA_VERSION", "Json", "code_to_dict", "job_to_dict", "render", "schema", "to_dict"]
 
@@ -240,7 +239,7 @@ def to_dict(d: Diagnosis) -> dict[str, Json]:
         "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
         "ranks": each(_rank, d.ranks),
         "job": None if d.job is None else job_to_dict(d.job),
-        "cross_check": [plain(asdict(row)) for row in d.cross_check],
+        "cross_check": [plain(row._asdict()) for row in d.cross_check],
         "trials": each(trial_to_dict, d.trials),
         "after": None if d.after is None else to_dict(d.after),
     }

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from diagnose.reports.json_values import Json, ms, text, where_to_dict
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import Memory
-    from diagnose.model.step_memory import MemoryByLine
+    from diagnose.model.charts import Memory, MemoryByLine
 
 __all__ = ["memory_by_line_to_dict", "memory_to_dict"]
 

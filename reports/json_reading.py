@@ -13,18 +13,18 @@ import msgspec
 from msgspec import UNSET
 
 from diagnose.errors import InputError
-from diagnose.model.decoding import decode
 from diagnose.model.diagnosis import (
     Diagnosis,
     Finding,
     Partition,
+    PlainSteps,
     Prescription,
     Queue,
     Source,
     Where,
 )
 from diagnose.model.events import Note
-from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.records import decode
 from diagnose.reports.json import SCHEMA_VERSION
 from diagnose.reports.json_records import (
     FindingRecord,

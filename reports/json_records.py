@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from diagnose.model.diagnosis import Confidence, Promise, Verdict
-from diagnose.model.trial_methods import TrialMethod
+from diagnose.model.limits import TrialMethod
 
 __all__ = [
     "FindingRecord",

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Final
 
-from diagnose.model.choices import ENGLISH, LANGUAGES
+from diagnose.model.limits import ENGLISH, LANGUAGES
 
 __all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "read_catalogue", "tr", "translated"]
 

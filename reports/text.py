@@ -22,9 +22,19 @@ from diagnose.answer.rows import FindingRow, finding_rows
 from diagnose.answer.screen import answer
 from diagnose.answer.tried import trial_of, verdict
 from diagnose.model.charts import HostOperator, KernelTime, Picture
-from diagnose.model.cross_check import CrossCheck
-from diagnose.model.diagnosis import Diagnosis, Example, Partition, Prescription, Queue, RankSummary, Trial, Where
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import (
+    CrossCheck,
+    Diagnosis,
+    Example,
+    Forecast,
+    Partition,
+    Prescription,
+    Queue,
+    RankSummary,
+    Trial,
+    Waterfall,
+    Where,
+)
 from diagnose.model.rules import Legend
 from diagnose.reports import text as text_findings
 from diagnose.reports import text as text_forecast

@@ -139,7 +139,7 @@ def test_a_pattern_is_written_once():
 
 def test_what_several_stages_share_is_set_in_the_model_alone():
     shared = {"TABULAR", "BUS_FACTORS", "WORK", "OUTSIDE", "LATE_RANKS", "BUSY"}
-    shared |= {name for home in ("model.limits", "model.choices") for name in names_set_in(MODULES[home])}
+    shared |= names_set_in(MODULES["model.limits"])
     homes = {
         constant: sorted(name for name, tree in MODULES.items() if constant in names_set_in(tree))
         for constant in shared

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.analyzers.common.locate import line_at
-from diagnose.dataflow.graph import Work
-from diagnose.dataflow.held_words import held_words
+from diagnose.dataflow.growth import held_words
 from diagnose.dataflow.loops import Loop
 from diagnose.model.dataflow import Frame
 from diagnose.model.dataflow import line_words as at
@@ -25,6 +24,9 @@ from diagnose.tables.dispatch import overhead
 from diagnose.tables.flow import Flow, flow_of
 from diagnose.tables.host import outermost
 from diagnose.tables.issuers import issued_in_loop
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.graph import Work
 
 __all__ = [
     "Avoidable",

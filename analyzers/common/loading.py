@@ -15,8 +15,8 @@ from diagnose.model.capture import Samples
 from diagnose.model.diagnosis import Facts
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, contains, quantiles, span
+from diagnose.model.locations import is_own_file, is_user_file
 from diagnose.model.records import LoaderRecord, as_facts
-from diagnose.model.user_files import is_own_file, is_user_file
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share, waiting_share
 from diagnose.tables.loader_restarts import restart_share

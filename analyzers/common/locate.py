@@ -22,9 +22,8 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
-from diagnose.model.locations import FRAME
+from diagnose.model.locations import FRAME, INSTALLED, is_own_file, is_user_file
 from diagnose.model.records import CallRecord
-from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
 from diagnose.tables.open_frames import open_frames

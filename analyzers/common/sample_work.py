@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from diagnose.model.diagnosis import Facts
+from diagnose.model.locations import RANDOM_DRAW
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
-from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["SampledLine", "holds_lock", "lookup_at", "sample_work", "work_facts"]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from diagnose.answer.tried import offered_chain, took_longer, trial_of
-from diagnose.model.diagnosis import Diagnosis, Prescription, Trial, Where
-from diagnose.model.forecast import MAX_RANGE, Forecast
+from diagnose.model.diagnosis import MAX_RANGE, Diagnosis, Forecast, Prescription, Trial, Where
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
 from diagnose.text.numbers import duration

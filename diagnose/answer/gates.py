@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 
 from diagnose.answer.cards import late_rank
-from diagnose.model.diagnosis import Diagnosis, IgnoredFinding
-from diagnose.model.plain_steps import PlainSteps
+from diagnose.model.diagnosis import Diagnosis, IgnoredFinding, PlainSteps
 from diagnose.model.rules import LATE_RANKS
 from diagnose.model.words import Count, Words
 from diagnose.text.numbers import duration, percent

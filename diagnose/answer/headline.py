@@ -12,9 +12,8 @@ from diagnose.model.diagnosis import Diagnosis, Finding
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
 from diagnose.model.words import Count, Words, english
-from diagnose.text.numbers import duration, percent
+from diagnose.text.numbers import duration, lower_first, percent
 from diagnose.text.plain_text import one_line
-from diagnose.text.titles import lower_first
 
 if TYPE_CHECKING:
     from diagnose.model.job import Job

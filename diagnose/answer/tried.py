@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from diagnose.model.diagnosis import Diagnosis, Trial
-from diagnose.model.forecast import Forecast
-from diagnose.model.statistics import leaning
-from diagnose.model.trial_methods import shows_no_difference
+from diagnose.model.diagnosis import Diagnosis, Forecast, Trial
+from diagnose.model.statistics import leaning, shows_no_difference
 
 __all__ = ["Certainty", "TrialVerdict", "certainty", "offered_chain", "took_longer", "trial_of", "verdict"]
 

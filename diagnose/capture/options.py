@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.errors import UsageError
-from diagnose.model.choices import STEP_SOURCES, StepOn
+from diagnose.model.limits import STEP_SOURCES, StepOn
 
 __all__ = ["MAX_MB", "QUICK_S", "CaptureOptions", "StepOn"]
 

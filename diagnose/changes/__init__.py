@@ -14,8 +14,8 @@ from importlib import import_module
 from types import ModuleType
 
 from diagnose.changes.common.change import ByHand, Change, Patch
+from diagnose.model.limits import HOW_TRIED, TrialMethod
 from diagnose.model.plugins import load_plugins
-from diagnose.model.trial_methods import HOW_TRIED, TrialMethod
 
 __all__ = ["CHANGES", "any_compiles", "by_hand", "edits_script", "group_of", "patch_of", "trial_method", "trial_words"]
 

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from diagnose.cli import options as shared
 from diagnose.cli.help import Command, option
 from diagnose.errors import UsageError
-from diagnose.model.choices import EXPORTS
+from diagnose.model.limits import EXPORTS
 
 __all__ = ["analyze"]
 

@@ -17,7 +17,7 @@ from diagnose.cli.other_tools import completion, doctor
 from diagnose.cli.script_arguments import ScriptCommand
 from diagnose.cli.trace_options import trace
 from diagnose.cli.watch_options import watch
-from diagnose.model.choices import OVERLAPPED
+from diagnose.model.limits import OVERLAPPED
 
 __all__ = ["cli"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.errors import UsageError, missing_extra
-from diagnose.model.choices import EXPORTS
 from diagnose.model.files import check_distinct, check_file, printable, write_bytes
+from diagnose.model.limits import EXPORTS
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:

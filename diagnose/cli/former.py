@@ -9,7 +9,7 @@ import click
 from diagnose.cli import options as shared
 from diagnose.cli.help import Command, option
 from diagnose.cli.watch_options import folder_option
-from diagnose.model.choices import EXPORTS
+from diagnose.model.limits import EXPORTS
 
 __all__ = ["FORMER"]
 

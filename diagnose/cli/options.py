@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from diagnose.cli.help import Decorator, Option, option
-from diagnose.model.choices import LANGUAGES, STEP_SOURCES
+from diagnose.model.limits import LANGUAGES, STEP_SOURCES
 
 __all__ = [
     "dataflow_option",

@@ -15,8 +15,7 @@ from diagnose.capture.process.script import check_utf8
 from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.files import cannot_write, check_distinct, check_file, printable
-from diagnose.model.reservation import Reservation
+from diagnose.model.files import Reservation, cannot_write, check_distinct, check_file, printable
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress

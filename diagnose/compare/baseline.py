@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from diagnose.compare.runs import RunTimes
-from diagnose.model.decoding import decode
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.records import decode
 from diagnose.reports.json import to_dict
 
 __all__ = ["baseline_text", "read_runs"]

@@ -16,7 +16,7 @@ from diagnose.compare.runs import RunTimes
 from diagnose.compare.setup import Setup, setup_of
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.step_means import mean_step
+from diagnose.model.statistics import mean_step
 from diagnose.pipeline.exchange import read_received
 from diagnose.pipeline.job import analyze_inputs
 from diagnose.pipeline.run import analyze_captures

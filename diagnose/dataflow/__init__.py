@@ -1,5 +1,70 @@
 """The step as a program: what an optimising compiler would ask of it, one question a module."""
 
-from diagnose.dataflow.analyses import Analyses, analyse
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from diagnose.dataflow.contents import WorkOnNothing, work_on_nothing
+from diagnose.dataflow.fusion import Unfused, unfused_clusters
+from diagnose.dataflow.graph import Graph, graph_of
+from diagnose.dataflow.growth import (
+    CopiedAgain,
+    GrowingWork,
+    KeptGraph,
+    PiledUp,
+    copied_again,
+    growing_work,
+    kept_graph,
+    piled_up,
+)
+from diagnose.dataflow.liveness import DeadWork, dead_work
+from diagnose.dataflow.loops import Loop, loops
+from diagnose.dataflow.placement import HostRoundTrip, ReadByElement, host_round_trips, read_by_element
+from diagnose.dataflow.repeats import ComputedAgain, ConstantWork, computed_again, constant_work
+from diagnose.dataflow.rows import EqualRows, equal_rows
+from diagnose.dataflow.width import TooWide, too_wide
+from diagnose.model.dataflow import Dataflow
 
 __all__ = ["Analyses", "analyse"]
+
+
+class Analyses(NamedTuple):
+    """What each analysis found, the largest first. Findings of two analyses may name the same operators."""
+
+    graph: Graph  # what they looked at
+    dead_work: tuple[DeadWork, ...]
+    computed_again: tuple[ComputedAgain, ...]
+    constant_work: tuple[ConstantWork, ...]
+    loops: tuple[Loop, ...]
+    work_on_nothing: tuple[WorkOnNothing, ...]
+    equal_rows: tuple[EqualRows, ...]
+    too_wide: tuple[TooWide, ...]
+    host_round_trips: tuple[HostRoundTrip, ...]
+    read_by_element: tuple[ReadByElement, ...]
+    unfused: tuple[Unfused, ...]
+    growing_work: tuple[GrowingWork, ...]
+    copied_again: tuple[CopiedAgain, ...]
+    piled_up: tuple[PiledUp, ...]
+    kept_graph: tuple[KeptGraph, ...]
+
+
+def analyse(flow: Dataflow) -> Analyses:
+    """Return what the analyses find in a data flow."""
+    graph = graph_of(flow)
+    return Analyses(
+        graph=graph,
+        dead_work=dead_work(graph),
+        computed_again=computed_again(graph),
+        constant_work=constant_work(graph),
+        loops=loops(graph),
+        work_on_nothing=work_on_nothing(graph),
+        equal_rows=equal_rows(graph),
+        too_wide=too_wide(graph),
+        host_round_trips=host_round_trips(graph),
+        read_by_element=read_by_element(graph),
+        unfused=unfused_clusters(graph),
+        growing_work=growing_work(graph),
+        copied_again=copied_again(graph),
+        piled_up=piled_up(graph),
+        kept_graph=kept_graph(graph),
+    )

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.names import base_name, is_copy, is_pointwise, is_product, is_reduction
-from diagnose.dataflow.unread import is_sort, unread_results
-from diagnose.dataflow.untouched import untouched_rows
+from diagnose.dataflow.graph import Graph, Work, base_name, is_copy, is_pointwise, is_product, is_reduction, plain_name
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
-__all__ = ["WorkOnNothing", "work_on_nothing"]
+__all__ = ["WorkOnNothing", "unread_results", "untouched_rows", "work_on_nothing"]
 
 MIN_COLUMNS = 32  # of one-hot rows: a product with few columns costs no more than a lookup
 MIN_SPARSE = 0.9  # zeros of a matrix: with more others, a sparse product takes as long as a dense one
 MIN_PADDED = 0.1
 MIN_ZERO_ROWS = 0.5
+MIN_UNTOUCHED = 0.75  # of a table's rows: with fewer the dense form is as fast
+MAX_READ = 0.5  # of a result's elements: of more a slice before the operator saves little
 SORT_SAVED = 0.7  # of a sort, by the selection of a few from each row
 MIN_SUBNORMAL = 0.01  # of the elements
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros", "zero"})
 _PUTS = frozenset({"index_put", "scatter", "scatter_add", "index_add"})
+_SORTS = frozenset({"sort", "argsort", "msort"})
+_LOOKUPS_BACKWARD = frozenset({"embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward"})
 
 Kind: TypeAlias = Literal[
     "zeros",
@@ -41,8 +41,7 @@ Kind: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOnNothing:
+class WorkOnNothing(NamedTuple):
     """Operators of which the contents that they read make a part needless."""
 
     kind: Kind
@@ -54,11 +53,6 @@ class WorkOnNothing:
     dtype: str  # of the content
     extent: float  # share of elements, rows or positions that are nothing
     is_certain: bool
-
-    @property
-    def avoidable_share(self) -> float:
-        """Return the share of the step's operator time that can be avoided."""
-        return self.work.share * self.avoidable
 
 
 class _Part(NamedTuple):
@@ -81,7 +75,7 @@ def work_on_nothing(graph: Graph) -> tuple[WorkOnNothing, ...]:
     for part in largest.values():
         groups[part.kind, graph.made_at(part.value)].append(part)
     records = (_record(graph, kind, parts) for (kind, _), parts in groups.items())
-    return tuple(sorted(records, key=lambda one: -one.avoidable_share))
+    return tuple(sorted(records, key=lambda one: -one.work.share * one.avoidable))
 
 
 def _parts(graph: Graph) -> Iterator[_Part]:
@@ -91,39 +85,27 @@ def _parts(graph: Graph) -> Iterator[_Part]:
     yield from _ignored_rows(graph, rows)
     yield from _triangles(graph, rows)
     yield from _subnormal(graph, rows)
-    for i, value, unread in unread_results(graph, rows):
-        sorts = is_sort(graph.operators[i])
-        yield _Part("sorted" if sorts else "unread", i, SORT_SAVED if sorts else unread, value, unread)
-    for i, value, untouched in untouched_rows(graph, rows):
-        yield _Part("untouched rows", i, untouched, value, graph.values[value].zero_rows)
+    yield from unread_results(graph, rows)
+    yield from untouched_rows(graph, rows)
 
 
 def _products(graph: Graph, rows: Iterable[int], seen_before: set[str]) -> Iterator[_Part]:
     """Yield products with one-hot rows, with zeros, and with a matrix that is sparse in each step alike."""
-    for i in rows:
-        one = graph.operators[i]
-        for use in one.reads if is_product(one) else ():
-            value = graph.values[use.value]
-            if value.role == "parameter" or len(use.shape) < 2 or num_elements(use.shape) != num_elements(value.shape):
-                continue
-            if value.kind == "one-hot" and value.shape[-1] >= MIN_COLUMNS:
-                saved = 1 - 1 / value.shape[-1]
-                yield _Part("one-hot", i, saved, use.value, saved)
-                yield from (_Part("one-hot", j, saved, use.value, saved) for j in _makers(graph, use.value))
-            elif value.zeros == 1 and value.kind == "constant":
-                yield _Part("zeros", i, 1.0, use.value, 1.0)
-            elif value.zeros >= MIN_SPARSE and (makers := _scattered(graph, use.value)):
-                yield from (_Part("sparse", j, value.zeros, use.value, value.zeros) for j in (i, *makers))
-            elif value.zeros >= MIN_SPARSE and value.fingerprint in seen_before:
-                yield _Part("sparse", i, value.zeros, use.value, value.zeros)
-
-
-def _scattered(graph: Graph, value: int) -> list[int]:
-    """Return the operators that put numbers into zeros by index and what scales these, () if a value is not so made."""
-    makers = _makers(graph, value)
-    names = [base_name(graph.operators[i]) for i in makers]
-    is_put = bool(names) and names[-1] in _ZEROS and not _PUTS.isdisjoint(names)
-    return makers if is_put and all(_hands_on(graph.operators[i]) for i in makers[:-1]) else []
+    read = ((i, use) for i in rows if is_product(graph.operators[i]) for use in graph.operators[i].reads)
+    for i, use in read:
+        value = graph.values[use.value]
+        if value.role == "parameter" or len(use.shape) < 2 or num_elements(use.shape) != num_elements(value.shape):
+            continue
+        makers = _makers(graph, use.value)
+        is_scattered = not _ZEROS.isdisjoint(base_name(graph.operators[j]) for j in makers[-1:])
+        if value.kind == "one-hot" and value.shape[-1] >= MIN_COLUMNS:
+            saved = 1 - 1 / value.shape[-1]
+            yield from (_Part("one-hot", j, saved, use.value, saved) for j in (i, *makers))
+        elif value.zeros == 1 and value.kind == "constant":
+            yield _Part("zeros", i, 1.0, use.value, 1.0)
+        elif value.zeros >= MIN_SPARSE and (is_scattered or value.fingerprint in seen_before):
+            needless = (i, *makers) if is_scattered else (i,)
+            yield from (_Part("sparse", j, value.zeros, use.value, value.zeros) for j in needless)
 
 
 def _makers(graph: Graph, value: int) -> list[int]:
@@ -132,15 +114,12 @@ def _makers(graph: Graph, value: int) -> list[int]:
     while (i := graph.values[value].producer) >= 0 and graph.operators[i].step == graph.last_step:
         makers.append(i)
         before = [each for each in graph.needs[i] if graph.values[each].shape == graph.values[value].shape]
-        if len(before) != 1 or not (graph.values[value].version or _hands_on(graph.operators[i])):
+        one = graph.operators[i]
+        keeps_zeros = graph.values[value].version or is_copy(one) or base_name(one) in (*_PUTS, "mul", "div")
+        if len(before) != 1 or not keeps_zeros:
             break
         value = before[0]
     return makers
-
-
-def _hands_on(one: Operator) -> bool:
-    """Return whether a result has zeros where the tensor that it is made from has them, but for what is put in."""
-    return is_copy(one) or base_name(one) in (*_PUTS, "mul", "div")
 
 
 def _padding(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
@@ -182,13 +161,8 @@ def _padded(graph: Graph, value: int) -> float:
         return -1.0
     if one.padded or one.evenly_padded < MIN_PADDED:
         return one.padded
-    like = {
-        max(other.padded, other.evenly_padded)
-        for i, other in enumerate(graph.values)
-        if graph.comes_in(i) == graph.comes_in(value) and graph.made_at(i) == graph.made_at(value)
-        if (other.shape, other.dtype) == (one.shape, one.dtype)
-    }
-    return one.evenly_padded if len(like) > 1 else 0.0
+    alike = [each for each in graph.values if (each.shape, each.dtype, each.role) == (one.shape, one.dtype, one.role)]
+    return one.evenly_padded * (len({max(each.padded, each.evenly_padded) for each in alike}) > 1)
 
 
 def _positions(use: Use, num: int, length: int) -> int:
@@ -209,13 +183,11 @@ def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
             share = graph.values[use.value].zero_rows
             if share >= MIN_ZERO_ROWS:
                 yield _Part("ignored rows", i, share, use.value, share)
-                if _is_only_for_gradients(graph, one.forward):
+                if one.forward >= 0 and _is_only_for_gradients(graph, one.forward):
                     yield _Part("ignored rows", one.forward, share, use.value, share)
 
 
 def _is_only_for_gradients(graph: Graph, i: int) -> bool:
-    if i < 0 or graph.operators[i].step != graph.last_step:
-        return False
     readers = {j for use in graph.operators[i].writes for j in graph.readers[use.value]}
     return all(graph.operators[j].phase == "backward" or graph.backward[j] for j in readers)
 
@@ -223,31 +195,24 @@ def _is_only_for_gradients(graph: Graph, i: int) -> bool:
 def _triangles(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     """Yield the operators of an attention whose scores a triangle hides: half of each is for nothing."""
     rows = list(rows)
-    for i in rows:
-        for use in graph.operators[i].reads:
-            value = graph.values[use.value]
-            if value.kind != "triangular" or value.role == "parameter" or not _hides(graph, i, use):
-                continue
-            reached = {use.value for use in graph.operators[i].writes} | set(graph.needs[i])
-            side = use.shape[-2:]
-            for j in rows:
-                one = graph.operators[j]
-                touched = {each.value for each in (*one.reads, *one.writes)}
-                is_near = not touched.isdisjoint(reached) and one.phase != "optimizer"
-                if j == i or (is_near and _has_side(one, side)):
-                    reached.update(each.value for each in one.writes if each.shape[-2:] == side)
-                    yield _Part("triangle", j, 0.5, use.value, 0.5)
+    read = ((i, use) for i in rows for use in graph.operators[i].reads)
+    for i, mask in read:
+        if graph.values[mask.value].kind != "triangular" or not _hides(graph.operators[i]):
+            continue
+        side = mask.shape[-2:]
+        reached = {use.value for use in graph.operators[i].writes} | set(graph.needs[i])
+        for j in rows:
+            uses = (*graph.operators[j].reads, *graph.operators[j].writes)
+            has_side = any(use.shape[-2:] == side and len(use.shape) > 2 for use in uses)
+            is_near = not reached.isdisjoint(use.value for use in uses)
+            if j == i or (is_near and has_side):
+                reached.update(each.value for each in graph.operators[j].writes if each.shape[-2:] == side)
+                yield _Part("triangle", j, 0.5, mask.value, 0.5)
 
 
-def _hides(graph: Graph, i: int, mask: Use) -> bool:
-    """Return whether an operator applies a mask to scores of its size."""
-    one = graph.operators[i]
-    others = [use for use in one.reads if use.value != mask.value and use.shape[-2:] == mask.shape[-2:]]
-    return "attention" in one.name or (one.phase == "forward" and is_pointwise(one) and bool(others))
-
-
-def _has_side(one: Operator, side: tuple[int, ...]) -> bool:
-    return any(use.shape[-2:] == side and len(use.shape) > 2 for use in (*one.reads, *one.writes))
+def _hides(one: Operator) -> bool:
+    """Return whether an operator can apply a mask to scores."""
+    return "attention" in one.name or (one.phase == "forward" and is_pointwise(one))
 
 
 def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
@@ -281,11 +246,71 @@ def _size(one: Operator) -> float:
     sizes = sorted((num_elements(use.shape) for use in (*one.reads, *one.writes)), reverse=True)
     if not is_product(one):
         return max(float(sum(sizes)), 1.0)
-    batch = one.writes[0].shape[0] if len(one.writes[0].shape) > 2 else 1
-    product = 1.0
-    for size in sizes[:3]:
-        product *= size
-    return max(sqrt(product / max(batch, 1)), 1.0)
+    batch = num_elements(one.writes[0].shape[:-2][:1])
+    return max(sqrt(num_elements(sizes[:3]) / max(batch, 1)), 1.0)
+
+
+def unread_results(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
+    """Yield products, pointwise operators and sorts with a result of which most is not read.
+
+    A result that is not read at all is dead work. What a pointwise operator makes in vain it reads in vain as well.
+    """
+    read: dict[int, float] = {}  # of what an operator makes, the part that is needed
+    for i in sorted(rows, reverse=True):
+        one = graph.operators[i]
+        sorts = base_name(one) in _SORTS
+        if graph.computes(i) and (sorts or is_product(one) or is_pointwise(one)):
+            shares = {use.value: _share_read(graph, use.value, read) for use in one.writes}
+            value = max(shares, key=lambda each: shares[each])
+            read[i] = shares[value]
+            if 0 < read[i] <= MAX_READ:
+                unread = 1 - read[i]
+                yield (
+                    _Part("sorted", i, SORT_SAVED, value, unread)
+                    if sorts
+                    else _Part("unread", i, unread, value, unread)
+                )
+
+
+def _share_read(graph: Graph, value: int, read: dict[int, float]) -> float:
+    if graph.lives_on[value] or graph.later[value] >= 0:
+        return 1.0
+    parts: dict[tuple[object, ...], float] = defaultdict(float)
+    # A function of the backward pass has gradients of zero where the result is not read.
+    for i in set(graph.readers[value]).difference(graph.backward[graph.values[value].producer]):
+        one = graph.operators[i]
+        needed = read.get(i, 1.0) if is_pointwise(one) else 1.0
+        for use in (each for each in one.reads if each.value == value):
+            seen = num_elements(size for size, step in zip(use.shape, use.stride, strict=True) if step)
+            part = (use.offset, use.shape, use.stride)
+            parts[part] = max(parts[part], seen * needed)
+    return min(sum(parts.values()) / max(num_elements(graph.values[value].shape), 1), 1.0)
+
+
+def untouched_rows(graph: Graph, rows: list[int]) -> Iterator[_Part]:
+    """Yield operators that fill or update whole embedding tables, by the rows that the step does not look up.
+
+    What has the shape of a table in an optimizer is the table, its gradient or its state. A gradient that other uses of
+    the table add to is not of these.
+    """
+    fills = [i for i in rows if plain_name(graph.operators[i].name) in _LOOKUPS_BACKWARD]
+    made = {i: use.value for i in fills for use in graph.operators[i].writes}
+    storages = {graph.values[value].storage for value in made.values()}
+    updates = [i for i in rows if graph.operators[i].phase == "optimizer"]
+    read = ((use.value, graph.values[use.value]) for i in updates for use in graph.operators[i].reads)
+    tables = {one.shape: v for v, one in read if one.zero_rows >= MIN_UNTOUCHED and one.storage in storages}
+    for i, value in made.items():
+        if graph.values[value].shape in tables:
+            share = graph.values[value].zero_rows
+            yield _Part("untouched rows", i, share, value, share)
+    for i in updates:
+        sizes = [(num_elements(use.shape), tables.get(use.shape, -1)) for use in graph.operators[i].reads]
+        mine = [(size, value) for size, value in sizes if value >= 0]
+        if mine:
+            value = max(mine)[1]
+            share = graph.values[value].zero_rows
+            part = sum(size for size, _ in mine) / sum(size for size, _ in sizes)
+            yield _Part("untouched rows", i, share * part, value, share)
 
 
 def _record(graph: Graph, kind: Kind, parts: list[_Part]) -> WorkOnNothing:

@@ -7,28 +7,36 @@ from the operators in it and from what it lies between.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, components, num_bytes
-from diagnose.dataflow.names import base_name, is_pointwise, is_reduction
-from diagnose.model.dataflow import Frame, Operator, Use
+from diagnose.dataflow.graph import Graph, Work, base_name, components, is_pointwise, is_reduction, num_bytes
+from diagnose.model.dataflow import Frame, Use
 from diagnose.model.shapes import num_elements
 
 __all__ = ["Unfused", "unfused_clusters"]
 
 MIN_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
 MIN_KEYS = 16  # of an attention: a softmax over fewer is a gate or a mixture of few
-_BATCHED = frozenset({"bmm", "baddbmm"})
-_LOSS = frozenset({"log_softmax", "_log_softmax", "logsumexp"})
-_MEANS = frozenset({"mean", "var", "std", "var_mean", "std_mean", "sum"})
-_GATES = frozenset({"sigmoid", "silu"})
-
 Form: TypeAlias = Literal["attention", "loss", "norm", "rotary embedding", "GELU", "gated activation", "pointwise"]
 
+# Operators that make a cluster what it is: of each set, one. The first row that fits counts.
+_FORMS: tuple[tuple[Form, tuple[set[str], ...]], ...] = (
+    ("pointwise", ({"nll_loss_forward"},)),  # torch's own loss
+    ("loss", ({"log_softmax", "_log_softmax", "logsumexp"},)),
+    ("loss", ({"softmax", "_softmax"}, {"log"})),
+    ("loss", ({"exp"}, {"sum"}, {"log"})),
+    (
+        "norm",
+        ({"rsqrt", "sqrt", "reciprocal", "std", "var"}, {"mean", "var", "std", "var_mean", "std_mean", "sum"}),
+    ),
+    ("rotary embedding", ({"neg"}, {"cat"}, {"mul"})),
+    ("rotary embedding", ({"cos"}, {"sin"})),
+    ("gated activation", ({"sigmoid", "silu"}, {"mul"})),
+    ("GELU", ({"tanh", "erf"}, {"mul"})),
+)
 
-@dataclass(frozen=True, slots=True)
-class Unfused:
+
+class Unfused(NamedTuple):
     """Clusters of one function and form."""
 
     kind: Form
@@ -60,7 +68,7 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
                     form = next((forms[line] for line in lines if line in forms), form)
                 elif form != "pointwise":
                     forms |= dict.fromkeys(lines, form)
-                where = (lines[0].file, lines[0].function) if lines else None
+                where = tuple((line.file, line.function) for line in lines[:1])
                 found.setdefault((form, where), []).extend(cluster)
     records = (_record(graph, form, rows, within) for (form, _), rows in found.items())
     return tuple(sorted(records, key=lambda one: -one.work.share))
@@ -86,27 +94,19 @@ def _is_inner(graph: Graph, value: int, made_by: int) -> bool:
 def _form(graph: Graph, cluster: list[int]) -> Form:
     """Return what a cluster computes, by its operators and its neighbours."""
     names = {base_name(graph.operators[i]) for i in cluster}
-    is_loss = names & _LOSS or (names & {"softmax", "_softmax"} and "log" in names) or {"exp", "sum", "log"} <= names
-    if is_loss and "nll_loss_forward" not in names:  # which is torch's own
-        return "loss"
-    if _attends(graph, cluster):
-        return "attention"
-    if {"rsqrt", "sqrt", "reciprocal", "std", "var"} & names and names & _MEANS:
-        return "norm"
-    if {"neg", "cat", "mul"} <= names or {"cos", "sin"} <= names:
-        return "rotary embedding"
-    if {"tanh", "erf"} & names and "mul" in names and not names & _GATES:
-        return "GELU"
-    return "gated activation" if names & _GATES and "mul" in names else "pointwise"
+    fits = (form for form, sets in _FORMS if not any(map(names.isdisjoint, sets)))
+    form: Form = next(fits, "pointwise")
+    return "attention" if form != "loss" and _attends(graph, cluster) else form
 
 
 def _attends(graph: Graph, cluster: list[int]) -> bool:
     """Return whether a cluster lies between the products of an attention. On a CPU none is fused that drops scores."""
     if not any(use.shape[-1:] >= (MIN_KEYS,) for use in _scores(graph, cluster)):
         return False
-    made_by, taken_by = _products(graph, cluster)
+    drawn = (graph.values[use.value] for one in graph.operators if one.draws for use in one.writes)
+    on_cpu = {value.storage for value in drawn if value.device == "cpu"}
     read = {graph.values[value].storage for i in cluster for value in graph.needs[i]}
-    return bool(made_by and taken_by) and read.isdisjoint(_drawn(graph))
+    return all(_products(graph, cluster)) and read.isdisjoint(on_cpu)
 
 
 def _scores(graph: Graph, rows: Iterable[int]) -> list[Use]:
@@ -116,31 +116,21 @@ def _scores(graph: Graph, rows: Iterable[int]) -> list[Use]:
 
 def _products(graph: Graph, rows: Iterable[int]) -> tuple[set[int], set[int]]:
     """Return the batched products of the forward pass that make what some operators read, and those that take it."""
+    forward = (i for i in graph.of_step(graph.last_step) if graph.operators[i].phase == "forward")
+    batched = {i for i in forward if base_name(graph.operators[i]) in ("bmm", "baddbmm")}
     made_by = {graph.values[value].producer for i in rows for value in graph.needs[i]}
     readers = {j for i in rows for use in graph.operators[i].writes for j in graph.readers[use.value]}
-    each = ({i for i in found if i >= 0 and _is_batched(graph.operators[i])} for found in (made_by, readers))
-    before, after = each
-    return before, after
-
-
-def _is_batched(one: Operator) -> bool:
-    return one.phase == "forward" and base_name(one) in _BATCHED
-
-
-def _drawn(graph: Graph) -> set[int]:
-    """Return the storages on a CPU whose content was drawn."""
-    drawn = (graph.values[use.value] for one in graph.operators if one.draws for use in one.writes)
-    return {value.storage for value in drawn if value.device == "cpu"}
+    return made_by & batched, readers & batched
 
 
 def _record(graph: Graph, form: Form, rows: list[int], within: set[int]) -> Unfused:
     uses = [use for i in rows for use in (*graph.operators[i].reads, *graph.operators[i].writes)]
-    is_attention = form == "attention"
-    sizes = {num_elements(use.shape) for use in _scores(graph, rows)} if is_attention else set[int]()
+    attending = rows if form == "attention" else []
+    sizes = {num_elements(use.shape) for use in _scores(graph, attending)}
     return Unfused(
         kind=form,
         work=graph.work(rows),
         bytes_not_moved=sum(num_bytes(use) for use in uses if use.value in within or num_elements(use.shape) in sizes),
         bytes_moved=sum(map(num_bytes, uses)),
-        products=tuple(sorted(set.union(*_products(graph, rows)))) if is_attention else (),
+        products=tuple(sorted(set.union(*_products(graph, attending)))),
     )

@@ -1,14 +1,18 @@
-"""The table of a step as a graph: which operator needs which value, and what all analyses read of it."""
+"""The table of a step as a graph: which operator needs which value, kinds of operators, and what all analyses read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Use, Value
 from diagnose.model.shapes import num_elements
 
-__all__ = ["Graph", "Work", "by_line", "components", "graph_of", "num_bytes", "parting", "plain_name"]
+__all__ = [
+    "Graph", "Work", "base_name", "components", "graph_of", "is_copy", "is_pointwise", "is_product", "is_reduction",
+    "num_bytes", "plain_name",
+]  # fmt: skip
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
 _OVERWRITES = frozenset({"zero_", "fill_", "copy_", "normal_", "uniform_", "exponential_", "bernoulli_", "random_"})
@@ -18,9 +22,157 @@ _BRINGS_IN = "lift_fresh"  # what torch.tensor and its like have made of Python'
 _COMPUTES_NOTHING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", _BRINGS_IN})
 _LIVES_ON = frozenset({"parameter", "buffer", "optimizer state"})
 
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "matmul", "_addmm"})
+_REDUCTIONS = frozenset(
+    [
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "prod",
+        "norm",
+        "linalg_vector_norm",
+        "var",
+        "std",
+        "var_mean",
+        "std_mean",
+        "logsumexp",
+        "any",
+        "all",
+        "softmax",
+        "_softmax",
+        "log_softmax",
+        "_log_softmax",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+        "native_layer_norm",
+        "native_layer_norm_backward",
+        "native_group_norm",
+        "nll_loss_forward",
+        "nll_loss_backward",
+        "cumsum",
+        "argmax",
+    ]
+)
+_POINTWISE = frozenset(
+    [
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "neg",
+        "abs",
+        "pow",
+        "square",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "erf",
+        "erfc",
+        "sigmoid",
+        "logsigmoid",
+        "relu",
+        "gelu",
+        "silu",
+        "mish",
+        "elu",
+        "leaky_relu",
+        "softplus",
+        "hardtanh",
+        "hardswish",
+        "threshold",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "where",
+        "masked_fill",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "maximum",
+        "minimum",
+        "fmod",
+        "remainder",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sign",
+        "reciprocal",
+        "atan2",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_not",
+        "isnan",
+        "isfinite",
+        "tanh_backward",
+        "sigmoid_backward",
+        "gelu_backward",
+        "silu_backward",
+        "threshold_backward",
+        "softplus_backward",
+        "native_dropout",
+        "native_dropout_backward",
+        "bernoulli",
+        "cat",
+        "stack",
+    ]
+)
+_COPIES = frozenset({"clone", "contiguous", "_to_copy", "copy"})
 
-@dataclass(frozen=True, slots=True)
-class Work:
+
+def plain_name(name: str) -> str:
+    """Return an operator's name without namespace and overload: "aten::mm.out" is "mm"."""
+    return name.rpartition("::")[2].partition(".")[0]
+
+
+def base_name(one: Operator) -> str:
+    """Return an operator's plain name without the mark of a change in place."""
+    return plain_name(one.name).removesuffix("_")
+
+
+def is_product(one: Operator) -> bool:
+    """Return whether an operator multiplies matrices."""
+    return base_name(one) in _PRODUCTS
+
+
+def is_pointwise(one: Operator) -> bool:
+    """Return whether each element of the result depends on one element of each argument; joining counts."""
+    return base_name(one) in _POINTWISE
+
+
+def is_reduction(one: Operator) -> bool:
+    """Return whether an operator reduces or normalises along dimensions."""
+    return base_name(one) in _REDUCTIONS
+
+
+def is_copy(one: Operator) -> bool:
+    """Return whether all an operator does is to copy or convert."""
+    return base_name(one) in _COPIES
+
+
+class Work(NamedTuple):
     """Operators of one step, and what they are of it."""
 
     operators: tuple[int, ...]  # indices, ascending
@@ -38,6 +190,9 @@ class Graph:
     """A data flow with its edges. An in-place operator needs what it changes, unless it overwrites all of it."""
 
     flow: Dataflow
+    operators: tuple[Operator, ...]
+    values: tuple[Value, ...]
+    last_step: int  # which the recording itself disturbs least
     needs: tuple[tuple[int, ...], ...]  # values, for each operator
     readers: tuple[tuple[int, ...], ...]  # operators, for each value; a view reads nothing
     backward: tuple[tuple[int, ...], ...]  # operators of the backward pass, for each operator
@@ -45,21 +200,6 @@ class Graph:
     lives_on: tuple[bool, ...]  # for each value: whether its storage holds what outlives the steps
     born: tuple[int, ...]  # for each value the step in which its storage came to be, -1 if it was there before
     step_ns: tuple[int, ...]  # operator time of each step
-
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        """Return the operators in their order."""
-        return self.flow.operators
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """Return the values in their order."""
-        return self.flow.values
-
-    @property
-    def last_step(self) -> int:
-        """Return the number of the last step, which the recording itself disturbs least."""
-        return self.flow.num_steps - 1
 
     def of_step(self, step: int) -> Iterator[int]:
         """Yield the operators of a step."""
@@ -91,6 +231,14 @@ class Graph:
         made_by = self.producer(value)
         return made_by.place if made_by is not None else None
 
+    def taken_from(self, use: Use) -> int:
+        """Return the value that a number was taken from; operators on single numbers may have changed it on the way."""
+        one = self.producer(use.value)
+        while one is not None and one.reads and {num_elements(u.shape) for u in (use, *one.reads, *one.writes)} == {1}:
+            use = one.reads[0]
+            one = self.producer(use.value)
+        return use.value
+
     def read_before(self) -> set[str]:
         """Return the fingerprints of what the steps before the last one read."""
         before = (one for one in self.operators if one.step < self.last_step)
@@ -107,13 +255,22 @@ class Graph:
         return self.makes_values(operator) and not self.operators[operator].reads_host
 
     def work(self, operators: Iterable[int]) -> Work:
-        """Return operators of one step with their share and lines."""
-        rows = tuple(sorted(operators))
-        return Work(rows, self.share(rows), tuple(line for line, _ in by_line(self, rows)))
+        """Return operators of one step, each once, with their share and lines."""
+        rows = tuple(sorted(set(operators)))
+        times: dict[Frame, int] = {}
+        for i in rows:
+            for place in self.operators[i].stack[:1]:
+                times[place] = times.get(place, 0) + self.operators[i].host_ns
+        return Work(rows, self.share(rows), tuple(sorted(times, key=lambda line: -times[line])))
+
+    def cheapest_ns(self) -> float:
+        """Return what an operator of the last step takes that has next to nothing to do: a tenth of them take less."""
+        times = sorted(self.operators[i].host_ns for i in self.of_step(self.last_step) if self.computes(i))
+        return times[len(times) // 10] if times else 0.0
 
 
 def graph_of(flow: Dataflow) -> Graph:
-    """Return the edges of a data flow."""
+    """Return a data flow with its edges."""
     version = {(value.storage, value.version): i for i, value in enumerate(flow.values)}
     later = tuple(version.get((value.storage, value.version + 1), -1) for value in flow.values)
     needs = tuple(_needs(flow, one, version) for one in flow.operators)
@@ -137,6 +294,9 @@ def graph_of(flow: Dataflow) -> Graph:
     }
     return Graph(
         flow=flow,
+        operators=flow.operators,
+        values=flow.values,
+        last_step=flow.num_steps - 1,
         needs=needs,
         readers=tuple(map(tuple, readers)),
         backward=tuple(map(tuple, backward)),
@@ -149,13 +309,15 @@ def graph_of(flow: Dataflow) -> Graph:
 
 def _needs(flow: Dataflow, one: Operator, version: dict[tuple[int, int], int]) -> tuple[int, ...]:
     """Return the values whose contents can change what an operator writes."""
-    before = {}
+    read = dict.fromkeys(use.value for use in one.reads)
     for use in one.writes:
         value = flow.values[use.value]
-        if value.version and (old := version.get((value.storage, value.version - 1))) is not None:
-            before[old] = _overwrites(one, use, value)
-    read = dict.fromkeys(use.value for use in one.reads if not before.get(use.value, False))
-    return tuple(read | dict.fromkeys(old for old, is_lost in before.items() if not is_lost))
+        old = version.get((value.storage, value.version - 1))
+        if old is not None:
+            read[old] = None
+            if _overwrites(one, use, value):
+                del read[old]
+    return tuple(read)
 
 
 def _overwrites(one: Operator, use: Use, value: Value) -> bool:
@@ -167,29 +329,6 @@ def _overwrites(one: Operator, use: Use, value: Value) -> bool:
 def num_bytes(use: Use) -> int:
     """Return the bytes of what an operator sees of a value."""
     return num_elements(use.shape) * _ITEM_BYTES.get(use.dtype, 4)
-
-
-def plain_name(name: str) -> str:
-    """Return an operator's name without namespace and overload: "aten::mm.out" is "mm"."""
-    return name.rpartition("::")[2].partition(".")[0]
-
-
-def by_line(graph: Graph, operators: Iterable[int]) -> list[tuple[Frame, int]]:
-    """Return the lines of some operators and their times, the longest first."""
-    times: dict[Frame, int] = {}
-    for i in operators:
-        place = graph.operators[i].place
-        if place is not None:
-            times[place] = times.get(place, 0) + graph.operators[i].host_ns
-    return sorted(times.items(), key=lambda item: -item[1])
-
-
-def parting(one: tuple[Frame, ...], other: tuple[Frame, ...]) -> tuple[Frame | None, Frame | None]:
-    """Return where two stacks part, from the outermost frame on; their innermost lines if they are the same."""
-    for first, second in zip(reversed(one), reversed(other), strict=False):
-        if first != second:
-            return first, second
-    return (one[0] if one else None), (other[0] if other else None)
 
 
 def components(

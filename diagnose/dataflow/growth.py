@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.names import base_name, is_copy
-from diagnose.dataflow.numbering import value_numbers
+from diagnose.dataflow.graph import Graph, Work, base_name, is_copy
 from diagnose.dataflow.repeats import repeats
-from diagnose.model.dataflow import Frame, Operator, Role, Use
+from diagnose.model.dataflow import Frame, Operator, Role, line_words
 from diagnose.model.shapes import num_elements
+from diagnose.text.numbers import enumeration, plural, size_words
 
 __all__ = [
-    "CopiedAgain", "GrowingWork", "KeptGraph", "PiledUp", "copied_again", "growing_work", "kept_graph", "piled_up",
+    "CopiedAgain", "GrowingWork", "KeptGraph", "PiledUp", "copied_again", "growing_work", "held_words", "kept_graph",
+    "piled_up",
 ]  # fmt: skip
 
+MAX_NAMED = 3
 MIN_COPIED = 0.8  # of what a concatenation writes is one of the tensors that it reads
 _LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradient")
 
+_Call: TypeAlias = tuple[tuple[object, ...], int]  # name, stack and phase of an operator, and its number among those
 
-@dataclass(frozen=True, slots=True)
-class GrowingWork:
+
+class GrowingWork(NamedTuple):
     """Operators of one line that read more in each step, part of it from earlier steps, or that it calls more often."""
 
     work: Work
@@ -32,8 +36,7 @@ class GrowingWork:
     last_calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedAgain:
+class CopiedAgain(NamedTuple):
     """Concatenations of one line that copy what is stored to put little to it."""
 
     work: Work
@@ -42,8 +45,7 @@ class CopiedAgain:
     piece: tuple[int, ...]  # of the largest that is put to it
 
 
-@dataclass(frozen=True, slots=True)
-class PiledUp:
+class PiledUp(NamedTuple):
     """Values that each step makes at one line and that outlive it."""
 
     line: Frame | None
@@ -56,8 +58,7 @@ class PiledUp:
         return len(self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptGraph:
+class KeptGraph(NamedTuple):
     """Operators of the backward pass whose forward ran in an earlier step."""
 
     work: Work
@@ -74,56 +75,38 @@ def growing_work(graph: Graph) -> tuple[GrowingWork, ...]:
     before, now = (_of_step(graph, step) for step in (graph.last_step - 1, graph.last_step))
     groups: dict[tuple[Frame | None, Frame | None], list[tuple[int, int, int]]] = defaultdict(list)
     grown: dict[int, Frame | None] = {}  # with the line that makes what grows, or joins what piles up
-    for key, i in now.items():
-        if key not in before:
-            continue
-        one, other = graph.operators[i], graph.operators[before[key]]
+    for i, j in ((i, before[key]) for key, i in now.items() if key in before):
+        one, other = graph.operators[i], graph.operators[j]
         first, last = _elements(other), _elements(one)
-        if last <= first:
-            continue
-        grew = _grown_input(graph, one, other)
-        sources = [made for value in graph.needs[i] if (made := graph.values[value].producer) in grown]
-        if grew >= 0 or sources:
-            grown[i] = (graph.made_at(grew) or one.place) if grew >= 0 else grown[sources[0]]
-            groups[one.place, grown[i]].append((i, first, last))
-    records = (
-        GrowingWork(
-            graph.work(i for i, _, _ in rows),
-            line,
-            sum(row[1] for row in rows),
-            sum(row[2] for row in rows),
-            len(rows),
-            len(rows),
-        )
+        if last > first:
+            lines = [graph.made_at(value) or one.place for value in _grown_inputs(graph, one, other)]
+            producers = (graph.values[value].producer for value in graph.needs[i])
+            for line in [*lines, *(grown[made] for made in producers if made in grown)][:1]:
+                grown[i] = line
+                groups[one.place, line].append((i, first, last))
+    records = [
+        GrowingWork(graph.work(each), line, sum(first), sum(last), len(each), len(each))
         for (_, line), rows in groups.items()
-    )
-    return tuple(sorted((*records, *_called_more(graph, before, now)), key=lambda one: -one.work.share))
+        for each, first, last in (zip(*rows, strict=True),)
+    ]
+    records += _called_more(graph, before, now)
+    return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def _called_more(
-    graph: Graph, before: dict[tuple[object, ...], int], now: dict[tuple[object, ...], int]
-) -> list[GrowingWork]:
+def _called_more(graph: Graph, before: dict[_Call, int], now: dict[_Call, int]) -> list[GrowingWork]:
     """Return what lines compute again in the last step that they call more often than in the step before."""
     first, last = (Counter(key for key, _ in each) for each in (before, now))
     more = [key for key, num in last.items() if num > first[key] > 0]
-    if not more:
-        return []
-    again = repeats(graph, value_numbers(graph))
+    repeated = repeats(graph) if more else {}
     lines: dict[Frame | None, list[tuple[list[int], int, int]]] = defaultdict(list)
     for key in more:
-        rows = [i for (name, _), i in now.items() if name == key and i in again]
+        rows = [i for (name, _), i in now.items() if name == key and i in repeated]
         if len(rows) >= last[key] - first[key]:
             lines[graph.operators[now[key, 0]].place].append((rows, first[key], last[key]))
     return [
-        GrowingWork(
-            graph.work(i for rows, _, _ in each for i in rows),
-            line,
-            0,
-            0,
-            sum(num for _, num, _ in each),
-            sum(num for _, _, num in each),
-        )
+        GrowingWork(graph.work(chain(*again)), line, 0, 0, sum(first), sum(last))
         for line, each in lines.items()
+        for again, first, last in (zip(*each, strict=True),)
     ]
 
 
@@ -132,32 +115,32 @@ def copied_again(graph: Graph) -> tuple[CopiedAgain, ...]:
 
     One that gradients pass through is left out: they do not pass through a buffer that is written in place.
     """
-    lines: dict[Frame | None, list[tuple[int, Use, Use]]] = defaultdict(list)
+    lines: dict[Frame | None, list[CopiedAgain]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
         if base_name(one) == "cat" and len(one.reads) > 1 and not graph.backward[i]:
             *_, piece, whole = sorted(one.reads, key=lambda use: num_elements(use.shape))
-            if num_elements(whole.shape) >= MIN_COPIED * _elements(one) > 0 and _is_stored(graph, whole.value, one):
-                lines[one.place].append((i, whole, piece))
+            avoidable = num_elements(whole.shape) / max(_elements(one), 1)
+            if avoidable >= MIN_COPIED and _is_stored(graph, whole.value, one):
+                lines[one.place].append(CopiedAgain(graph.work([i]), avoidable, whole.shape, piece.shape))
     records = []
-    for rows in lines.values():
-        work = graph.work(i for i, _, _ in rows)
-        each = ((graph.operators[i], whole) for i, whole, _ in rows)
-        copied = sum(one.host_ns * num_elements(whole.shape) / _elements(one) for one, whole in each)
-        _, whole, piece = rows[-1]
-        records.append(CopiedAgain(work, copied / max(graph.time(work.operators), 1), whole.shape, piece.shape))
+    for each in lines.values():
+        work = graph.work(i for one in each for i in one.work.operators)
+        copied = sum(graph.time(one.work.operators) * one.avoidable for one in each)
+        records.append(each[-1]._replace(work=work, avoidable=copied / max(graph.time(work.operators), 1)))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
 def _is_stored(graph: Graph, value: int, one: Operator) -> bool:
+    """Return whether earlier steps left a value, or the line of an operator that adds to it made it."""
     made_by = graph.producer(value)
     is_grown = made_by is not None and (made_by.name, made_by.stack) == (one.name, one.stack)
     return is_grown or _is_of_earlier_steps(graph, value)
 
 
-def _of_step(graph: Graph, step: int) -> dict[tuple[object, ...], int]:
-    """Return a step's operators by name, line, and their number among those."""
-    found: dict[tuple[object, ...], int] = {}
+def _of_step(graph: Graph, step: int) -> dict[_Call, int]:
+    """Return what a step computes, by call."""
+    found: dict[_Call, int] = {}
     numbers: dict[tuple[object, ...], int] = defaultdict(int)
     for i in graph.of_step(step):
         one = graph.operators[i]
@@ -182,8 +165,8 @@ def _is_of_earlier_steps(graph: Graph, value: int) -> bool:
     return is_older and one.role not in _LASTING
 
 
-def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
-    """Return the value of earlier steps that an operator reads more of than in the step before, -1 if none.
+def _grown_inputs(graph: Graph, one: Operator, other: Operator) -> Sequence[int]:
+    """Return the values of earlier steps that an operator reads more of than in the step before.
 
     What is longer was made of what the step before read, or what it read is read again with more: other pieces of what
     is stored, such as documents of several lengths, grow by chance.
@@ -191,10 +174,10 @@ def _grown_input(graph: Graph, one: Operator, other: Operator) -> int:
     older = [use.value for use in one.reads if _is_of_earlier_steps(graph, use.value)]
     if len(one.reads) > len(other.reads):
         again = {use.value for use in one.reads} & {use.value for use in other.reads}
-        return older[0] if older and 2 * len(again) >= len(other.reads) else -1
-    pairs = zip(one.reads, other.reads, strict=False)
-    longer = ((new.value, old.value) for new, old in pairs if _size(graph, new) > _size(graph, old))
-    return next((new for new, old in longer if new in older and _is_made_of(graph, new, old)), -1)
+        return older * (2 * len(again) >= len(other.reads))
+    pairs = [(new.value, old.value) for new, old in zip(one.reads, other.reads, strict=False)]
+    longer = ((new, old) for new, old in pairs if _size(graph, new) > _size(graph, old))
+    return [new for new, old in longer if new in older and _is_made_of(graph, new, old)]
 
 
 def _is_made_of(graph: Graph, value: int, source: int) -> bool:
@@ -203,15 +186,13 @@ def _is_made_of(graph: Graph, value: int, source: int) -> bool:
     while left:
         made_by = graph.values[left.pop()].producer
         needed = set(graph.needs[made_by]) - seen if made_by >= 0 else set[int]()
-        if source in needed:
-            return True
         seen |= needed
         left.extend(needed)
-    return False
+    return source in seen
 
 
-def _size(graph: Graph, use: Use) -> int:
-    return num_elements(graph.values[use.value].shape)
+def _size(graph: Graph, value: int) -> int:
+    return num_elements(graph.values[value].shape)
 
 
 def piled_up(graph: Graph) -> tuple[PiledUp, ...]:
@@ -229,22 +210,23 @@ def piled_up(graph: Graph) -> tuple[PiledUp, ...]:
     return tuple(sorted(records, key=lambda one: -one.num_bytes))
 
 
+def held_words(lines: Sequence[PiledUp]) -> str:
+    """Return what each recorded step leaves, and the lines that make most of it; there is at least one line."""
+    num = plural(sum(one.num_values for one in lines), "value")
+    size = size_words(sum(one.num_bytes for one in lines))
+    named = enumeration([f"{line_words(one.line)} ({size_words(one.num_bytes)})" for one in lines[:MAX_NAMED]])
+    return f"Each step leaves {num} ({size}) still held after the next one, made at {named}."
+
+
 def kept_graph(graph: Graph) -> tuple[KeptGraph, ...]:
     """Return the part of the last step's backward pass that belongs to earlier steps."""
-    step = graph.last_step
-    operators = graph.operators
-    forward = [operators[i].sequence_nr for i in graph.of_step(step) if operators[i].phase == "forward"]
+    now = [(i, graph.operators[i]) for i in graph.of_step(graph.last_step)]
+    forward = [one.sequence_nr for _, one in now if one.phase == "forward"]
     first = min((number for number in forward if number >= 0), default=-1)
-    backward = [i for i in graph.of_step(step) if operators[i].phase == "backward"]
-    old = [i for i in backward if _is_old(operators[i], operators, first)]
+    backward = [(i, one) for i, one in now if one.phase == "backward"]
+    of_before = {i for i, one in enumerate(graph.operators) if one.step < graph.last_step}
+    old = [i for i, one in backward if one.forward in of_before or (one.forward < 0 <= one.sequence_nr < first)]
     if not old:
         return ()
-    carries = next((i for i in graph.of_step(step) if any(_is_of_earlier_steps(graph, v) for v in graph.needs[i])), -1)
-    line = operators[carries].place if carries >= 0 else None
-    return (KeptGraph(graph.work(old), len(backward), line),)
-
-
-def _is_old(one: Operator, operators: tuple[Operator, ...], first: int) -> bool:
-    if one.forward >= 0:
-        return operators[one.forward].step < one.step
-    return 0 <= one.sequence_nr < first
+    carrying = (one.place for i, one in now if any(_is_of_earlier_steps(graph, value) for value in graph.needs[i]))
+    return (KeptGraph(graph.work(old), len(backward), next(carrying, None)),)

@@ -1,4 +1,4 @@
-"""Memory kept for the backward pass: what computing a call again in that pass frees, and from when to when.
+"""Memory kept for the backward pass: what computing a call again in that pass frees, and what to compute again.
 
 Each storage takes its bytes from the operator that makes it to the one after which it is freed. A call that is computed
 again frees what only its own backward pass reads, from the last operator that reads it before to the first of that
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,15 @@ import numpy.typing as npt
 from diagnose.dataflow.graph import Graph
 from diagnose.model.dataflow import Frame
 
-__all__ = ["Bytes", "KeptByLines", "KeptLine", "KeptMemory", "StepMemory", "kept_by_line", "step_memory"]
+__all__ = [
+    "Bytes", "Checkpoint", "KeptByLines", "KeptLine", "KeptMemory", "StepMemory", "checkpoints", "kept_by_line",
+    "step_memory",
+]  # fmt: skip
 
 Bytes = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptMemory:
+class KeptMemory(NamedTuple):
     """All calls of one module or line, and what computing each of them again in its backward pass frees."""
 
     line: Frame | None  # that calls it
@@ -45,8 +48,7 @@ class KeptMemory:
         return edges.cumsum()[:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class StepMemory:
+class StepMemory(NamedTuple):
     """The memory of the last step on one device, and which calls keep it."""
 
     device: str
@@ -54,16 +56,14 @@ class StepMemory:
     kept: tuple[KeptMemory, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Storage:
+class _Storage(NamedTuple):
     num_bytes: int
     made_by: int  # operator, -1 for what the step began with
     end: int  # the operator after the one that it is freed after
     reads: tuple[int, ...]  # operators of the step
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLine:
+class KeptLine(NamedTuple):
     """One line of the forward pass that makes what the backward pass reads."""
 
     line: Frame | None
@@ -71,8 +71,7 @@ class KeptLine:
     operators: tuple[int, ...]  # of the line, in the forward pass
 
 
-@dataclass(frozen=True, slots=True)
-class KeptByLines:
+class KeptByLines(NamedTuple):
     """What the forward pass of the last step makes for the backward pass, by line, the most bytes first."""
 
     device: str
@@ -83,7 +82,7 @@ class KeptByLines:
 
 def step_memory(graph: Graph) -> StepMemory:
     """Return what the last step holds on the device that keeps most for the backward pass."""
-    step, device = range(*_limits(graph)), _device(graph)
+    step, device = _last_step(graph), _device(graph)
     storages = _storages(graph, device, step)
     kept = tuple(one for one in _kept(graph, storages, step) if any(size < 0 for _, _, size in one.changes))
     return StepMemory(device, _held(storages, step), kept)
@@ -94,7 +93,7 @@ def kept_by_line(graph: Graph) -> KeptByLines:
 
     Each storage counts once. Lines that no gradient flows through make batches and masks.
     """
-    step, device = range(*_limits(graph)), _device(graph)
+    step, device = _last_step(graph), _device(graph)
     storages = _storages(graph, device, step)
     sizes: dict[Frame | None, dict[int, int]] = defaultdict(dict)
     for value in graph.values:
@@ -132,9 +131,9 @@ def _held(storages: dict[int, _Storage], step: range) -> Bytes:
     return edges.cumsum()[:-1]
 
 
-def _limits(graph: Graph) -> tuple[int, int]:
-    rows = tuple(graph.of_step(graph.last_step))
-    return (rows[0], rows[-1] + 1) if rows else (0, 0)
+def _last_step(graph: Graph) -> range:
+    rows = [*graph.of_step(graph.last_step)]
+    return range(min(rows, default=0), max(rows, default=-1) + 1)
 
 
 def _storages(graph: Graph, device: str, step: range) -> dict[int, _Storage]:
@@ -153,7 +152,7 @@ def _storages(graph: Graph, device: str, step: range) -> dict[int, _Storage]:
     for storage, number in last.items():
         value = graph.values[number]
         end = min(value.dies + 1, step.stop) if value.dies >= 0 else step.stop
-        if end > step.start and made_by[storage] < step.stop:
+        if end > step.start:
             found[storage] = _Storage(value.num_bytes, made_by[storage], end, tuple(reads[storage]))
     return found
 
@@ -165,19 +164,18 @@ def _kept(graph: Graph, storages: dict[int, _Storage], step: range) -> Iterator[
     made: dict[int, list[int]] = defaultdict(list)
     for storage, one in storages.items():
         made[one.made_by].append(storage)
-    seen = set[tuple[int, ...]]()
-    for (module, stack), operators in _places(graph, step).items():
-        if tuple(operators) in seen:
-            continue
-        seen.add(tuple(operators))
-        changes = [
+    places: dict[tuple[int, ...], tuple[str, tuple[Frame, ...]]] = {}
+    for place, rows in _places(graph, step).items():
+        places.setdefault(tuple(rows), place)
+    for operators, (module, stack) in places.items():
+        changes = tuple(
             (max(first, step.start) - step.start, end - step.start, size)
             for call in _calls(graph, operators)
             for first, end, size in _changes(graph, call, backward, storages, made)
             if end > first
-        ]
+        )
         line, caller = (*(stack[:2] or _common(graph, operators)[:1]), None, None)[:2]
-        yield KeptMemory(line, caller, module, tuple(operators), tuple(changes))
+        yield KeptMemory(line, caller, module, operators, changes)
 
 
 def _places(graph: Graph, step: range) -> dict[tuple[str, tuple[Frame, ...]], list[int]]:
@@ -187,8 +185,8 @@ def _places(graph: Graph, step: range) -> dict[tuple[str, tuple[Frame, ...]], li
         one = graph.operators[i]
         if one.phase == "forward":
             names = one.module.split(".") if one.module else []
-            for num in range(len(names)):
-                found[".".join(names[: num + 1]), ()].append(i)
+            for name in accumulate(names, "{}.{}".format):
+                found[name, ()].append(i)
             for num in range(len(one.stack)):
                 found["", one.stack[num:]].append(i)
     return found
@@ -219,18 +217,78 @@ def _changes(
     for storage in inside:
         one = storages[storage]
         later = [graph.operators[i].forward for i in one.reads if i >= first]
-        if later and mine.issuperset(later) and first < one.end:
+        if later and mine.issuperset(later):
             yield max((i for i in one.reads if i < first), default=one.made_by) + 1, first, -one.num_bytes
     taken = {graph.values[use.value].storage for i in call for use in graph.operators[i].reads}
-    for storage in taken - set(inside):
-        if storage in storages:
-            yield storages[storage].end, end, storages[storage].num_bytes
+    for storage in (taken & storages.keys()).difference(inside):
+        yield storages[storage].end, end, storages[storage].num_bytes
 
 
 def _common(graph: Graph, operators: Sequence[int]) -> tuple[Frame, ...]:
     """Return the frames that all operators have in common, innermost first."""
-    stacks = {graph.operators[i].stack for i in operators}
-    shared = min(stacks, key=len)
-    return next(
-        (shared[n:] for n in range(len(shared)) if all(s[len(s) - len(shared) + n :] == shared[n:] for s in stacks)), ()
-    )
+    stacks = (reversed(graph.operators[i].stack) for i in operators)
+    levels = takewhile(lambda frames: len(set(frames)) == 1, zip(*stacks, strict=False))
+    return tuple(frames[0] for frames in levels)[::-1]
+
+
+class Checkpoint(NamedTuple):
+    """What to compute again, one after the other."""
+
+    number: int  # of the calls given
+    freed_bytes: int  # by which the step's peak falls
+    peak_bytes: int  # then
+
+
+def checkpoints(held: Bytes, kept: Sequence[KeptMemory], times: Sequence[float], most: int) -> list[Checkpoint]:
+    """Return what to compute again until at most ``most`` bytes are held: next what lowers the peak most for its time.
+
+    The list is as long as it can be if that many bytes cannot be reached. ``times`` are those of the calls; those of
+    which none is known are left out. A call that includes chosen ones can replace them.
+    """
+    chosen: list[int] = []
+    members = [frozenset(one.operators) for one in kept]
+    while held.max(initial=0) > most and (choice := _next(held, kept, times, members, chosen)) is not None:
+        held = held + _change(held, kept, choice) - _change(held, kept, chosen)
+        chosen = choice
+    for one in tuple(chosen):
+        without = held - kept[one].over(len(held))
+        if without.max(initial=0) <= most:
+            held = without
+            chosen.remove(one)
+    held, found = held - _change(held, kept, chosen), []
+    for one in chosen:
+        before, held = int(held.max()), held + kept[one].over(len(held))
+        found.append(Checkpoint(one, before - int(held.max()), int(held.max())))
+    return found
+
+
+def _next(
+    held: Bytes,
+    kept: Sequence[KeptMemory],
+    times: Sequence[float],
+    members: Sequence[frozenset[int]],
+    chosen: list[int],
+) -> list[int] | None:
+    """Return the chosen calls with one more, None if none lowers the memory where it is highest."""
+    moment, peak = int(held.argmax()), int(held.max())
+    offers = []
+    for i, mine in enumerate(members):
+        met = [each for each in chosen if not mine.isdisjoint(members[each])]
+        time = times[i] - sum(times[each] for each in met)
+        if times[i] > 0 and all(members[each] < mine for each in met):
+            less = sum(kept[each].at(moment) for each in met) - kept[i].at(moment)
+            if less > 0:
+                offers.append((less / max(time, 1.0), less, max(time, 1.0), i, met))
+    best, found = (0.0, 0.0), None
+    for bound, _, time, i, met in sorted(offers, key=lambda offer: offer[:2], reverse=True):
+        if bound < best[0]:
+            break
+        then = held + kept[i].over(len(held)) - _change(held, kept, met)
+        rating = ((peak - int(then.max())) / time, bound)
+        if rating > best:
+            best, found = rating, [each for each in chosen if each not in met] + [i]
+    return found
+
+
+def _change(held: Bytes, kept: Sequence[KeptMemory], chosen: Sequence[int]) -> Bytes:
+    return sum((kept[each].over(len(held)) for each in chosen), held * 0)

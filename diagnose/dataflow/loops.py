@@ -7,20 +7,17 @@ return, or a list of it, is no dependence: it can be taken after them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.names import base_name
+from diagnose.dataflow.graph import Graph, Work, base_name
 from diagnose.model.dataflow import Frame
 
-__all__ = ["Loop", "cheapest_ns", "loops"]
+__all__ = ["Loop", "loops"]
 
 MIN_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
-MIN_RECURRENT = 0.75  # the same: the first call of a recurrence often has no state to read
 MIN_LOOPED = 0.9  # of the calls of a line: of operators that run as often as the line does
 # These add to what earlier calls left, in any order, or write beside it.
 _COLLECTS = frozenset({"add", "sub", "mul", "maximum", "minimum", "logaddexp", "cat", "copy", "index_put", "index_add"})
@@ -28,8 +25,7 @@ _COLLECTS = frozenset({"add", "sub", "mul", "maximum", "minimum", "logaddexp", "
 Site: TypeAlias = tuple[Frame, ...]  # a line and its callers
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """Lines of one function that run the same operators equally often, those of the backward pass included."""
 
     kind: Literal["independent", "recurrent"]
@@ -55,11 +51,10 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     for site, num in counts.items():
         if num >= MIN_CALLS * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
-    cheapest = cheapest_ns(graph)
     found: dict[Site, Loop] = {}
     for (_, caller, num), body in sorted(bodies.items(), key=lambda item: len(item[0][1])):
         if not any(caller[level:] in found for level in range(len(caller))):
-            one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]], cheapest)
+            one_loop = _loop(graph, num, body, [i for site in body for i in sites[site]])
             if one_loop is not None:
                 found |= dict.fromkeys(body, one_loop)
     return tuple(sorted(dict.fromkeys(found.values()), key=lambda one: -one.work.share))
@@ -89,7 +84,7 @@ def _num_calls(graph: Graph, site: Site, rows: list[int]) -> int:
     return 0
 
 
-def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: float) -> Loop | None:
+def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | None:
     every = _calls(graph, rows)
     calls = [each for each in every if 2 * len(each) >= num]
     rarely = {i for each in every if 2 * len(each) < num for i in each}
@@ -101,9 +96,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
     chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
     kind: Literal["independent", "recurrent"] = "independent"
     if chain > MAX_INDEPENDENT * num:
-        layers = [_largest_layer(graph, each) for each in calls]
-        is_layered = any(len(layer) < MIN_CALLS for layer in layers)
-        if is_layered or not any(_recurs(graph, layer, collected) for layer in layers):
+        if any(len(_largest_layer(graph, each)) < MIN_CALLS for each in calls):
             return None
         kind = "recurrent"
     computing = [i for i in rows if graph.computes(i)]
@@ -116,7 +109,9 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int], cheapest: f
         longest_chain=chain,
         same_shapes=len({tuple(use.shape for use in graph.operators[i].reads) for i in members}) == 1,
         same_weights=len(_largest_layer(graph, members)) == num,
-        overhead_share=(1 - 1 / num) * (len(computing) * cheapest + viewing) / max(graph.step_ns[graph.last_step], 1),
+        overhead_share=(1 - 1 / num)
+        * (len(computing) * graph.cheapest_ns() + viewing)
+        / max(graph.step_ns[graph.last_step], 1),
     )
 
 
@@ -131,14 +126,13 @@ def _collected(graph: Graph, calls: list[int], rows: Sequence[int]) -> set[int]:
 
 
 def _largest_layer(graph: Graph, calls: list[int]) -> list[int]:
-    """Return the calls with the weights that most of them have."""
-    identities = [_identity(graph, i) for i in calls]
-    layer = Counter(identities).most_common(1)[0][0]
-    return [i for i, identity in zip(calls, identities, strict=True) if identity == layer]
-
-
-def _recurs(graph: Graph, calls: list[int], collected: Collection[int]) -> bool:
-    return _longest_chain(graph, calls, collected) >= MIN_RECURRENT * len(calls)
+    """Return the calls of the module and with the parameters that most of them have."""
+    layers: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for i in calls:
+        one = graph.operators[i]
+        weights = tuple(use.value for use in one.reads if graph.values[use.value].role == "parameter")
+        layers[one.module, weights].append(i)
+    return max(layers.values(), key=len)
 
 
 def _longest_chain(graph: Graph, members: Sequence[int], collected: Collection[int]) -> int:
@@ -148,15 +142,3 @@ def _longest_chain(graph: Graph, members: Sequence[int], collected: Collection[i
         before = (depth.get(graph.values[value].producer, 0) for value in graph.needs[i] if value not in handed_on)
         depth[i] = max(before, default=0) + (i in counted)
     return max(depth.values())
-
-
-def _identity(graph: Graph, i: int) -> tuple[str, tuple[int, ...]]:
-    """Return what the calls of one layer have in common: its name, and the parameters that it reads."""
-    one = graph.operators[i]
-    return one.module, tuple(use.value for use in one.reads if graph.values[use.value].role == "parameter")
-
-
-def cheapest_ns(graph: Graph) -> float:
-    """Return what an operator takes that has next to nothing to do: the time that a tenth of them stay below."""
-    times = sorted(graph.operators[i].host_ns for i in graph.of_step(graph.last_step) if graph.computes(i))
-    return times[len(times) // 10] if times else 0.0

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.loops import cheapest_ns
-from diagnose.model.dataflow import Frame, Use
+from diagnose.model.dataflow import Frame
 from diagnose.model.shapes import num_elements
 
 __all__ = ["HostRoundTrip", "ReadByElement", "host_round_trips", "read_by_element"]
@@ -17,8 +14,7 @@ __all__ = ["HostRoundTrip", "ReadByElement", "host_round_trips", "read_by_elemen
 MIN_READS = 8  # of one value at one line: a loop over its elements, and no few numbers that are printed
 
 
-@dataclass(frozen=True, slots=True)
-class HostRoundTrip:
+class HostRoundTrip(NamedTuple):
     """Copies to a device, and the host's operators that made what they copy."""
 
     kind: Literal["round-trip", "constant", "made-on-host"]
@@ -28,8 +24,7 @@ class HostRoundTrip:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadByElement:
+class ReadByElement(NamedTuple):
     """Operators of a line that reads parts of one value one by one, and of their backward pass."""
 
     work: Work
@@ -44,88 +39,70 @@ def read_by_element(graph: Graph) -> tuple[ReadByElement, ...]:
 
     Lines of one function that do so, called from one place, are one record: a loop reads at several lines in turns.
     """
-    reads: dict[tuple[Frame, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    reads: dict[tuple[Frame, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))  # number by stack and value
     sites: dict[tuple[Frame, ...], list[int]] = defaultdict(list)
     for i in graph.of_step(graph.last_step):
         one = graph.operators[i]
         sites[one.stack].append(i)
-        if one.reads_host and one.reads and not one.writes and one.stack:  # not a mask's, whose size is read
-            value = _taken_from(graph, one.reads[0])
-            if num_elements(graph.values[value].shape) > 1:
-                reads[one.stack][value].append(i)
+        if one.stack and one.reads_host and not one.writes:  # not a mask's, whose size is read
+            for value in map(graph.taken_from, one.reads[:1]):
+                reads[one.stack][value] += num_elements(graph.values[value].shape) > 1
     found: dict[tuple[object, ...], list[tuple[Frame, ...]]] = defaultdict(list)
     for stack, by_value in reads.items():
-        if any(len(rows) >= MIN_READS for rows in by_value.values()):
-            found[stack[0].file, stack[0].function, stack[1:]].append(stack)
-    return tuple(
-        sorted((_read(graph, stacks, reads, sites) for stacks in found.values()), key=lambda one: -one.work.share)
-    )
-
-
-def _taken_from(graph: Graph, use: Use) -> int:
-    """Return the value that a number was taken from, which operators on single numbers may have changed on the way."""
-    one = graph.producer(use.value)
-    while (
-        one is not None and one.reads and all(num_elements(each.shape) == 1 for each in (use, *one.reads, *one.writes))
-    ):
-        use = one.reads[0]
-        one = graph.producer(use.value)
-    return use.value
-
-
-def _read(
-    graph: Graph,
-    stacks: list[tuple[Frame, ...]],
-    reads: Mapping[tuple[Frame, ...], Mapping[int, list[int]]],
-    sites: Mapping[tuple[Frame, ...], list[int]],
-) -> ReadByElement:
-    many = {value: len(rows) for stack in stacks for value, rows in reads[stack].items() if len(rows) >= MIN_READS}
-    rows = [i for stack in stacks for i in sites[stack]]
-    num = sum(many.values())
-    overhead = cheapest_ns(graph) * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
-    first = max(stacks, key=lambda stack: graph.time(sites[stack]))[0]
-    return ReadByElement(graph.work(rows), first, graph.made_at(max(many, key=many.__getitem__)), num, overhead)
+        if max(by_value.values()) >= MIN_READS:
+            function = (stack[0].file, stack[0].function, stack[1:])
+            found[function].append(stack)
+    records = []
+    for stacks in found.values():
+        many = {value: num for stack in stacks for value, num in reads[stack].items() if num >= MIN_READS}
+        rows = [i for stack in stacks for i in sites[stack]]
+        num = sum(many.values())
+        overhead = graph.cheapest_ns() * len(rows) * (1 - len(many) / num) / max(graph.step_ns[graph.last_step], 1)
+        longest = max(stacks, key=lambda stack: graph.time(sites[stack]))
+        made_at = graph.made_at(max(many, key=many.__getitem__))
+        records.append(ReadByElement(graph.work(rows), longest[0], made_at, num, overhead))
+    return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
 def host_round_trips(graph: Graph) -> tuple[HostRoundTrip, ...]:
     """Return the last step's copies to a device that a batch does not need, the longest first."""
     earlier = graph.read_before()
     groups: dict[tuple[Literal["round-trip", "constant", "made-on-host"], Frame | None, Frame | None], list[int]] = {}
-    sizes: dict[int, int] = {}
-    for i in graph.of_step(graph.last_step):
-        one = graph.operators[i]
-        source = next((use.value for use in one.reads if use.value in graph.needs[i]), None)
-        if source is None or not one.writes or _device(graph, source) != "cpu":
-            continue
-        if _device(graph, one.writes[0].value) == "cpu":
-            continue
+    sizes: dict[int, int] = defaultdict(int)
+    for i, source in _copies_to_device(graph):
         made = _made_by(graph, source)
-        back = [j for j in made if any(_device(graph, use.value) != "cpu" for use in graph.operators[j].reads)]
+        uses = [(j, use.value) for j in made for use in (*graph.operators[j].reads, *graph.operators[j].writes)]
+        back = [j for j, value in uses if graph.values[value].device != "cpu"]
         value = graph.values[source]
-        kind: Literal["round-trip", "constant", "made-on-host"]
+        kind: Literal["round-trip", "constant", "made-on-host"] = "made-on-host"
+        line = graph.made_at(source)
         if back:
             kind, line = "round-trip", graph.operators[back[0]].place
         elif value.kind != "constant" and value.fingerprint in earlier:
-            kind, line = "constant", graph.made_at(source)
-        elif made and not any(graph.comes_in(each) for j in made for each in (*graph.needs[j], *_made(graph, j))):
-            kind, line = "made-on-host", graph.made_at(source)
-        else:
+            kind = "constant"
+        elif not made or any(graph.comes_in(each) for _, each in uses):
             continue
+        one = graph.operators[i]
         sizes[i] = sum(graph.values[use.value].num_bytes for use in one.writes)
         groups.setdefault((kind, line, one.place), []).extend((*made, i))
     records = (
-        HostRoundTrip(kind, graph.work(set(rows)), line, use, sum(sizes.get(i, 0) for i in set(rows)))
+        HostRoundTrip(kind, graph.work(rows), line, use, sum(sizes[i] for i in set(rows)))
         for (kind, line, use), rows in groups.items()
     )
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def _made(graph: Graph, i: int) -> list[int]:
-    return [use.value for use in graph.operators[i].writes]
-
-
-def _device(graph: Graph, value: int) -> str:
-    return graph.values[value].device
+def _copies_to_device(graph: Graph) -> list[tuple[int, int]]:
+    """Return the last step's operators that read from the host what they write on a device, and the value they read."""
+    found = []
+    for i in graph.of_step(graph.last_step):
+        one = graph.operators[i]
+        if one.reads and one.writes:
+            source = one.reads[0].value
+            devices = (graph.values[each].device == "cpu" for each in (source, one.writes[0].value))
+            if tuple(devices) == (True, False):
+                found.append((i, source))
+    return found
 
 
 def _made_by(graph: Graph, value: int) -> list[int]:
@@ -135,5 +112,5 @@ def _made_by(graph: Graph, value: int) -> list[int]:
         i = graph.values[left.pop()].producer
         if i >= 0 and i not in found and graph.operators[i].step == graph.last_step:
             found.add(i)
-            left.extend(each for each in graph.needs[i] if _device(graph, each) == "cpu")
+            left.extend(each for each in graph.needs[i] if graph.values[each].device == "cpu")
     return sorted(found)

@@ -1,74 +1,124 @@
-"""Common subexpressions: an operator with the attributes and contents of an earlier one in the same step."""
+"""What is computed again: in one step (common subexpressions), and in each step from what stays the same.
+
+Two values with the same number have the same content, whatever was looked at: a number stands for how a value was
+computed, by the operator, its attributes and the numbers of what it read. Contents of which only a sample was compared
+can then still be known to be equal.
+
+An operator is constant if each value that it reads is known to be: it was there before the steps and nothing changed
+it, or a constant operator made it. A value that came in with the step (a batch, or what Python made) counts as constant
+only if its content is the same as in the step before, and says something: all zeros, or all True, may be luck.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work
-from diagnose.dataflow.numbering import look, value_numbers
-from diagnose.model.dataflow import Frame
+from diagnose.dataflow.graph import Graph, Work, components
+from diagnose.model.dataflow import Frame, Operator, Use
 
-__all__ = ["ComputedAgain", "computed_again", "equal_key", "repeats", "without_changed"]
+__all__ = ["ComputedAgain", "ConstantWork", "computed_again", "constant_work", "repeats"]
 
-Stack: TypeAlias = tuple[Frame, ...]
+MAX_SAMPLED_ZEROS = 0.9  # of 256 elements: the other 25 tell contents apart
 
 
-@dataclass(frozen=True, slots=True)
-class ComputedAgain:
+class ComputedAgain(NamedTuple):
     """Operators whose results an earlier operator of the step had, and the backward pass of both where each has one."""
 
     kind: Literal["repeated", "recomputed"]  # recomputed: the backward pass runs the forward again, to save memory
     work: Work
     value_line: Frame | None  # that computed it first; of two calls of one function, the lines of the calls
     use_line: Frame | None  # that computes it again
-    has_gradients: bool  # the backward pass goes through both: of their sum it would go once
     is_certain: bool  # False if contents are equal, perhaps by chance, that were not computed alike
     with_gradients: bool  # a backward pass goes through what is computed again
 
 
+class ConstantWork(NamedTuple):
+    """Operators that make the same in each step."""
+
+    kind: str  # of the content that they make: "triangular", "one-hot", ""
+    work: Work
+    value_line: Frame | None  # that makes the last of it
+    use_line: Frame | None  # the first use of that
+    shape: tuple[int, ...]
+    is_certain: bool  # no value that came in with the step is part of it
+
+
+class _Same(NamedTuple):
+    """What repeated operators that are one record have in common."""
+
+    kind: Literal["repeated", "recomputed"]
+    value_line: Frame | None
+    use_line: Frame | None
+    is_certain: bool
+
+
 def computed_again(graph: Graph) -> tuple[ComputedAgain, ...]:
     """Return what the last step computes again, the longest first."""
-    numbers = value_numbers(graph)
-    earlier = repeats(graph, numbers)
-    backward = _backward_of_both(graph, earlier)
-    calls: dict[Stack, Frame | None] = {}
-    groups: dict[tuple[Literal["repeated", "recomputed"], Frame | None, Frame | None, bool], list[int]] = {}
+    numbers = _value_numbers(graph)
+    earlier = _repeats(graph, numbers)
+    calls: dict[tuple[Frame, ...], Frame | None] = {}
+    groups: dict[_Same, list[int]] = defaultdict(list)
     for i, j in earlier.items():
         one, other = graph.operators[i], graph.operators[j]
-        kind: Literal["repeated", "recomputed"] = "repeated"
-        if one.phase == "backward" and other.phase == "forward":
-            kind = "recomputed"
-        if one.stack == other.stack and one.stack not in calls:
-            calls[one.stack] = _left_between(graph, j, i)
-        lines = (calls[one.stack],) * 2 if one.stack == other.stack else _callers(other.stack, one.stack)
-        groups.setdefault((kind, *lines, _is_equal(graph, numbers, i, j)), []).append(i)
-    records = (
-        ComputedAgain(
-            kind,
-            graph.work({*rows, *(k for i in rows if kind == "repeated" for k in backward.get(i, ()))}),
-            value,
-            use,
-            kind == "repeated" and not backward.keys().isdisjoint(rows),
-            is_certain,
-            any(graph.backward[i] for i in rows),
-        )
-        for (kind, value, use, is_certain), rows in groups.items()
-    )
+        if one.stack == other.stack:
+            if one.stack not in calls:
+                calls[one.stack] = _left_between(graph, j, i)
+            lines = calls[one.stack], calls[one.stack]
+        else:
+            pairs = zip(other.stack, one.stack, strict=False)  # the calls of what both run
+            lines = next((pair for pair in pairs if pair[0] != pair[1]), (other.place, one.place))
+        writes = zip(one.writes, other.writes, strict=True)
+        computed_alike = all(numbers[mine.value] == numbers[first.value] for mine, first in writes)
+        again = (one.phase, other.phase) == ("backward", "forward")
+        groups[_Same("recomputed" if again else "repeated", *lines, computed_alike)].append(i)
+    backward = _backward_of_both(graph, earlier)
+    records = []
+    for same, rows in groups.items():
+        more = [k for i in rows for k in backward.get(i, ())] if same.kind == "repeated" else []
+        with_gradients = any(graph.backward[i] for i in rows)
+        records.append(ComputedAgain(same.kind, graph.work([*rows, *more]), *same[1:], with_gradients))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
-def repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
+def constant_work(graph: Graph) -> tuple[ConstantWork, ...]:
+    """Return what the last step computes as the one before did, the longest first."""
+    numbers = _value_numbers(graph)
+    before: dict[Hashable, list[int]] = defaultdict(list)
+    for i in graph.of_step(graph.last_step - 1):
+        if _can_be_kept(graph, i):
+            before[graph.operators[i].place, _equal_key(graph, numbers, i)].append(i)
+    same: dict[int, int] = {}
+    for i in (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i)):
+        if match := before.get((graph.operators[i].place, _equal_key(graph, numbers, i))):
+            pairs = zip(graph.operators[i].reads, graph.operators[match[0]].reads, strict=True)
+            if all(_is_constant(graph, use.value, other.value, same) for use, other in pairs):
+                same[i] = match.pop(0) if len(match) > 1 else match[0]
+    groups: dict[tuple[Frame, ...], list[list[int]]] = defaultdict(list)
+    for group in components(graph, _without_changed(graph, same)):
+        groups[graph.work(group).lines].append(group)
+    records = []
+    for each in groups.values():
+        rows, last = [i for group in each for i in group], graph.operators[each[0][-1]]
+        made = last.writes[0]
+        users = (graph.operators[i].place for i in graph.readers[made.value])
+        is_certain = not any(graph.comes_in(value) for i in rows for value in graph.needs[i])
+        kind = graph.values[made.value].kind
+        records.append(ConstantWork(kind, graph.work(rows), last.place, next(users, None), made.shape, is_certain))
+    return tuple(sorted(records, key=lambda one: -one.work.share))
+
+
+def repeats(graph: Graph) -> dict[int, int]:
     """Return the operators of the last step that compute what an earlier one of it has computed, with that one."""
+    return _repeats(graph, _value_numbers(graph))
+
+
+def _repeats(graph: Graph, numbers: Sequence[int]) -> dict[int, int]:
     first: dict[Hashable, int] = {}
-    earlier: dict[int, int] = {}
-    for i in graph.of_step(graph.last_step):
-        if can_be_kept(graph, i):
-            j = first.setdefault(equal_key(graph, numbers, i), i)
-            if j != i:
-                earlier[i] = j
-    return without_changed(graph, earlier)
+    each = (i for i in graph.of_step(graph.last_step) if _can_be_kept(graph, i))
+    pairs = ((i, first.setdefault(_equal_key(graph, numbers, i), i)) for i in each)
+    return _without_changed(graph, {i: j for i, j in pairs if i != j})
 
 
 def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[int]]:
@@ -77,47 +127,36 @@ def _backward_of_both(graph: Graph, earlier: dict[int, int]) -> dict[int, list[i
     return {i: mine for i, (mine, others) in pairs.items() if mine and others}
 
 
-def _callers(one: Stack, other: Stack) -> tuple[Frame | None, Frame | None]:
-    """Return where two stacks part, from the innermost frame on: the calls of what both run."""
-    for first, second in zip(one, other, strict=False):
-        if first != second:
-            return first, second
-    return (one[0] if one else None), (other[0] if other else None)
-
-
 def _left_between(graph: Graph, first: int, again: int) -> Frame | None:
     """Return the outermost frame of a stack that was left between two operators which both have that stack."""
     stack = graph.operators[again].stack
     stays = len(stack)
-    for i in range(first, again):
-        other = graph.operators[i].stack
+    for other in {graph.operators[i].stack for i in range(first, again)}:
         pairs = zip(reversed(stack), reversed(other), strict=False)
         stays = min(stays, next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(stack), len(other))))
-    return stack[max(len(stack) - stays - 1, 0)] if stack else None
+    return next(iter(stack[max(len(stack) - stays - 1, 0) :]), None)
 
 
-def can_be_kept(graph: Graph, i: int) -> bool:
+def _is_constant(graph: Graph, value: int, other: int, same: dict[int, int]) -> bool:
+    """Return whether what an operator reads is the same in each step; contents were compared before."""
+    if value == other or graph.values[value].producer in same:
+        return True
+    return graph.comes_in(value) and graph.values[value].kind != "constant"
+
+
+def _can_be_kept(graph: Graph, i: int) -> bool:
     """Return whether an operator's result could be kept: it is not drawn, and no change of what was there before."""
     one = graph.operators[i]
     return graph.makes_values(i) and not one.draws and all(graph.born[use.value] == one.step for use in one.writes)
 
 
-def equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:
-    """Return what two operators share that compute the same: name, attributes, contents read and written."""
-    one = graph.operators[i]
-    read = tuple(look(graph, numbers, use) for use in one.reads)
-    return one.name, one.attributes, read, tuple(look(graph, numbers, use) for use in one.writes)
-
-
-def without_changed(graph: Graph, earlier: dict[int, int]) -> dict[int, int]:
+def _without_changed(graph: Graph, earlier: dict[int, int]) -> dict[int, int]:
     """Return the pairs whose results nothing changes in place afterwards, but operators that are pairs themselves."""
     kept: dict[int, int] = {}
     for i in sorted(earlier, reverse=True):
         j = earlier[i]
-        if all(
-            _changed_alike(graph, kept, one.value, other.value)
-            for one, other in zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
-        ):
+        pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
+        if all(_changed_alike(graph, kept, one.value, other.value) for one, other in pairs):
             kept[i] = j
     return dict(sorted(kept.items()))
 
@@ -129,7 +168,43 @@ def _changed_alike(graph: Graph, kept: dict[int, int], one: int, other: int) -> 
     return kept.get(graph.values[next_one].producer) == graph.values[next_other].producer
 
 
-def _is_equal(graph: Graph, numbers: tuple[int, ...], i: int, j: int) -> bool:
-    """Return whether two operators compute the same, and do not only have equal contents by a sample or by chance."""
-    pairs = zip(graph.operators[i].writes, graph.operators[j].writes, strict=True)
-    return all(numbers[one.value] == numbers[other.value] for one, other in pairs)
+def _value_numbers(graph: Graph) -> tuple[int, ...]:
+    """Return a number for each value."""
+    numbers: dict[Hashable, int] = {}
+    found = [-1] * len(graph.values)
+    for i, value in enumerate(graph.values):
+        if value.producer < 0:
+            key: Hashable = ("content", value.fingerprint) if value.is_exact else ("value", i)
+            found[i] = numbers.setdefault(key, len(numbers))
+    for i, one in enumerate(graph.operators):
+        key = ("operator", i) if one.draws or one.has_effects else _computed(graph, i, one, found)
+        for position, use in enumerate(one.writes):
+            found[use.value] = numbers.setdefault((key, position), len(numbers))
+    return tuple(found)
+
+
+def _computed(graph: Graph, i: int, one: Operator, found: list[int]) -> Hashable:
+    read = tuple((found[use.value], _geometry(use)) for use in one.reads)
+    needed = tuple(found[value] for value in graph.needs[i])
+    return one.name, one.attributes, read, needed, tuple(map(_geometry, one.writes))
+
+
+def _equal_key(graph: Graph, numbers: Sequence[int], i: int) -> Hashable:
+    """Return what two operators share that compute the same: name, attributes, contents read and written."""
+    one = graph.operators[i]
+    looks = tuple((_content(graph, numbers, use.value), _geometry(use)) for use in (*one.reads, *one.writes))
+    return one.name, one.attributes, len(one.reads), looks
+
+
+def _content(graph: Graph, numbers: Sequence[int], value: int) -> Hashable:
+    """Return what stands for the content of a value: its fingerprint, or its number if that says too little.
+
+    A sample of elements that are nearly all the same does not tell two contents apart.
+    """
+    one = graph.values[value]
+    says_little = not one.is_exact and (one.kind in ("constant", "one-hot") or one.zeros > MAX_SAMPLED_ZEROS)
+    return numbers[value] if says_little or not one.fingerprint else one.fingerprint
+
+
+def _geometry(use: Use) -> Hashable:
+    return use.shape, use.stride, use.offset, use.dtype

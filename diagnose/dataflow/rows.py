@@ -7,11 +7,9 @@ product with rows that are joined of two such parts is the sum of the products w
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, plain_name
-from diagnose.dataflow.names import base_name, is_pointwise
+from diagnose.dataflow.graph import Graph, Work, base_name, is_pointwise, plain_name
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -20,23 +18,15 @@ __all__ = ["EqualRows", "equal_rows"]
 MIN_REPEATED = 0.5  # of the rows: with fewer, the work moved before the gather also does rows that it leaves out
 _GATHERS = frozenset({"index_select", "index", "embedding", "repeat", "repeat_interleave", "_to_copy", "clone"})
 _BY_ROW = {"mm": 0, "linear": 0, "addmm": 1, "_addmm": 1}  # products, and which argument has the rows
-_JOINS = frozenset({"cat"})
 
 
-@dataclass(frozen=True, slots=True)
-class EqualRows:
+class EqualRows(NamedTuple):
     """Operators of one line that compute rows which equal others."""
 
     work: Work
     value_line: Frame | None  # that made the rows equal
     num_rows: int  # of what it repeats
-    repeated: float  # share of the rows
-    avoidable: float  # share of the work's time
-
-    @property
-    def avoidable_share(self) -> float:
-        """Return the share of the step's operator time that can be avoided."""
-        return self.work.share * self.avoidable
+    avoidable: float  # share of the work's time, which is that of the rows
 
 
 class _Origin(NamedTuple):
@@ -57,16 +47,20 @@ def equal_rows(graph: Graph) -> tuple[EqualRows, ...]:
         if one.phase in ("backward", "optimizer") or len(one.writes) != 1 or len(one.writes[0].shape) < 2:
             continue
         made = one.writes[0].value
-        origin = _by_row(graph, i, origins)
         if graph.values[made].kind == "constant" or graph.values[made].zeros == 1:
             continue
+        origin = _by_row(one, i, origins)
         if origin is not None:
             groups[one.place, origin].append(i)
             if not origin.is_joined:
                 origins[made] = origin
         elif (origin := _gathered(one, i) or _joined(one, i, origins)) is not None:
             origins[made] = origin
-    records = (_record(graph, rows, origin) for (_, origin), rows in groups.items())
+    records = []
+    for (_, origin), rows in groups.items():
+        work = graph.work([*rows, *(j for i in rows for j in graph.backward[i]), *[origin.operator] * origin.is_joined])
+        place = graph.operators[origin.operator].place
+        records.append(EqualRows(work, place, origin.num_rows, 1 - origin.needed))
     return tuple(sorted(records, key=lambda one: -one.work.share))
 
 
@@ -74,61 +68,45 @@ def _num_rows(use: Use) -> int:
     return num_elements(use.shape[:-1])
 
 
-def _different_rows(use: Use) -> int:
-    """Return how many rows a tensor has, those that a view repeats counted once."""
+def _repeated(i: int, use: Use, rows: int) -> _Origin | None:
+    """Return the origin of some rows that are those of a tensor; rows that a view repeats count once."""
     leading = zip(use.shape[:-1], use.stride[:-1], strict=True)
-    return num_elements(size for size, step in leading if step)
-
-
-def _repeated(i: int, num: int, rows: int) -> _Origin | None:
+    num = num_elements(size for size, step in leading if step)
     return _Origin(i, num, num / rows) if num <= (1 - MIN_REPEATED) * rows else None
 
 
 def _gathered(one: Operator, i: int) -> _Origin | None:
     """Return the origin of rows that an operator takes from fewer."""
-    is_gather = plain_name(one.name) in _GATHERS and bool(one.reads) and len(one.reads[0].shape) > 1
-    if not is_gather or one.reads[0].shape[-1] != one.writes[0].shape[-1]:
-        return None
-    return _repeated(i, _different_rows(one.reads[0]), _num_rows(one.writes[0]))
+    is_gather = plain_name(one.name) in _GATHERS and len(one.reads[0].shape) > 1
+    return _repeated(i, one.reads[0], _num_rows(one.writes[0])) if is_gather else None
 
 
 def _of_use(use: Use, i: int, origins: dict[int, _Origin]) -> _Origin | None:
     """Return the origin of the rows of a tensor as an operator sees it."""
-    if len(use.shape) < 2 or use.stride[-1] != 1:
+    if use.stride[-1:] != (1,):
         return None
-    return origins.get(use.value) or _repeated(i, _different_rows(use), _num_rows(use))
+    return origins.get(use.value) or _repeated(i, use, _num_rows(use))
 
 
 def _joined(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
     """Return the origin of rows that are joined of parts, most of which are repeated."""
     rows, width = _num_rows(one.writes[0]), one.writes[0].shape[-1]
-    if plain_name(one.name) not in _JOINS or any(len(use.shape) < 2 or _num_rows(use) != rows for use in one.reads):
+    if plain_name(one.name) != "cat" or any(_num_rows(use) != rows for use in one.reads):
         return None
-    parts = [(use.shape[-1] / width, _of_use(use, i, origins)) for use in one.reads]
-    needed = sum(share * (part.needed if part is not None else 1.0) for share, part in parts)
-    num = sum(part.num_rows for _, part in parts if part is not None)
+    parts = [(use.shape[-1] / width, _of_use(use, i, origins) or _Origin(i, 0, 1.0)) for use in one.reads]
+    needed = sum(share * part.needed for share, part in parts)
+    num = sum(part.num_rows for _, part in parts)
     return _Origin(i, num, needed, is_joined=True) if needed <= 1 - MIN_REPEATED else None
 
 
-def _by_row(graph: Graph, i: int, origins: dict[int, _Origin]) -> _Origin | None:
+def _by_row(one: Operator, i: int, origins: dict[int, _Origin]) -> _Origin | None:
     """Return the origin of the rows that become the rows of the result, None if there is none or others join them."""
-    one = graph.operators[i]
     rows, name = _num_rows(one.writes[0]), base_name(one)
-    if name in _BY_ROW and len(one.reads) > _BY_ROW[name]:
-        use = one.reads[_BY_ROW[name]]
-        return _of_use(use, i, origins) if _num_rows(use) == rows else None
-    if not is_pointwise(one) or name in _JOINS:
+    if name in _BY_ROW:
+        read = one.reads[_BY_ROW[name] :][:1]
+    elif is_pointwise(one) and name != "cat":
+        read = tuple(use for use in one.reads if len(use.shape) > 1 and _num_rows(use) > 1)
+    else:
         return None
-    full = [use for use in one.reads if len(use.shape) > 1 and _num_rows(use) > 1]
-    found = {_of_use(use, i, origins) if _num_rows(use) == rows else None for use in full}
-    origin = found.pop() if len(found) == 1 else None
-    is_alone = len({use.value for use in full}) == 1 or (origin is not None and origin.operator != i)
-    return origin if origin is not None and is_alone and not origin.is_joined else None
-
-
-def _record(graph: Graph, rows: list[int], origin: _Origin) -> EqualRows:
-    every = [*rows, *(j for i in rows for j in graph.backward[i])]
-    if origin.is_joined:
-        every.append(origin.operator)
-    place = graph.operators[origin.operator].place
-    return EqualRows(graph.work(every), place, origin.num_rows, 1 - origin.needed, 1 - origin.needed)
+    found = {_of_use(use, i, origins) if _num_rows(use) == rows else None for use in read}
+    return found.pop() if len(found) == 1 else None

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
-from diagnose.dataflow.graph import Graph, Work, components
-from diagnose.dataflow.names import base_name, is_copy, is_product
-from diagnose.model.dataflow import Frame, Operator
+from diagnose.dataflow.graph import Graph, Work, base_name, components, is_copy, is_product
+from diagnose.model.dataflow import Frame
 
 __all__ = ["TooWide", "narrows_inputs", "too_wide"]
 
 _WIDE = frozenset({"float64", "double", "complex128"})
 _JOINS = frozenset({"stack", "cat"})
 _HALF = frozenset({"bfloat16", "float16", "half"})
-_STATE = frozenset({"parameter", "buffer", "optimizer state", "state"})
+_CHOSEN = frozenset({"parameter", "buffer", "optimizer state", "state", "constant"})
 
 
-@dataclass(frozen=True, slots=True)
-class TooWide:
+class TooWide(NamedTuple):
     """Operators that compute in a wider type than what goes in and what comes out."""
 
     kind: Literal["float64", "float32"]
@@ -30,24 +29,11 @@ class TooWide:
 
 def too_wide(graph: Graph) -> tuple[TooWide, ...]:
     """Return what the last step computes too wide, the longest first."""
-    wide = [
-        i
-        for i in graph.of_step(graph.last_step)
-        if graph.computes(i) and any(use.dtype in _WIDE for use in graph.operators[i].writes)
-    ]
-    records = [*(_double(graph, group) for group in components(graph, wide)), *_single(graph)]
-    merged: dict[tuple[object, ...], list[TooWide]] = {}
-    for one in records:
-        merged.setdefault((one.kind, one.value_line, one.use_line, one.is_certain), []).append(one)
+    merged: dict[tuple[object, ...], list[TooWide]] = defaultdict(list)
+    for one in (*_double(graph), *_single(graph)):
+        merged[one._replace(work=Work((), 0.0, ()))].append(one)
     joined = (
-        TooWide(
-            same[0].kind,
-            graph.work(i for one in same for i in one.work.operators),
-            same[0].value_line,
-            same[0].use_line,
-            same[0].is_certain,
-        )
-        for same in merged.values()
+        same[0]._replace(work=graph.work(i for one in same for i in one.work.operators)) for same in merged.values()
     )
     return tuple(sorted(joined, key=lambda one: -one.work.share))
 
@@ -67,41 +53,38 @@ def narrows_inputs(graph: Graph) -> bool:
     return came and not any(graph.lives_on[value] or not graph.readers[value] for value in wide)
 
 
-def _double(graph: Graph, group: list[int]) -> TooWide:
-    inside = set(group)
-    read = [graph.values[use.value] for i in group for use in graph.operators[i].reads if use.dtype in _WIDE]
-    chosen = any(value.role in _STATE or (value.role == "constant" and value.shape) for value in read)
-    made = [use.value for i in group for use in graph.operators[i].writes]
-    narrow = [i for value in made for i in graph.readers[value] if i not in inside]
-    kept = any(graph.lives_on[value] and graph.born[value] < graph.last_step for value in made)
-    use_line = graph.operators[narrow[0]].place if narrow else None
-    return TooWide("float64", graph.work(group), graph.operators[group[0]].place, use_line, not (chosen or kept))
+def _double(graph: Graph) -> Iterator[TooWide]:
+    """Yield groups in float64; it was chosen if something that stays as it is has that type."""
+    computing = (i for i in graph.of_step(graph.last_step) if graph.computes(i))
+    wide = [i for i in computing if any(use.dtype in _WIDE for use in graph.operators[i].writes)]
+    for group in components(graph, wide):
+        read = (graph.values[use.value] for i in group for use in graph.operators[i].reads if use.dtype in _WIDE)
+        is_chosen = any(value.role in _CHOSEN for value in read)
+        leaving = _leaving(graph, group)
+        use_line = graph.operators[leaving[0]].place if leaving else None
+        yield TooWide("float64", graph.work(group), graph.operators[group[0]].place, use_line, not is_chosen)
 
 
-def _single(graph: Graph) -> list[TooWide]:
-    """Return groups in float32 with a product, all of which comes from 16 bits and becomes 16-bit again."""
-    inner = [i for i in graph.of_step(graph.last_step) if _is_single(graph, i)]
-    found = []
-    for group in components(graph, inner):
-        inside = set(group)
+def _single(graph: Graph) -> Iterator[TooWide]:
+    """Yield groups in float32 with a product, all of which comes from 16 bits and becomes 16-bit again."""
+    for group in components(graph, (i for i in graph.of_step(graph.last_step) if _is_single(graph, i))):
+        leaving = _leaving(graph, group)
         made = [use.value for i in group for use in graph.operators[i].writes]
-        leaving = [j for value in made for j in graph.readers[value] if j not in inside]
         read = [use.value for i in group for use in graph.operators[i].reads if use.dtype == "float32"]
-        comes_in = any(graph.values[value].producer not in inside for value in read)
-        is_result = any(not graph.readers[value] for value in made)
-        if comes_in or is_result or not leaving or not any(is_product(graph.operators[i]) for i in group):
-            continue
-        if all(_narrows(graph.operators[j]) for j in leaving) and not any(graph.lives_on[value] for value in made):
-            work = graph.work({*group, *leaving})
+        narrows = all(any(use.dtype in _HALF for use in graph.operators[j].writes) for j in leaving)
+        is_inner = all(graph.readers[value] for value in made) and {graph.values[v].producer for v in read} <= {*group}
+        if narrows and is_inner and any(is_product(graph.operators[i]) for i in group):
             lines = graph.operators[group[0]].place, graph.operators[leaving[0]].place
-            found.append(TooWide("float32", work, *lines, True))
-    return found
+            yield TooWide("float32", graph.work([*group, *leaving]), *lines, True)
+
+
+def _leaving(graph: Graph, group: list[int]) -> list[int]:
+    """Return the operators that read what a group makes and are not of it."""
+    inside = set(group)
+    made = (use.value for i in group for use in graph.operators[i].writes)
+    return [i for value in made for i in graph.readers[value] if i not in inside]
 
 
 def _is_single(graph: Graph, i: int) -> bool:
     one = graph.operators[i]
     return graph.computes(i) and one.phase != "optimizer" and all(use.dtype == "float32" for use in one.writes)
-
-
-def _narrows(one: Operator) -> bool:
-    return is_copy(one) and bool(one.writes) and all(use.dtype in _HALF for use in one.writes)

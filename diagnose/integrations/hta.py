@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.errors import missing_extra
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.capture import Capture
-from diagnose.model.cross_check import CrossCheck
+from diagnose.model.diagnosis import CrossCheck
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, intersect, total, union
 from diagnose.pipeline.find import build_tables

@@ -27,9 +27,7 @@ from msgspec import Meta
 from diagnose.errors import InputError
 from diagnose.model.arrays import Ints
 from diagnose.model.dataflow import Dataflow
-from diagnose.model.decoding import decode
 from diagnose.model.events import Trace
-from diagnose.model.loaded import LoadedRecord
 from diagnose.model.records import (
     MAX_INT,
     AllocatorRecord,
@@ -37,26 +35,20 @@ from diagnose.model.records import (
     FileName,
     FlagsRecord,
     GpuRecord,
+    LoadedRecord,
     LoaderRecord,
     LookupRecord,
     Milliseconds,
     NvmlRecord,
     OptimizerRecord,
     SamplerRecord,
+    decode,
 )
 
 __all__ = [
-    "CAPTURE_SCHEMA",
-    "MAX_INFO_BYTES",
-    "REMEDY",
-    "Capture",
-    "CaptureInfo",
-    "Loops",
-    "OtherThread",
-    "RunSteps",
-    "Samples",
-    "SeenAt",
-]
+    "CAPTURE_SCHEMA", "MAX_INFO_BYTES", "REMEDY", "Capture", "CaptureInfo", "Loops", "OtherThread", "RunSteps",
+    "Samples", "SeenAt",
+]  # fmt: skip
 
 CAPTURE_SCHEMA = 1
 MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
@@ -142,8 +134,7 @@ class SeenAt(NamedTuple):
     in_python: int  # of them, in which it computes in Python for certain
 
 
-@dataclass(frozen=True, slots=True)
-class OtherThread:
+class OtherThread(NamedTuple):
     """What the sampler saw of a thread of the script's own beside the sampled one."""
 
     name: str

@@ -6,41 +6,85 @@ Times are nanoseconds, sizes bytes, shares fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints
-from diagnose.model.diagnosis import Where
-from diagnose.model.flow_picture import FlowPicture
+from diagnose.model.locations import Where
 
 __all__ = [
-    "BUSY",
-    "CodeTime",
-    "CodeTimes",
-    "DeviceShare",
-    "Flame",
-    "Frame",
-    "Gap",
-    "HostOperator",
-    "KernelTime",
-    "Memory",
-    "Picture",
-    "Readings",
-    "Roofline",
-    "RooflinePoint",
-    "Span",
-    "SpanTable",
-    "StepParts",
-]
+    "BUSY", "CodeTime", "CodeTimes", "DeviceShare", "Flame", "FlowNode", "FlowPicture", "Frame", "Gap", "HostOperator",
+    "KeptByLine", "KernelTime", "LeftByLine", "Mark", "Memory", "MemoryByLine", "Picture", "Readings", "Roofline",
+    "RooflinePoint", "Span", "SpanTable", "StepParts",
+]  # fmt: skip
+
+# What a step holds in memory by the line of the script that made it: for its backward pass, and for later steps.
+
+
+class KeptByLine(NamedTuple):
+    """What the forward pass of one line makes for the backward pass."""
+
+    where: Where
+    num_bytes: int
+    recompute_ns: float | None  # per step, to run the line again; None if the timing window does not show it
+
+
+class LeftByLine(NamedTuple):
+    """What one line leaves in each step that the next step ends with."""
+
+    where: Where
+    num_values: int
+    num_bytes: int
+
+
+class MemoryByLine(NamedTuple):
+    """The memory of a step on one device by line, the most bytes first."""
+
+    device: str
+    peak_bytes: int  # that a step holds
+    kept_bytes: int  # of all lines, listed or not
+    kept: tuple[KeptByLine, ...]
+    left: tuple[LeftByLine, ...]
+
+
+Mark = Literal["", "result", "use", "unused"]
+"""What the named operators make in the end, the operator that reads it, a result that no operator reads."""
+
+
+class FlowNode(NamedTuple):
+    """One operator of a picture of the data flow."""
+
+    operator: str  # "mm"
+    where: Where
+    phase: str  # forward, backward, optimizer, other
+    shape: tuple[int, ...]  # of its first result
+    dtype: str  # "" without a result
+    reads: tuple[int, ...]  # earlier nodes, by their numbers
+    inputs: tuple[str, ...]  # of what no operator of the step made: names of parameters and buffers, roles
+    share: float  # of the operator time of its step
+    is_named: bool  # by the finding
+    mark: Mark
+    num_before: int  # operators left out between the node before and this one
+
+
+class FlowPicture(NamedTuple):
+    """The part of a step's data flow that a finding names, in the order in which the operators ran."""
+
+    rule: str
+    nodes: tuple[FlowNode, ...]
+    num_operators: int  # of the step, views not counted
+    num_named: int  # by the finding
+    share: float  # of the operator time, that the named ones take
+    num_after: int  # operators left out after the last node
+
 
 BUSY = "busy"  # the part of a step in which the device works; the others are named for the rule of their idle time
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A bar on the timeline of one step; times are ns from the step's start."""
 
     lane: str  # "GPU 0 stream 7", "host 4711"
@@ -101,8 +145,7 @@ class SpanTable(Sequence[Span]):
         return self.lane, self.start, self.end, self.name, self.category, self.launch
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """A coloured piece of idle on the timeline; the pieces of one step do not overlap."""
 
     start_ns: int
@@ -121,8 +164,7 @@ class Frame(NamedTuple):
     time_ns: int  # per step, with what it called
 
 
-@dataclass(frozen=True, slots=True)
-class Flame:
+class Flame(NamedTuple):
     """What the host's threads were in while the device was idle for one cause; without a device, while it held them."""
 
     cause: str  # a rule's id
@@ -131,8 +173,7 @@ class Flame:
     is_scaled: bool = False  # the frames are of the attribution window, their times brought to ``time_ns``
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
+class Readings(NamedTuple):
     """One series that NVML read of the device while the recorded steps ran."""
 
     name: str
@@ -149,8 +190,7 @@ class StepParts(NamedTuple):
     parts: Mapping[str, int]  # by cause of idle time and BUSY; without a device by what the host did
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceShare:
+class DeviceShare(NamedTuple):
     """Device time of all tasks that one operator launched."""
 
     name: str
@@ -159,8 +199,7 @@ class DeviceShare:
     share: float  # of the time of all device tasks
 
 
-@dataclass(frozen=True, slots=True)
-class CodeTime:
+class CodeTime(NamedTuple):
     """What a module, a function of the user's or a phase takes; figures are for a step, summed over threads.
 
     None stands for what the recording does not show: calls where samples saw it, device times without a device.
@@ -177,8 +216,7 @@ class CodeTime:
     depth: int = 0  # of a module: how many are around it
 
 
-@dataclass(frozen=True, slots=True)
-class CodeTimes:
+class CodeTimes(NamedTuple):
     """Where a step goes by the program's own structure."""
 
     source: Literal["frames", "samples", "none"]  # Python frames; the lines that the sampler saw; no stacks, no table
@@ -189,8 +227,7 @@ class CodeTimes:
     functions: tuple[CodeTime, ...] = ()  # the most expensive first
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """One representative step for the charts (the one nearest to the median), and what only a page lists."""
 
     step: int
@@ -199,7 +236,7 @@ class Picture:
     gaps: tuple[Gap, ...] = ()
     depth: tuple[tuple[int, int], ...] = ()  # (ns from the step's start, queue depth): a step function
     num_spans_left_out: int = 0  # spans too short to draw that were dropped
-    titles: Mapping[str, str] = field(default_factory=dict)  # of lanes: names of threads, roles of streams
+    titles: Mapping[str, str] = {}  # of lanes: names of threads, roles of streams
     steps: tuple[StepParts, ...] = ()
     kernels: tuple[KernelTime, ...] = ()  # every one, the most expensive first
     by_operator: tuple[DeviceShare, ...] = ()
@@ -208,8 +245,7 @@ class Picture:
     readings: tuple[Readings, ...] = ()  # empty without NVML, or where no reading falls into the recorded steps
 
 
-@dataclass(frozen=True, slots=True)
-class HostOperator:
+class HostOperator(NamedTuple):
     """One operator on the host, summed over the steady steps; most expensive first."""
 
     name: str
@@ -219,8 +255,7 @@ class HostOperator:
     shapes: str = ""  # the commonest input shapes
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
+class KernelTime(NamedTuple):
     """All calls of one kernel, or of the kernels that are not listed; the shares of one list sum to 1."""
 
     name: str
@@ -230,11 +265,10 @@ class KernelTime:
     share: float = 0.0  # of the time of all device tasks
     dtype: str = ""  # "" where neither the operator's inputs nor the name show one
     peak_share: float | None = None  # of what the device can do; None without shapes or a known device
-    where: Where = field(default_factory=Where)  # of its launch
+    where: Where = Where()  # of its launch
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePoint:
+class RooflinePoint(NamedTuple):
     """All calls of one operator with the same shapes and types, set against the device's peak rates."""
 
     op: str
@@ -249,8 +283,7 @@ class RooflinePoint:
     achieved: float  # share of the bound's rate
 
 
-@dataclass(frozen=True, slots=True)
-class FlopUtilisation:
+class FlopUtilisation(NamedTuple):
     """The operations of a step against what the device could have computed in that time (MFU).
 
     Counted are matrix products, convolutions and attention whose shapes were recorded and that took long enough to be
@@ -266,8 +299,7 @@ class FlopUtilisation:
     own_share: float = 0.0  # of what could be computed at the peak of each operation's own precision
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(NamedTuple):
     """The heavy operators against the device."""
 
     device: str
@@ -276,8 +308,7 @@ class Roofline:
     points: tuple[RooflinePoint, ...] = ()  # the most expensive first
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Memory of the device (or of the host, without one) over the steady steps; bytes."""
 
     device: str
@@ -286,13 +317,13 @@ class Memory:
     capacity: int | None = None
     peak_at_ns: int = 0  # from the begin of the first steady step
     timeline: tuple[tuple[int, int, int], ...] = ()  # (ns, allocated, reserved or -1): a step function
-    by_category: Mapping[str, int] = field(default_factory=dict)  # at the peak: parameters, gradients, …
+    by_category: Mapping[str, int] = {}  # at the peak: parameters, gradients, …
     by_place: tuple[tuple[Where, int], ...] = ()  # at the peak, the largest first
     retries: int | None = None  # allocations that had to free cached memory first
     device_used: int | None = None  # by the driver's count, of all processes; None where it was not sampled
     device_total: int | None = None  # by the driver's count: a little more than ``capacity``
     other_processes: int | None = None  # of device_used; None where the driver's list cannot be attributed
-    categories_over_time: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # bytes, parallel to ``timeline``
+    categories_over_time: Mapping[str, tuple[int, ...]] = {}  # bytes, parallel to ``timeline``
 
     @property
     def outside_allocator(self) -> int | None:

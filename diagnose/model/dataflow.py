@@ -8,7 +8,7 @@ A trace shows when operators ran; this table shows what they did. It is written 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = ["Dataflow", "Frame", "Operator", "Phase", "Role", "Use", "Value", "line_words"]
 
@@ -17,8 +17,7 @@ Role: TypeAlias = Literal["", "parameter", "buffer", "gradient", "optimizer stat
 """What a value is to the program: "input" was not there in the step before, "constant" was, "state" outlives a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One level of a Python stack: the first line of the statement that ran."""
 
     file: str
@@ -31,8 +30,7 @@ def line_words(frame: Frame | None) -> str:
     return f"line {frame.line} of {frame.file.rpartition('/')[2]}" if frame is not None else "a line that is not known"
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One tensor argument or result of an operator: a value, seen through a view."""
 
     value: int
@@ -42,8 +40,7 @@ class Use:
     dtype: str  # "float32", as torch names it
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """One version of one storage: each operator that writes into a storage makes a new one."""
 
     storage: int
@@ -73,8 +70,7 @@ class Value:
     held_by: tuple[Frame, ...] = ()  # of a value that lives on: where it was made
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(NamedTuple):
     """One call of the dispatcher below autograd."""
 
     step: int  # 0 or 1
@@ -95,6 +91,11 @@ class Operator:
     is_collective: bool = False
     is_opaque: bool = False  # compiled or custom: it may have effects that its schema does not name
     forward: int = -1  # of a backward operator: its forward operator, if known
+
+    @property
+    def has_effects(self) -> bool:
+        """Return whether an operator does something besides what it writes, or may do so."""
+        return self.reads_host or self.is_collective or self.is_opaque
 
     @property
     def place(self) -> Frame | None:

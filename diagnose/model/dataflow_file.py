@@ -6,7 +6,6 @@ Texts, shapes, stacks and views stand once each; columns hold their numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -14,8 +13,7 @@ from msgspec import Meta
 
 from diagnose.errors import InputError
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
-from diagnose.model.decoding import decode
-from diagnose.model.records import MAX_INT, Count
+from diagnose.model.records import MAX_INT, Count, decode
 
 __all__ = ["DATAFLOW_SCHEMA", "dataflow_from_json", "dataflow_rows"]
 
@@ -24,7 +22,7 @@ DECIMALS = 6  # of shares
 
 _Cell: TypeAlias = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)] | float | list[Count]
 _Columns: TypeAlias = dict[str, list[_Cell]]
-_Row = TypeVar("_Row")
+_Row = TypeVar("_Row", Operator, Value)
 
 
 class _Rows(msgspec.Struct, gc=False):
@@ -86,7 +84,7 @@ def dataflow_rows(flow: Dataflow) -> dict[str, object]:
     }
 
     def columns(kind: Any, rows: Sequence[Any]) -> dict[str, list[object]]:
-        cells = {field.name: write.get(str(field.type), texts.number) for field in fields(kind)}
+        cells = {name: write.get(type_name, texts.number) for name, type_name in _types(kind).items()}
         return {name: [cell(getattr(row, name)) for row in rows] for name, cell in cells.items()}
 
     operators, values = columns(Operator, flow.operators), columns(Value, flow.values)
@@ -146,8 +144,8 @@ def _dataflow(rows: _Rows) -> Dataflow:
         "Role": _one_of(get_args(Role), texts),
     }
 
-    def cell(field: Field[Any]) -> Callable[[Any], object]:
-        return read.get(str(field.type), lambda cell: texts[_number(cell, len(texts))])
+    def cell(type_name: str) -> Callable[[Any], object]:
+        return read.get(type_name, lambda cell: texts[_number(cell, len(texts))])
 
     operators = _table(Operator, rows.operators, cell)
     values = _table(Value, rows.values, cell)
@@ -167,12 +165,17 @@ def _dataflow(rows: _Rows) -> Dataflow:
 def _table(kind: type[_Row], columns: Mapping[str, list[Any]], cell: Callable[[Any], Any]) -> tuple[_Row, ...]:
     """Return a row of a type for each row of the columns."""
     read: dict[str, list[object]] = {}
-    for field in fields(kind):  # type: ignore[arg-type]  # a dataclass
-        if field.name in columns or field.default is MISSING:
-            of_field = cell(field)
-            read[field.name] = [of_field(each) for each in columns[field.name]]
+    for name, type_name in _types(kind).items():
+        if name in columns or name not in kind._field_defaults:
+            of_field = cell(type_name)
+            read[name] = [of_field(each) for each in columns[name]]
     names = list(read)
     return tuple([kind(**dict(zip(names, row, strict=True))) for row in zip(*read.values(), strict=True)])
+
+
+def _types(kind: type[tuple[Any, ...]]) -> dict[str, str]:
+    """Return the fields of a named tuple, and how each is annotated."""
+    return {name: str(getattr(each, "__forward_arg__", each)) for name, each in kind.__annotations__.items()}
 
 
 def _integer(cell: object) -> int:

@@ -15,39 +15,104 @@ import numpy as np
 
 from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
-from diagnose.model.cross_check import CrossCheck
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
+from diagnose.model.limits import TrialMethod
 from diagnose.model.locations import Example, Where
-from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
-from diagnose.model.trial_methods import TrialMethod
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory, Picture, Roofline
-    from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.charts import (
+        CodeTimes,
+        FlopUtilisation,
+        HostOperator,
+        KernelTime,
+        Memory,
+        MemoryByLine,
+        Picture,
+        Roofline,
+    )
     from diagnose.model.job import Job
-    from diagnose.model.step_memory import MemoryByLine
 
 __all__ = [
-    "Confidence",
-    "Diagnosis",
-    "Example",
-    "Facts",
-    "Finding",
-    "IgnoredFinding",
-    "Partition",
-    "Prescription",
-    "Promise",
-    "Queue",
-    "RankSummary",
-    "Renderers",
-    "Source",
-    "Trial",
-    "Verdict",
-    "Where",
-    "bind_renderers",
-]
+    "MAX_RANGE", "Confidence", "CriticalPath", "CrossCheck", "Diagnosis", "Example", "Facts", "Finding", "Forecast",
+    "IgnoredFinding", "Partition", "PathSegment", "PlainSteps", "Prescription", "Promise", "Queue", "RankSummary",
+    "Renderers", "Source", "Trial", "Verdict", "Waterfall", "Where", "bind_renderers", "middle_ns",
+]  # fmt: skip
+
+
+MAX_RANGE = 4.0  # of the highest end over the lowest one: a wider range is no promise
+
+
+class PathSegment(NamedTuple):
+    """A piece of the critical path of one step: what the step's end waited for; times are ns from the step's start."""
+
+    start_ns: int
+    end_ns: int
+    category: str  # compute, communication, copy, host, latency
+    name: str
+    lane: str
+
+
+class CriticalPath(NamedTuple):
+    """What the step consists of when every wait is followed to its reason."""
+
+    shares: Mapping[str, float]  # of the path by category, over the replayed steps; sums to 1
+    pieces: tuple[PathSegment, ...] = ()  # of the pictured step, in time order, small ones joined
+
+
+class Forecast(NamedTuple):
+    """The step after some prescriptions, replayed together."""
+
+    ids: tuple[str, ...]  # of the prescriptions applied, in order; () for the step as it is
+    title: str  # of the one applied last, or "now"
+    step_ns: float
+    low_ns: float
+    high_ns: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Return whether the step can be stated, and not only between what it lies."""
+        return self.high_ns <= MAX_RANGE * self.low_ns
+
+
+class Waterfall(NamedTuple):
+    """The best combination, one prescription after the other; the first entry is the step as measured."""
+
+    forecasts: tuple[Forecast, ...]
+    bound_by: str  # what binds the step after the last one, as it stands in "is bound by …"
+    shares: Mapping[str, float]  # of the critical path then, by category
+    combinations: tuple[Forecast, ...] = ()  # of every subset: bit i of the index stands for change i of the chain
+
+
+def middle_ns(low_ns: float, high_ns: float) -> float:
+    """Return the prediction of a range, which is its middle: a card, a bar and a trial name the same number."""
+    return (low_ns + high_ns) / 2
+
+
+class PlainSteps(NamedTuple):
+    """Times in ns; medians of the steps around the timing window, and the run's mean step."""
+
+    before_ns: (
+        float | None
+    )  # right before it; None for fewer than four, not known ones, or where those after it show what it is set against
+    recorded_ns: float  # in it, as recorded
+    after_ns: float | None  # right after it
+    mean_ns: float | None  # of the run, without what recording made longer; None where the device's profiler did more
+    num: int  # behind the mean
+    agree: bool  # those before and after by their spread, and the recorded ones are not shorter by more than that
+
+
+class CrossCheck(NamedTuple):
+    """One figure beside another tool's; shares are fractions, None where one side has no such figure."""
+
+    measure: str
+    ours: float | None
+    by_their_definition: float | None  # computed from our events as the other tool defines it
+    theirs: float | None
+    explanation: str  # of the difference, by definition
+    explained: bool = True  # whether our events give the other tool's figure by its definition
+
 
 Verdict: TypeAlias = Literal["cpu-bound", "kernel-bound", "gaps", "no-gpu"]
 Confidence: TypeAlias = Literal["high", "medium", "low"]
@@ -93,8 +158,7 @@ class Finding:
         return self.lost_ns if self.relief_ns is None else self.relief_ns
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredFinding:
+class IgnoredFinding(NamedTuple):
     """A finding that the user did not want to see."""
 
     finding: Finding
@@ -163,8 +227,7 @@ class Trial:
         return float(np.median(self.baseline_ms)), float(np.median(self.step_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(NamedTuple):
     """The device's queue over the steady steps; depth counts launches that are not finished, a graph's as one."""
 
     busy_share: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,8 +72,7 @@ class Events:
         return Events(**read_only({f.name: getattr(self, f.name)[index] for f in fields(self)}))
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """One host thread that recorded events."""
 
     pid: str
@@ -81,8 +80,7 @@ class Thread:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """One device as `deviceProperties` describes it; zero and "" where the file has no value."""
 
     id: int
@@ -92,8 +90,7 @@ class Device:
     compute_capability: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """One sentence about a limitation of the recording; ``rule`` where a trust rule states it."""
 
     text: str

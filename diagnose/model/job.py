@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = [
-    "AlignedCollective",
-    "AlignedRank",
-    "AlignedStep",
-    "CollectiveSummary",
-    "Job",
-    "RankRow",
-    "SlowGroup",
-]
+__all__ = ["AlignedCollective", "AlignedRank", "AlignedStep", "CollectiveSummary", "Job", "RankRow", "SlowGroup"]
 
 PURPOSES: Final = (
     "ddp-bucket",
@@ -29,8 +20,7 @@ PURPOSES: Final = (
 """What a collective may serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSummary:
+class CollectiveSummary(NamedTuple):
     """Collectives of one kind, in all groups that do the same; means over ranks."""
 
     name: str
@@ -50,8 +40,7 @@ class CollectiveSummary:
     peak_gbps: float = 0.0  # of the links within a host, where all members are on one; 0: not known
 
 
-@dataclass(frozen=True, slots=True)
-class SlowGroup:
+class SlowGroup(NamedTuple):
     """A process group whose collectives take longer than the same in the other groups."""
 
     members: tuple[int, ...]
@@ -63,8 +52,7 @@ class SlowGroup:
     others_gbps: float  # their median
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(NamedTuple):
     """One rank in the tables of a job."""
 
     rank: int
@@ -78,8 +66,7 @@ class RankRow:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedCollective:
+class AlignedCollective(NamedTuple):
     """What one rank has of a collective, on the clock of an ``AlignedStep``."""
 
     name: str  # its purpose, where that is known
@@ -88,8 +75,7 @@ class AlignedCollective:
     transfer_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedRank:
+class AlignedRank(NamedTuple):
     """One rank in an ``AlignedStep``."""
 
     rank: int
@@ -101,16 +87,14 @@ class AlignedRank:
     num_collectives: int = 0  # of these only the longest are kept where there are very many
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedStep:
+class AlignedStep(NamedTuple):
     """One step of a few ranks on one clock; its zero is the first thing that any of them does in it."""
 
     step: int  # its number
     ranks: tuple[AlignedRank, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """How the ranks compare; ``rows`` begin with the worst rank, and hold the late ones in any case."""
 
     num_ranks: int  # that were compared

@@ -1,18 +1,72 @@
-"""Which rank a process is, as the program that launched it puts it into the environment."""
+"""Which rank a process is, as its launcher puts it into the environment, and how many cores it may use."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from diagnose.errors import UsageError
 
-__all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "launched"]
+__all__ = ["JOB_VARIABLES", "RECEIVED_FILE", "Launched", "cores_of_rank", "launched", "usable_cores"]
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return the cores that the process can keep busy at once, at least 1; a quota of 2.5 cores counts as 2.
+
+    The quotas are those of its control groups and of all around them, in either version, in the file system of a root.
+    """
+    quotas = [float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)]
+    for folder, inner in _groups(root):
+        for group in (inner, *inner.parents):
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                quotas.append(_quota(folder / group))
+    return max(1, math.floor(min(quotas)))
+
+
+def cores_of_rank(on_this_node: int, root: Path = Path("/")) -> int:
+    """Return the cores of one rank of several on this machine.
+
+    A rank with fewer cores than the process that started it has been given them for itself; others share them.
+    """
+    with suppress(OSError, AttributeError):
+        if os.sched_getaffinity(0) < os.sched_getaffinity(os.getppid()):
+            return usable_cores(root)
+    return max(1, usable_cores(root) // max(on_this_node, 1))
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield for each hierarchy with CPU quotas where it is mounted and the process's group in it."""
+    with suppress(OSError, UnicodeDecodeError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, _, group = line.partition(":")
+            controllers, _, path = group.partition(":")
+            folders = {"": ("",), "cpu": ("cpu",)}.get(controllers, (controllers, "cpu"))
+            if not controllers or "cpu" in controllers.split(","):
+                yield from ((root / "sys/fs/cgroup" / name, Path(path.lstrip("/"))) for name in folders)
+
+
+def _quota(group: Path) -> float:
+    """Return the cores that one group may use.
+
+    Raises:
+        OSError, ValueError: it has no quota.
+    """
+    combined = group / "cpu.max"
+    if combined.exists():
+        quota, period = combined.read_text(encoding="ascii").split()
+    else:
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period"))
+    if float(quota) <= 0:  # -1: none
+        raise ValueError(quota)
+    return float(quota) / float(period)
+
 
 RECEIVED_FILE = "received.ranks"  # in a capture folder: the summaries of ranks whose captures lie elsewhere
 
-# What the ranks of one run share, whoever launched them.
 JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "MASTER_ADDR",

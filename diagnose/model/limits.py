@@ -1,10 +1,36 @@
-"""Limits that several stages apply alike; one that a single file applies stands in that file."""
+"""Limits that several stages apply alike, and what can be chosen among in the command, in settings and from Python."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
 
-__all__ = ["MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE", "MIN_REGIONS", "USABLE_SHARE"]
+__all__ = [
+    "ENGLISH", "EXPORTS", "HOW_TRIED", "LANGUAGES", "MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE",
+    "MIN_REGIONS", "OVERLAPPED", "REDUCED", "STEP_SOURCES", "USABLE_SHARE", "StepOn", "TrialMethod",
+]  # fmt: skip
+
+
+StepOn: TypeAlias = Literal["auto", "optimizer", "dataloader", "forward", "marker"]
+STEP_SOURCES: Final[tuple[StepOn, ...]] = ("auto", "optimizer", "dataloader", "forward", "marker")
+
+ENGLISH: Final = "en"
+LANGUAGES: Final = (ENGLISH, "zh")
+
+REDUCED: Final = ("all_reduce", "reduce_scatter")  # collectives whose results the optimizer needs, and nothing before
+OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may overlap with computation
+
+TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
+"""How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
+
+HOW_TRIED: Mapping[TrialMethod, str] = {
+    "patch": "prove applies it to the unmodified script",
+    "edited copy": "prove makes it in the text of a copy of the script",
+    "by hand": "Made by hand",
+}
+
+EXPORTS: Final = ("perfetto", "speedscope", "collapsed", "findings", "kernels", "markdown", "tensorboard")
+
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall
 MAX_READY_SHARE: Final = 0.05  # of the time, that the training thread waited for a core: beyond it no core was free

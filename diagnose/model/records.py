@@ -5,6 +5,8 @@ Fields may be missing and unknown ones are ignored; a value of another type or o
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, TypeAlias, TypeVar
@@ -12,28 +14,64 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from diagnose.errors import InputError
+from diagnose.text.plain_text import middle
+
 __all__ = [
-    "MAX_INT",
-    "AllocatorRecord",
-    "AutocastRecord",
-    "CallRecord",
-    "Count",
-    "DdpRecord",
-    "FileName",
-    "FlagsRecord",
-    "GpuReadings",
-    "GpuRecord",
-    "LoaderRecord",
-    "LookupRecord",
-    "Milliseconds",
-    "NvmlRecord",
-    "OptimizerRecord",
-    "ProcessRecord",
-    "SamplerRecord",
-    "Time",
-    "as_facts",
-    "fitting",
-]
+    "MAX_INT", "AllocatorRecord", "AutocastRecord", "CallRecord", "Count", "DdpRecord", "ExpressionRecord", "FileName",
+    "FlagsRecord", "GpuReadings", "GpuRecord", "LoadedRecord", "LoaderRecord", "LookupRecord", "Milliseconds",
+    "NvmlRecord", "OptimizerRecord", "ProcessRecord", "SamplerRecord", "Time", "as_facts", "decode", "fitting",
+]  # fmt: skip
+
+
+_T = TypeVar("_T")
+_ONE_AT_A_TIME = threading.Lock()  # msgspec crashes where two threads meet a type for the first time at once
+_WHERE = r"(?s) - at (?:`key` in )?`\$\.?(?P<field>.*)`$"
+_FORM = r"(?s)str matching regex .*"
+_SURROGATE = rb"\\u[dD][89abAB][0-9a-fA-F]{2}"  # the first of a pair, as JSON writes it
+_PAIR_OR_HALF = rb"(" + _SURROGATE + rb"\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+MAX_CHARS = 120  # characters of what a decoder found wrong: it may repeat a key of the file
+
+
+def decode(text: bytes | str, kind: type[_T], *, source: str, remedy: str) -> _T:
+    """Return the JSON text as a record of the given type; fields that the type lacks are ignored.
+
+    Half a surrogate pair, as a path that is not UTF-8 leaves it, becomes U+FFFD.
+
+    Raises:
+        InputError: it is no JSON, or a value has another type or lies outside its range.
+    """
+    try:
+        with _ONE_AT_A_TIME:
+            return _decoded(text.encode("utf-8", "replace") if isinstance(text, str) else text, kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{source} cannot be used: {_fault(error)}. {remedy}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InputError(f"{source} is not valid JSON. {remedy}") from None
+    except RecursionError:
+        raise InputError(f"{source} is nested too deeply to be read. {remedy}") from None
+
+
+def _decoded(text: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        whole = re.sub(_PAIR_OR_HALF, lambda found: found[1] or rb"\ufffd", text)
+        if whole == text:
+            raise
+        return msgspec.json.decode(whole, type=kind)
+
+
+def _fault(error: msgspec.ValidationError) -> str:
+    """Return "its field rank is wrong (expected int >= 0)"."""
+    message = str(error)
+    found = re.search(_WHERE, message)
+    what = re.sub(_FORM, "a plain name", (message[: found.start()] if found else message).replace("`", ""))
+    where = f"its field {middle(found['field'], MAX_CHARS)} is wrong" if found and found["field"] else "it is wrong"
+    return f"{where} ({middle(what[:1].lower() + what[1:], MAX_CHARS)})"
+
 
 MAX_INT = 2**62  # with room for differences and sums in 64 bits
 MAX_MS = 1e12  # thirty years
@@ -284,3 +322,36 @@ def as_facts(record: msgspec.Struct) -> dict[str, object]:
     """Return the fields that were noted, by the names that they have in the file."""
     facts: dict[str, object] = msgspec.to_builtins(record)
     return facts
+
+
+class ExpressionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An expression of the user's functions; times are sums over the samples that were loaded."""
+
+    file: str
+    line: Count
+    function: str = ""
+    text: str = ""
+    inside: tuple[Count, ...] = ()  # rows of the expressions that call this one or that it is a part of
+    num: Count = 0
+    samples: Count = 0  # in how many it ran: of those that are collated together, their batch counts as one
+    ns: Count = 0
+    own_ns: Count = 0  # without the expressions inside
+    what: str = ""  # type and shape of the result: "float64 (112, 112, 3)", "" for what is no array
+    num_bytes: Count = 0  # of the arrays that are its results, for all samples
+    is_constant: bool = False  # the same result in all samples
+    is_repeated: bool = False  # the same result when the same samples were loaded again
+    is_written: bool = False  # its result is changed after it was made
+    used: float = 1.0  # share of its results that samples use: what they cut off need not be computed
+    is_wide: bool = False  # the result is an array of 64-bit floats
+    padded_to: Count = 0  # it is the first to make rows of this length that have one number at an end, or at both
+
+
+class LoadedRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Some batches of the training loader's, loaded again in a process of their own after the windows."""
+
+    samples: Count = 0
+    total_ns: Count = 0  # that loading them took
+    dataset_size: Count = 0
+    narrow: bool = False  # what is handed to the step holds no 64-bit floats
+    expressions: tuple[ExpressionRecord, ...] = ()
+    left_out: str = ""  # why nothing was loaded

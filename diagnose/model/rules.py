@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 __all__ = [
-    "FREES_HOST",
-    "HOST_WORK",
-    "LATE_RANKS",
-    "OF_PAUSES",
-    "OF_WORK",
-    "OUTSIDE",
-    "TAKES_LEAD",
-    "UNEXPLAINED_HOST",
-    "WORK",
-    "Cause",
-    "Legend",
-    "Pause",
-    "Records",
-    "RuleKind",
-    "RuleMeta",
-]
+    "FREES_HOST", "HOST_WORK", "LATE_RANKS", "OF_PAUSES", "OF_WORK", "OUTSIDE", "TAKES_LEAD", "UNEXPLAINED_HOST",
+    "WORK", "Cause", "Legend", "Pause", "Records", "RuleKind", "RuleMeta",
+]  # fmt: skip
 
 Records: TypeAlias = Literal[
     "shapes",
@@ -89,8 +75,7 @@ TAKES_LEAD: frozenset[Cause] = frozenset({"device-wait", "between-operators", "c
 """Causes that cost later idle time, without a name of theirs, where they come while the device is busy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
+class Legend(NamedTuple):
     """The colour and the label of a cause in reports, and the heading of those that it answers."""
 
     label: str = ""  # a few words, as a legend has them
@@ -100,8 +85,7 @@ class Legend:
     host_label: str = ""  # in the place of the label where there is no device
 
 
-@dataclass(frozen=True, slots=True)
-class RuleMeta:
+class RuleMeta(NamedTuple):
     """One rule: ``META`` of a file in ``analyzers/``.
 
     Rules that claim time are applied by ascending ``order`` (on a recording without a device: ``host_order``), and the

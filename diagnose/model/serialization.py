@@ -5,8 +5,10 @@ Unlike a pickle, bytes from anywhere can at worst be refused: nothing in them is
 
 from __future__ import annotations
 
+import gc
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -16,7 +18,20 @@ import numpy as np
 
 from diagnose.text.plain_text import is_utf8
 
-__all__ = ["inflate", "pack", "text_of", "unpack", "utf8"]
+__all__ = ["inflate", "pack", "text_of", "unpack", "utf8", "without_collector"]
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep Python's collector from walking many objects of which none forms a cycle, such as a trace's events."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
 
 _Types: TypeAlias = Mapping[str, type]
 
@@ -80,9 +95,9 @@ def _known(types: tuple[type, ...]) -> _Types:
 @cache
 def _of_model() -> _Types:
     """Return the types that results are made of, by name."""
-    from diagnose.model import charts, diagnosis, events, flow_picture, forecast, job, locations, rules, step_memory
+    from diagnose.model import charts, diagnosis, events, job, locations, rules
 
-    modules = (charts, diagnosis, events, flow_picture, forecast, job, locations, rules, step_memory)
+    modules = (charts, diagnosis, events, job, locations, rules)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
     return {kind.__name__: kind for kind in found if is_dataclass(kind) or hasattr(kind, "_fields")}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.dataflow.growth import PiledUp
-from diagnose.dataflow.held_words import held_words
+from diagnose.dataflow.growth import PiledUp, held_words
 from diagnose.text.numbers import enumeration
 
 __all__ = ["HeldLine", "HeldMemory", "NamedHolder", "held_memory"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diagnose.errors import UsageError
-from diagnose.model.choices import STEP_SOURCES, StepOn
+from diagnose.model.limits import STEP_SOURCES, StepOn
 from diagnose.monitor.metrics import MetricsOptions
 from diagnose.monitor.run_folder import RUNS, check_name
 from diagnose.monitor.windows import WindowLimits

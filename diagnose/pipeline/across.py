@@ -13,9 +13,17 @@ from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
-from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
+from diagnose.model.diagnosis import (
+    Diagnosis,
+    Finding,
+    Forecast,
+    Prescription,
+    RankSummary,
+    Source,
+    Waterfall,
+    middle_ns,
+)
 from diagnose.model.events import Note
-from diagnose.model.forecast import Forecast, Waterfall, middle_ns
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.pipeline.find import noting
 from diagnose.pipeline.savings import by_value
@@ -71,7 +79,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
         job = job_of(c)
         index = {p.rank: i for i, p in enumerate(c.ranks)}
         parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
-        job = replace(job, aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
+        job = job._replace(aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
     return with_words(
         replace(
             answer,

@@ -17,8 +17,7 @@ from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, grouped, intersect, span, subtract, union
-from diagnose.model.locations import FRAME
-from diagnose.model.user_files import is_own_file
+from diagnose.model.locations import FRAME, is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of

@@ -25,7 +25,7 @@ def every_kernel(t: Tables) -> tuple[KernelTime, ...]:
     """Return the kernels by name, the most expensive with the place of their launch."""
     events = t.trace.events
     return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        row._replace(where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
         if at >= 0 and i < MAX_LOCATED
         else row
         for i, (row, at) in enumerate(kernel_times(t, MAX_KERNELS))

@@ -14,7 +14,6 @@ from diagnose import analyzers
 from diagnose.analyzers.common.locate import source_line
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
-from diagnose.dataflow import Analyses, analyse
 from diagnose.errors import is_debugging
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -29,7 +28,8 @@ from diagnose.tables.program import UNKNOWN, Program, program_of
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
-    from diagnose.model.forecast import Waterfall
+    from diagnose.dataflow import Analyses
+    from diagnose.model.diagnosis import Waterfall
 
 __all__ = [
     "RankFindings",
@@ -123,8 +123,12 @@ def _weight(prescription: Prescription) -> tuple[bool, float]:
 def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | None:
     """Return what a capture's data flow shows, None where it has none or an analysis fails."""
     flow = capture.dataflow
+    if flow is None or not flow.operators:
+        return None
+    from diagnose.dataflow import analyse  # only a recorded data flow needs it
+
     with noting("data flow", [] if notes is None else notes):
-        return analyse(flow) if flow is not None and flow.operators else None
+        return analyse(flow)
     return None
 
 

@@ -17,7 +17,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, subtract
-from diagnose.model.user_files import is_own_file
+from diagnose.model.locations import is_own_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK

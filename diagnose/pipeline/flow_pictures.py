@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from diagnose.dataflow.graph import Graph, plain_name
+from diagnose.model.charts import FlowNode, FlowPicture, Mark
 from diagnose.model.diagnosis import Finding, Where
-from diagnose.model.flow_picture import FlowNode, FlowPicture, Mark
 from diagnose.tables import Tables
+
+if TYPE_CHECKING:
+    from diagnose.dataflow.graph import Graph
 
 __all__ = ["flow_picture", "flow_pictures"]
 
@@ -30,6 +32,8 @@ def flow_picture(
     graph: Graph, rule: str, operators: Sequence[int], lines: Mapping[tuple[str, int], str]
 ) -> FlowPicture:
     """Return a picture of operators of one step; ``lines`` are the texts of source lines."""
+    from diagnose.dataflow.graph import plain_name  # only a recorded data flow needs it
+
     step = _Step(graph, graph.operators[operators[0]].step, frozenset(operators))
     rows = [i for i in graph.of_step(step.number) if step.has(i)]
     result, use = step.passed_on()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diagnose.analyzers.common.locate import source_line
-from diagnose.dataflow.kept import kept_by_line
 from diagnose.model.arrays import Floats
+from diagnose.model.charts import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.model.dataflow import Frame
 from diagnose.model.locations import Where
-from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.pipeline.operator_times import operator_times
 from diagnose.tables import Tables
 from diagnose.tables.flow import flow_of, shows_values
@@ -27,6 +26,8 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     flow = flow_of(t)
     if flow is None:
         return None
+    from diagnose.dataflow.kept import kept_by_line  # only a recorded data flow needs it
+
     memory = kept_by_line(flow.found.graph)
     lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
     times = operator_times(t, flow) if shows_values(t) else ()

@@ -24,9 +24,8 @@ from diagnose.model.accelerators import accelerator_of
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.charts import HostOperator, KernelTime
-from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict
+from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription, Queue, Source, Verdict, middle_ns
 from diagnose.model.events import Kind, Note
-from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import among
 from diagnose.model.records import as_facts
 from diagnose.pipeline import overhead
@@ -62,7 +61,7 @@ from diagnose.text.commands import command_line
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
     from diagnose.model.charts import Picture
-    from diagnose.model.forecast import CriticalPath, Waterfall
+    from diagnose.model.diagnosis import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
 __all__ = ["analyze_rank", "examine_rank", "host_operators", "kernels", "profile_rank", "source_of", "to_try"]
@@ -118,7 +117,7 @@ def kernels(t: Tables) -> tuple[KernelTime, ...]:
     """Return the device's kernels, each with the place of its launch."""
     events = t.trace.events
     return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        row._replace(where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
         if at >= 0
         else row
         for row, at in kernel_times(t)
@@ -445,7 +444,7 @@ def _picture(t: Tables, rank: RankFindings, findings: Sequence[Finding], shares:
     from diagnose.pipeline.timeline import picture
 
     drawn = picture(t, shares, named=rank.named, recorded=rank.capture.trace)
-    return replace(drawn, flows=flow_pictures(t, findings))
+    return drawn._replace(flows=flow_pictures(t, findings))
 
 
 def _shares(t: Tables) -> Mapping[str, float]:

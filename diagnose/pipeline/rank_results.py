@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 import msgspec
 
 from diagnose.errors import InputError, is_debugging
-from diagnose.model.collector import without_collector
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.serialization import pack, unpack
+from diagnose.model.serialization import pack, unpack, without_collector
 from diagnose.pipeline.cache import Cache
 from diagnose.text.plain_text import middle, one_line
 from diagnose.trace_reader.documents import read_info

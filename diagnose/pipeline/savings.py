@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import effect_of
-from diagnose.model.diagnosis import Finding, Prescription
-from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
+from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescription, Waterfall
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.replay.effects import Effect, cost_error

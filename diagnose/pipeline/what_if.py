@@ -30,9 +30,8 @@ from diagnose.changes.common.loading import (
 from diagnose.changes.common.prescribe import also_possible
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
-from diagnose.model.diagnosis import Facts, Finding, Prescription
+from diagnose.model.diagnosis import Facts, Finding, Forecast, Prescription
 from diagnose.model.events import Kind
-from diagnose.model.forecast import Forecast
 from diagnose.model.intervals import total
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
@@ -52,9 +51,8 @@ from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import duration, growth, percent, plural
+from diagnose.text.numbers import duration, growth, lower_first, percent, plural
 from diagnose.text.plain_text import one_line
-from diagnose.text.titles import lower_first
 from diagnose.trace_reader import open_captures
 
 __all__ = [

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.dataflow.checkpoints import checkpoints
 from diagnose.dataflow.graph import graph_of
-from diagnose.dataflow.kept import KeptMemory, StepMemory, step_memory
+from diagnose.dataflow.kept import KeptMemory, StepMemory, checkpoints, step_memory
 from diagnose.errors import UsageError
 from diagnose.model.dataflow import Frame
 from diagnose.model.intervals import Intervals

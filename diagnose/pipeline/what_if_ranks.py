@@ -13,7 +13,7 @@ from diagnose.analyzers import META
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
-from diagnose.model.forecast import Forecast
+from diagnose.model.diagnosis import Forecast
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.run import compare_captures
 from diagnose.pipeline.what_if_request import AskedOfJob

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Floats, Ints
-from diagnose.model.choices import REDUCED
 from diagnose.model.intervals import covered, distinct, union
+from diagnose.model.limits import REDUCED
 from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model import forecast
-from diagnose.model.diagnosis import Finding
-from diagnose.model.forecast import PathSegment
+from diagnose.model import diagnosis as forecast
+from diagnose.model.diagnosis import Finding, PathSegment
 from diagnose.model.intervals import Intervals, among, covered
 from diagnose.model.rules import Cause
 from diagnose.replay.graph import Graph, Times

@@ -13,7 +13,7 @@ from math import hypot
 
 import numpy as np
 
-from diagnose.model.forecast import middle_ns
+from diagnose.model.diagnosis import middle_ns
 from diagnose.model.intervals import grouped
 from diagnose.replay.base import MAX_ERROR_TO_PREDICT, MAX_ERROR_TO_RELY, ReplayBase, replay_base
 from diagnose.replay.effects import Effect

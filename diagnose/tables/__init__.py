@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from typing import TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
@@ -21,6 +20,9 @@ from diagnose.tables.gaps import Causes, Gaps, assign, find_gaps, launch_latency
 from diagnose.tables.host import Layers
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.steps import Steps, find_steps
+
+if TYPE_CHECKING:
+    from diagnose.dataflow import Analyses
 
 __all__ = ["Claim", "Tables", "finished", "host_table", "shared_table"]
 

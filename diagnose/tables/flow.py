@@ -11,11 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from diagnose.dataflow import Analyses
 from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
@@ -23,6 +22,9 @@ from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
 from diagnose.tables import Tables, host_table
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
+
+if TYPE_CHECKING:
+    from diagnose.dataflow import Analyses
 
 __all__ = ["Flow", "flow_of", "shows_values"]
 

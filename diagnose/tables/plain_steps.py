@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.arrays import Floats, Rows
+from diagnose.model.diagnosis import PlainSteps
 from diagnose.model.intervals import quantiles
-from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.growing_steps import growing_steps
 from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["duration", "enumeration", "growth", "percent", "plural", "size_words"]
+__all__ = ["duration", "enumeration", "growth", "lower_first", "percent", "plural", "size_words"]
+
+
+NAMES = frozenset({"Python", "Adam", "Adagrad", "Adadelta", "Adamax", "Muon", "Rprop", "Adafactor"})
+
+
+def lower_first(title: str) -> str:
+    """Return a title as it goes on within a sentence; names keep their capital."""
+    first = title.split(" ", 1)[0].removesuffix("'s")
+    return title if first in NAMES or first != first.capitalize() else title[0].lower() + title[1:]
 
 
 def duration(ns: float | None) -> str:

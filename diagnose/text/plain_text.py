@@ -10,17 +10,9 @@ from __future__ import annotations
 import unicodedata
 
 __all__ = [
-    "MAX_LINE",
-    "MAX_WIDTH",
-    "MIN_WIDTH",
-    "clean",
-    "columns",
-    "in_encoding",
-    "is_utf8",
-    "middle",
-    "one_line",
+    "MAX_LINE", "MAX_WIDTH", "MIN_WIDTH", "clean", "columns", "in_encoding", "is_utf8", "middle", "one_line",
     "whole_line",
-]
+]  # fmt: skip
 
 MIN_WIDTH, MAX_WIDTH = 60, 100  # columns: narrower, columns of numbers no longer fit; wider is harder to read
 

@@ -22,8 +22,7 @@ from diagnose.model.capture import (
 )
 from diagnose.model.dataflow import Dataflow
 from diagnose.model.dataflow_file import dataflow_from_json
-from diagnose.model.decoding import decode
-from diagnose.model.records import Count, LookupRecord, Time
+from diagnose.model.records import Count, LookupRecord, Time, decode
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.trace_reader.source import open_source
 from diagnose.trace_reader.stored import Stored

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from diagnose.errors import InputError, NotATraceError
-from diagnose.model.collector import without_collector
 from diagnose.model.events import Note, Trace
+from diagnose.model.serialization import without_collector
 from diagnose.trace_reader.envelope import (
     MAX_TAIL_BYTES,
     Envelope,

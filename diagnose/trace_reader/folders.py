@@ -14,7 +14,7 @@ from diagnose.errors import InputError, NotATraceError
 from diagnose.model.capture import Capture, CaptureInfo, RunSteps, Samples, SeenAt
 from diagnose.model.dataflow import Dataflow, Frame
 from diagnose.model.events import Note, Trace
-from diagnose.model.user_files import is_installed
+from diagnose.model.locations import is_installed
 from diagnose.trace_reader.documents import SourceText, read_dataflow, read_info, read_lines, read_samples, read_steps
 from diagnose.trace_reader.file import read_trace
 from diagnose.trace_reader.inputs import Folder, RankFiles, list_inputs
@@ -124,7 +124,7 @@ def _run_from_cwd(run: RunSteps, info: CaptureInfo, source: SourceText) -> RunSt
 def _samples_from_cwd(samples: Samples, info: CaptureInfo, source: SourceText) -> Samples:
     """Return samples in which a line of a library is no place."""
     others = tuple(
-        replace(each, places=tuple(SeenAt(*_named(at[:3], info, source), *at[3:]) for at in each.places))
+        each._replace(places=tuple(SeenAt(*_named(at[:3], info, source), *at[3:]) for at in each.places))
         for each in samples.others
     )
     users = np.array([*(not is_installed(file) for file, _, _ in samples.places), False], bool)
@@ -138,13 +138,13 @@ def _flow_from_cwd(flow: Dataflow, info: CaptureInfo) -> Dataflow:
 
     def named(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
         if stack not in stacks:
-            stacks[stack] = tuple(replace(frame, file=_name_from_cwd(frame.file, info)) for frame in stack)
+            stacks[stack] = tuple(frame._replace(file=_name_from_cwd(frame.file, info)) for frame in stack)
         return stacks[stack]
 
     return replace(
         flow,
-        operators=tuple(replace(operator, stack=named(operator.stack)) for operator in flow.operators),
-        values=tuple(replace(value, held_by=named(value.held_by)) for value in flow.values),
+        operators=tuple(operator._replace(stack=named(operator.stack)) for operator in flow.operators),
+        values=tuple(value._replace(held_by=named(value.held_by)) for value in flow.values),
     )
 
 

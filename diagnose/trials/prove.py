@@ -11,8 +11,7 @@ from typing import Literal, TypeAlias
 from diagnose.changes import any_compiles
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.model.diagnosis import Trial
-from diagnose.model.step_means import mean_step, period_of
-from diagnose.model.trial_methods import NOTHING_CERTAIN
+from diagnose.model.statistics import NOTHING_CERTAIN, mean_step, period_of
 from diagnose.trials.candidates import Candidate, together
 from diagnose.trials.measuring import ProveResult, Recorded, Runs
 from diagnose.trials.sentences import sentence

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.model.trial_methods import shows_no_difference
+from diagnose.model.statistics import shows_no_difference
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate_one, sampled_lines
 from diagnose.model.intervals import span
-from diagnose.model.user_files import is_own_file, is_user_file
+from diagnose.model.locations import is_own_file, is_user_file
 from diagnose.pipeline.find import build_tables
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
-from diagnose.model.records import LoaderRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord, LoaderRecord
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -1,14 +1,12 @@
 """work-on-nothing: contents that make a part of the work needless."""
 
-from dataclasses import replace
 
 import pytest
 
 from diagnose.analyzers import work_on_nothing
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.model.capture import CaptureInfo
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
-from diagnose.model.records import LoaderRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord, LoaderRecord
 from diagnose.pipeline.find import build_tables
 from diagnose.tables.program import UNKNOWN
 from tests.analyzers.flow_tables import steps, tables
@@ -40,7 +38,7 @@ def test_a_table_whose_rows_are_hardly_looked_up_costs_its_dense_gradient_and_up
 def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
     def nearest(t):
         rows = t.op("sort", t.value(8, 100), line=5, ns=200)
-        return t.op("sum", replace(rows, shape=(8, 5)), shape=(8,), line=6)
+        return t.op("sum", rows._replace(shape=(8, 5)), shape=(8,), line=6)
 
     (finding,) = work_on_nothing.find(t := tables(recording, steps(nearest)))
     assert finding.lost_ns == pytest.approx(70_000)
@@ -65,14 +63,14 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
 
     made = tables(recording, steps(embedded))
     info = CaptureInfo(loader=LoaderRecord(batches_by=("data.py", 20, 24, "collate")))
-    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+    t = build_tables(capture := made.capture._replace(info=info), capture.trace)
     (finding,) = work_on_nothing.find(t)
     first = finding.where[0]
     assert (first.file, first.line, first.last_line, first.function) == ("data.py", 20, 24, "collate")
     assert finding.facts["sub_kind"] == "padded-batch"  # the id that this had as a rule
     line = ExpressionRecord(file="data.py", line=22, function="collate", padded_to=16)
     info = CaptureInfo(loader=info.loader, loaded=LoadedRecord(expressions=(line,)))
-    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+    t = build_tables(capture := made.capture._replace(info=info), capture.trace)
     assert [(w.file, w.line, w.last_line) for w in work_on_nothing.find(t)[0].where[:2]] == [
         ("data.py", 22, None), ("train.py", 5, None),
     ]  # fmt: skip
@@ -87,6 +85,6 @@ def test_signals_are_padded_only_if_loading_fills_them_up(recording):
     for length, num in ((16, 1), (20, 0)):
         line = ExpressionRecord(file="data.py", line=22, padded_to=length)
         info = CaptureInfo(loaded=LoadedRecord(expressions=(line,)))
-        t = build_tables(capture := replace(made.capture, info=info), capture.trace)
+        t = build_tables(capture := made.capture._replace(info=info), capture.trace)
         found = work_on_nothing.find(t)
         assert [one.facts["of_signals"] for one in found] == [True] * num

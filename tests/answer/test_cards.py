@@ -7,8 +7,7 @@ import pytest
 
 from diagnose.answer.cards import Prediction, late_rank, predictions
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import Finding, Trial
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import Finding, Forecast, Trial, Waterfall
 from diagnose.model.job import Job
 
 MS = 1_000_000
@@ -202,7 +201,7 @@ def test_the_card_for_the_late_ranks_own_finding_names_the_rank(forms):
     assert [(card.prescription.id, card.rank) for card in answer(d).cards] == [
         ("data-stall-fix", 3), ("host-sync-fix", None),
     ]  # fmt: skip
-    assert late_rank(replace(d, job=replace(d.job, late_ranks=(), taking_turns=(1, 2)))) is None
+    assert late_rank(replace(d, job=d.job._replace(late_ranks=(), taking_turns=(1, 2)))) is None
 
 
 def test_the_card_for_a_rank_that_begins_late_stands_where_its_finding_does(forms):

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import IgnoredFinding, Prescription, Where
+from diagnose.model.diagnosis import IgnoredFinding, PlainSteps, Prescription, Where
 from diagnose.model.job import Job
-from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.words import english
 from diagnose.reports.format import said
 from diagnose.reports.language import language
@@ -145,7 +144,7 @@ def test_why_a_rank_begins_late_is_not_in_the_recording(forms, steps, words):
     job = Job(4, 12, 0.0, steps, begins_late=1, begins_late_ns=4.5 * MS)
     d = replace(forms["ranks"], dominant="straggler", job=job)
     assert cautions(d) == [f"The cause of rank 1's late start is outside the {words}. Record more steps on all ranks."]
-    assert cautions(replace(d, job=replace(job, late_ranks=(1,)))) == []
+    assert cautions(replace(d, job=job._replace(late_ranks=(1,)))) == []
 
 
 def test_an_answer_of_low_confidence_is_called_so(forms):

@@ -98,7 +98,7 @@ def test_late_ranks_are_named_where_the_finding_is_their_own(forms, late, words)
     job = Job(36, 12, 0.0, (7, 8), late_ranks=late, cause="data-stall")
     d = replace(d, findings=(one, *d.findings[1:]), job=job)
     assert headline(d) == words
-    assert headline(replace(d, job=replace(job, cause="host-sync"))).startswith("The step waits for the DataLoader's")
+    assert headline(replace(d, job=job._replace(cause="host-sync"))).startswith("The step waits for the DataLoader's")
 
 
 def test_a_rank_that_begins_late_is_named_with_its_time(forms):
@@ -129,7 +129,7 @@ def test_a_recording_that_carries_no_answer_is_to_be_made_again(forms, why, word
 )
 def test_little_to_gain_is_stated_with_what_the_device_does(forms, verdict, busy, mfu, words):
     d = forms["healthy"]
-    d = replace(d, verdict=verdict, queue=replace(d.queue, busy_share=busy, idle_share=1 - busy))
+    d = replace(d, verdict=verdict, queue=d.queue._replace(busy_share=busy, idle_share=1 - busy))
     if mfu is not None:
         d = replace(d, flops=FlopUtilisation(mfu, 1e12, 400.0, 1.0, "H100"))
     assert headline(d) == f"Nothing to fix: {words}"

@@ -129,7 +129,7 @@ def test_a_report_of_a_job_states_whose_step_and_changes_it_shows(forms):
     assert english(answer(d).view) == "Step and changes are those of rank 3, which the other 3 wait for."
     two = replace(d, ranks=d.ranks[-2:])
     assert english(answer(two).view) == "Step and changes are those of rank 3, which the other one waits for."
-    slowest = replace(d, job=replace(d.job, late_ranks=()))
+    slowest = replace(d, job=d.job._replace(late_ranks=()))
     assert english(answer(slowest).view) == "Step and changes are those of rank 3, whose step is the longest of 4."
     unknown = replace(d, step_ns=1.0)
     words = "Step and changes are those of one of 4 ranks, the one waited for or else the slowest."

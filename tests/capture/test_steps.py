@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from diagnose.model.launched import usable_cores
 from diagnose.model.records import AutocastRecord
-from diagnose.model.usable_cores import usable_cores
 from diagnose.trace_reader.documents import read_steps
 
 

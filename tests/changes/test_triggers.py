@@ -224,7 +224,7 @@ def test_a_rank_with_longer_samples_gets_batches_of_like_lengths(program, call):
 
 
 def exchanging(recording, *, ranks=4, devices=4, ddp=True, lost=400):
-    r = recording(devices=[replace(A100, id=i) for i in range(devices)])
+    r = recording(devices=[A100._replace(id=i) for i in range(devices)])
     r.world_size = ranks
     r.step(1, 0, 1000)
     r.op(BACKWARD, 10, 300)

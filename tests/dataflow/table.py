@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from diagnose.dataflow.graph import Graph, graph_of
@@ -66,7 +65,7 @@ class Table:
         num_bytes = prod(shape) * BYTES.get(dtype, 4)
         fingerprint = f"{content or f'own {number}'} {shape} {dtype}"
         known = Value(number, 0, dtype, shape, "cpu", num_bytes, producer, fingerprint=fingerprint, is_exact=True)
-        self.values.append(replace(known, **more))
+        self.values.append(known._replace(**more))
         return Use(number, shape, strides(shape), 0, dtype)
 
 

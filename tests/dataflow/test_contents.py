@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.dataflow.contents import work_on_nothing
+from diagnose.dataflow.contents import unread_results, untouched_rows, work_on_nothing
 from tests.dataflow.table import Table, lines
 
 
@@ -15,7 +15,7 @@ def test_a_product_with_one_hot_rows_is_a_lookup():
     t.op("mm", floats, t.value(100, 4, role="parameter"), shape=(8, 4), line=4, ns=80)
     (found,) = work_on_nothing(t.graph())
     assert (found.kind, found.shape, lines(found.work), found.use_line.line) == ("one-hot", (8, 100), [2, 3, 4], 4)
-    assert found.avoidable_share == pytest.approx(0.99)
+    assert found.work.share * found.avoidable == pytest.approx(0.99)
 
 
 def test_few_columns_or_one_hot_rows_in_a_sum_are_not():
@@ -53,7 +53,7 @@ def test_padding_goes_through_all_that_has_its_positions():
     t.op("sum", t.op("mean", scores, shape=(4, 8), line=5, ns=0), shape=(4,), line=6, ns=40)
     (found,) = work_on_nothing(t.graph())
     assert (found.kind, found.extent, lines(found.work)) == ("padding", 0.25, [2, 3, 4, 5, 7])
-    assert found.avoidable_share == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
+    assert found.work.share * found.avoidable == pytest.approx((30 * 0.25 + 30 * (1 - 0.75**2)) / 100)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def ignored(*, metric: bool) -> Table:
 def test_rows_without_gradient_count_in_both_passes():
     (found,) = work_on_nothing(ignored(metric=False).graph())
     assert (found.kind, found.value_line.line, lines(found.work)) == ("ignored rows", 4, [3])
-    assert found.avoidable_share == pytest.approx(0.8 * 0.75)
+    assert found.work.share * found.avoidable == pytest.approx(0.8 * 0.75)
 
 
 def test_rows_that_a_metric_reads_count_in_the_backward_pass_only():
     (found,) = work_on_nothing(ignored(metric=True).graph())
-    assert found.avoidable_share == pytest.approx(0.4 * 0.75)
+    assert found.work.share * found.avoidable == pytest.approx(0.4 * 0.75)
 
 
 def test_half_of_an_attention_under_a_triangle_is_for_nothing():
@@ -127,7 +127,7 @@ def test_half_of_an_attention_under_a_triangle_is_for_nothing():
     hidden = t.op("masked_fill.Scalar", scores, mask, line=3, ns=10)
     t.op("bmm", t.op("_softmax", hidden, line=4, ns=10), t.value(4, 16, 8), shape=(4, 16, 8), line=5, ns=40)
     (found,) = work_on_nothing(t.graph())
-    assert (found.kind, found.avoidable_share, lines(found.work)) == ("triangle", 0.5, [2, 3, 4, 5])
+    assert (found.kind, found.work.share * found.avoidable, lines(found.work)) == ("triangle", 0.5, [2, 3, 4, 5])
 
 
 def test_subnormal_numbers_cost_what_the_operator_takes_beyond_normal_ones():
@@ -156,3 +156,92 @@ def test_a_matrix_put_into_zeros_by_index_is_sparse_wherever_its_numbers_are():
     t.op("mm", t.op("relu", t.value(100, 100), line=6, facts={"zeros": 0.99}), t.value(100, 8), shape=(100, 8), line=6)
     (found,) = work_on_nothing(t.graph())
     assert (found.kind, lines(found.work), found.avoidable) == ("sparse", [2, 3, 4, 5], pytest.approx(0.99))
+
+
+def unread(t: Table) -> dict[int, float]:
+    graph = t.graph()
+    return {part.operator: part.extent for part in unread_results(graph, graph.of_step(graph.last_step))}
+
+
+def last(use, num: int = 1):
+    """Return a view of the last positions."""
+    return use._replace(shape=(use.shape[0], num, *use.shape[2:]), offset=use.shape[1] - num)
+
+
+@pytest.mark.parametrize(("num", "share"), [(1, {0: 0.9}), (5, {0: 0.5}), (6, {})])
+def test_what_a_slice_leaves_out_is_computed_in_vain(num, share):
+    t = Table()
+    t.op("sum", last(t.op("mm", t.value(2, 10, 4)), num))
+    assert unread(t) == share
+
+
+def test_parts_that_are_read_one_by_one_add_up():
+    t = Table()
+    product = t.op("mm", t.value(3, 4))
+    for at in range(3):
+        t.op("sum", product._replace(shape=(1, 4), offset=4 * at))
+    assert unread(t) == {}
+
+
+def test_what_a_pointwise_operator_makes_in_vain_it_reads_in_vain():
+    t = Table()
+    t.op("sum", last(t.op("relu", t.op("mm", t.value(2, 10, 4)))))
+    assert unread(t) == {0: 0.9, 1: 0.9}
+    t = Table()
+    t.op("sum", last(t.op("_softmax", t.op("mm", t.value(2, 10, 4)))))
+    assert unread(t) == {}
+
+
+def test_the_backward_pass_of_a_result_reads_no_more_of_it():
+    t = Table()
+    rows = t.op("sort", t.value(8, 100))
+    t.op("sum", rows._replace(shape=(8, 5)))
+    t.op("scatter", rows, phase="backward", forward=0)
+    assert unread(t) == {0: 0.95}
+    t.op("scatter", rows, phase="backward", forward=1)
+    assert unread(t) == {}
+
+
+@pytest.mark.parametrize("use", ["root", "in place", "nothing"])
+def test_what_lives_on_changes_or_is_not_read_at_all_is_left_out(use):
+    t = Table()
+    product = t.op("mm", t.value(2, 10, 4))
+    if use != "nothing":
+        t.op("sum", last(product))
+    if use == "root":
+        t.roots.add(product.value)
+    if use == "in place":
+        t.op("add_", into=product)
+    assert unread(t) == {}
+
+
+def updated(*, zero_rows: float = 0.9, tied: bool = False) -> dict[str, float]:
+    """Return the part of each operator that untouched rows take."""
+    t = Table()
+    table, state = (t.value(100, 8, role=role) for role in ("parameter", "optimizer state"))
+    other = t.value(10, 80, role="parameter")
+    facts = {"zero_rows": zero_rows}
+    gradient = t.op("embedding_dense_backward", t.value(4, 8), shape=(100, 8), phase="backward", facts=facts)
+    if tied:
+        gradient = t.op("add", gradient, t.value(100, 8), phase="backward", facts={"zero_rows": 0.0})
+    t.op("mul_", into=table, phase="optimizer")
+    t.op("_foreach_addcmul_", gradient, other, into=state, phase="optimizer")
+    t.op("mul_", into=other, phase="optimizer")
+    graph = t.graph()
+    return {
+        f"{one.operator} {graph.operators[one.operator].name[6:]}": one.avoidable
+        for one in untouched_rows(graph, [*graph.of_step(0)])
+    }
+
+
+def test_the_gradient_and_what_updates_the_table_are_for_nothing_but_for_the_rows_that_are_looked_up():
+    assert updated() == {
+        "0 embedding_dense_backward": 0.9,
+        "1 mul_": 0.9,
+        "2 _foreach_addcmul_": pytest.approx(0.9 * 2 / 3),  # another parameter is a third of what it reads
+    }
+
+
+@pytest.mark.parametrize("more", [{"zero_rows": 0.74}, {"tied": True}])
+def test_a_table_that_is_used_and_one_that_is_the_head_as_well_are_not(more):
+    assert updated(**more) == {}

@@ -1,6 +1,6 @@
 """Constant work: the same in both steps, from values that are known to be."""
 
-from diagnose.dataflow.invariance import constant_work
+from diagnose.dataflow.repeats import constant_work
 from tests.dataflow.table import Table, lines
 
 

@@ -1,8 +1,8 @@
-"""Memory kept for the backward pass: which call keeps what, and from when to when."""
+"""Memory kept for the backward pass: which call keeps what, from when to when, and what to compute again."""
 
-from dataclasses import replace
+import numpy as np
 
-from diagnose.dataflow.kept import kept_by_line, step_memory
+from diagnose.dataflow.kept import KeptMemory, checkpoints, kept_by_line, step_memory
 from tests.dataflow.table import Table
 
 KB = 1024
@@ -37,7 +37,7 @@ def test_a_call_frees_what_its_own_backward_pass_alone_reads_from_the_last_read_
 def test_a_module_is_named_with_the_line_that_calls_it_and_a_line_with_its_caller():
     t = one_and_two()
     for i in (0, 1):
-        t.operators[i] = replace(t.operators[i], module="")
+        t.operators[i] = t.operators[i]._replace(module="")
     names = [(one.module, one.line and one.line.line, one.caller) for one in step_memory(t.graph()).kept]
     assert names == [("", 9, None)]
     assert [each[0] for each in by_place(one_and_two())] == ["net", "net.one"]
@@ -98,7 +98,7 @@ def test_each_line_keeps_what_it_makes_and_the_backward_pass_reads():
 
 def test_a_storage_counts_once_and_the_line_with_most_stands_first():
     t = one_and_two()
-    t.values.append(replace(t.values[2], version=1))  # written again in place: it is kept in both versions
+    t.values.append(t.values[2]._replace(version=1))  # written again in place: it is kept in both versions
     t.op("sin", t.operators[0].reads[0], line=3, facts={"is_kept": True})
     lines = kept_by_line(t.graph()).lines
     assert [(one.line.line, one.num_bytes) for one in lines] == [(3, 2 * KB), (2, KB)]
@@ -109,3 +109,44 @@ def test_what_no_gradient_flows_through_is_no_call_that_can_be_computed_again():
     batch = t.op("randn", shape=(1024,), line=1, facts={"is_kept": True})
     t.op("mul", batch, line=4, phase="backward", forward=2)
     assert [one.line.line for one in kept_by_line(t.graph()).lines] == [2, 3]
+
+
+def kept(operators, *changes):
+    """Return calls that free memory between operators of the step."""
+    return KeptMemory(None, None, "", tuple(operators), changes)
+
+
+HELD = np.array([10, 50, 100, 50, 10])
+LARGE, CHEAP, WHOLE = kept([1], (2, 3, -40)), kept([2], (2, 3, -20)), kept([1, 2], (2, 3, -60))
+
+
+def chosen(most, *calls, times):
+    """Return number, freed bytes and peak of each checkpoint."""
+    return [(one.number, one.freed_bytes, one.peak_bytes) for one in checkpoints(HELD, calls, times, most)]
+
+
+def test_what_frees_most_for_its_time_comes_first_until_the_budget_holds():
+    assert chosen(85, LARGE, CHEAP, times=(100, 10)) == [(1, 20, 80)]
+    assert chosen(75, LARGE, CHEAP, times=(100, 10)) == [(0, 40, 60)]  # the cheap one is no longer needed
+    assert chosen(50, LARGE, CHEAP, times=(100, 10)) == [(1, 20, 80), (0, 30, 50)]
+
+
+def test_nothing_is_chosen_where_the_step_fits():
+    assert chosen(100, LARGE, times=(1,)) == []
+
+
+def test_what_holds_its_memory_again_at_the_peak_lowers_it_by_the_difference():
+    assert chosen(90, kept([1], (2, 3, -40), (3, 4, 45)), times=(1,)) == [(0, 5, 95)]
+
+
+def test_a_call_that_includes_chosen_ones_replaces_them():
+    assert chosen(45, LARGE, CHEAP, WHOLE, times=(10, 10, 1000)) == [(0, 40, 60), (1, 10, 50)]
+    assert chosen(55, CHEAP, WHOLE, times=(10, 1000)) == [(1, 50, 50)]
+
+
+def test_calls_whose_time_is_not_known_are_left_out():
+    assert chosen(50, LARGE, times=(0,)) == []
+
+
+def test_the_list_is_as_long_as_it_can_be_where_the_budget_cannot_be_reached():
+    assert chosen(20, LARGE, CHEAP, times=(100, 10)) == [(1, 20, 80), (0, 30, 50)]

@@ -1,7 +1,5 @@
 """Dead work: a result or gradient that reaches no parameter, state or host read."""
 
-from dataclasses import replace
-
 import pytest
 
 from diagnose.dataflow.liveness import dead_work
@@ -134,8 +132,8 @@ def convolution_backward(t, gradient, **more):
     """Add the backward of a convolution; return the gradients of its input and of its weight."""
     to_input = t.op("convolution_backward", gradient, shape=(2, 3, 8, 8), phase="backward", **more)
     to_weight = t.value(4, 3, 3, 3, role="gradient")
-    t.values[-1] = replace(t.values[-1], producer=len(t.operators) - 1)
-    t.operators[-1] = replace(t.operators[-1], writes=(to_input, to_weight))
+    t.values[-1] = t.values[-1]._replace(producer=len(t.operators) - 1)
+    t.operators[-1] = t.operators[-1]._replace(writes=(to_input, to_weight))
     return to_input, to_weight
 
 

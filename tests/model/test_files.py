@@ -11,8 +11,7 @@ import pytest
 from diagnose.errors import OutputError, UsageError
 from diagnose.kernels import _atomic_write
 from diagnose.model import files
-from diagnose.model.files import check_distinct, check_file, printable, write_file
-from diagnose.model.reservation import Reservation
+from diagnose.model.files import Reservation, check_distinct, check_file, printable, write_file
 
 resource = pytest.importorskip("resource")
 

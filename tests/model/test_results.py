@@ -8,9 +8,9 @@ from dataclasses import is_dataclass
 
 from diagnose import model
 from diagnose.model import serialization
+from diagnose.model.charts import MemoryByLine
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.serialization import pack, unpack
-from diagnose.model.step_memory import MemoryByLine
 
 
 def records():

@@ -4,14 +4,12 @@ import os
 
 import pytest
 
-from diagnose.model import usable_cores as module
-from diagnose.model.usable_cores import cores_of_rank, usable_cores
+from diagnose.model.launched import cores_of_rank, usable_cores
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Let the process have 16 cores, and its control groups be these files."""
-    monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(16)))
 
     def made(groups, quotas):
@@ -19,6 +17,7 @@ def machine(tmp_path, monkeypatch):
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
+        return tmp_path
 
     return made
 
@@ -38,12 +37,11 @@ def machine(tmp_path, monkeypatch):
     ],
 )
 def test_the_smallest_quota_counts(machine, groups, quotas, cores):
-    machine(groups, quotas)
-    assert usable_cores() == cores
+    assert usable_cores(machine(groups, quotas)) == cores
 
 
 def test_ranks_share_the_cores_that_they_have_in_common(machine, monkeypatch):
-    machine("0::/\n", {})
-    assert [cores_of_rank(n) for n in (1, 4, 64)] == [16, 4, 1]
+    root = machine("0::/\n", {})
+    assert [cores_of_rank(n, root) for n in (1, 4, 64)] == [16, 4, 1]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4 if pid == 0 else 16)))
-    assert cores_of_rank(4) == 4  # bound to them by what started it
+    assert cores_of_rank(4, root) == 4  # bound to them by what started it

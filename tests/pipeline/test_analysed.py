@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline import find
+from diagnose import dataflow
 from diagnose.pipeline.rank import analyze_rank
 from tests.analyzers.flow_tables import steps, tables
 from tests.analyzers.test_dead_work import with_metric
@@ -14,8 +14,8 @@ def capture(recording):
 
 
 def test_they_run_once_for_both_windows_and_for_the_steps_without_the_profiler(capture, monkeypatch):
-    seen, analyse = [], find.analyse
-    monkeypatch.setattr(find, "analyse", lambda flow: seen.append(flow) or analyse(flow))
+    seen, analyse = [], dataflow.analyse
+    monkeypatch.setattr(dataflow, "analyse", lambda flow: seen.append(flow) or analyse(flow))
     found = analyze_rank(capture)
     assert seen == [capture.dataflow]
     assert capture.attribution is not None
@@ -27,7 +27,7 @@ def test_a_fault_in_them_is_a_note(capture, monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.delenv("DIAGNOSE_DEBUG")
-    monkeypatch.setattr(find, "analyse", fails)
+    monkeypatch.setattr(dataflow, "analyse", fails)
     found = analyze_rank(capture)
     assert "dead-work" not in [finding.rule for finding in found.findings]
     assert [note.rule for note in found.trust if note.rule] == ["data flow"]

@@ -10,8 +10,8 @@ from diagnose.answer.cards import Prediction, predictions
 from diagnose.answer.gates import limit
 from diagnose.answer.ranking import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import answer
+from diagnose.model.locations import is_user_file
 from diagnose.model.rules import LATE_RANKS
-from diagnose.model.user_files import is_user_file
 from diagnose.pipeline.run import analyze_paths
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

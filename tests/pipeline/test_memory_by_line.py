@@ -62,7 +62,7 @@ def test_little_that_is_kept_is_no_table(recording):
     t = steps()
     for i, value in enumerate(t.values):
         if value.num_bytes == 4 * MB and value.is_kept:
-            t.values[i] = replace(value, is_kept=False)
+            t.values[i] = value._replace(is_kept=False)
     assert memory_by_line(tables(recording, t)) is None
 
 

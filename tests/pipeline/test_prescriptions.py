@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.model.diagnosis import Finding, Prescription
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import Finding, Forecast, Prescription, Waterfall
 from diagnose.pipeline.find import one_compilation, worth_showing
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diagnose.model.capture import Samples
-from diagnose.model.forecast import middle_ns
+from diagnose.model.diagnosis import middle_ns
 from diagnose.pipeline.find import find_in_rank
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.pipeline.savings import effect_in, replay_savings

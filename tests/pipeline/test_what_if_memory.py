@@ -118,7 +118,7 @@ def test_a_data_flow_of_other_operators_is_refused(asked):
     def of_others(capture):
         flow = capture.dataflow
         return replace(
-            capture, dataflow=replace(flow, operators=tuple(replace(one, name="aten::tan") for one in flow.operators))
+            capture, dataflow=replace(flow, operators=tuple(one._replace(name="aten::tan") for one in flow.operators))
         )
 
     with pytest.raises(UsageError, match="differs from its timed steps"):

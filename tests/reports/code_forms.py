@@ -1,7 +1,5 @@
 """The times by phase, module and function of a diagnosis made by hand."""
 
-from dataclasses import replace
-
 from diagnose.model.charts import CodeTime, CodeTimes
 
 MS = 1_000_000
@@ -12,7 +10,7 @@ def code() -> CodeTimes:
     phases = (("loading", 8, 0), ("forward", 7, 3), ("other", 5, 5))
     block = CodeTime("GPT_0.Block_0", 3 * MS, 0.15, 3 * MS, 1.0, 1.2 * MS, 1 * MS, 2 * MS, 1)
     modules = (CodeTime("GPT_0", 1 * MS, 0.35, 7 * MS, 1.0, 3 * MS, 2 * MS, 4 * MS), block,
-               replace(block, name="GPT_0.Block_1"))  # fmt: skip
+               block._replace(name="GPT_0.Block_1"))  # fmt: skip
     functions = (
         CodeTime("/home/ada/project/train.py:12 <module>", 5 * MS, 1.0, 20 * MS, 0.0, 8 * MS, 2 * MS, 4 * MS),
         CodeTime("/home/ada/project/train.py:31 collate_batch", 8 * MS, 0.4, 8 * MS, 1.0, 0.0, 0.0, 0.0),

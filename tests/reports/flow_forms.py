@@ -1,8 +1,7 @@
 """A picture of a data flow: a product, a metric of two operators that nothing reads, and what is left out."""
 
+from diagnose.model.charts import FlowNode, FlowPicture, KeptByLine, LeftByLine, MemoryByLine
 from diagnose.model.diagnosis import Where
-from diagnose.model.flow_picture import FlowNode, FlowPicture
-from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 
 __all__ = ["flow_of_rule", "memory_of_lines"]
 

@@ -20,19 +20,22 @@ from diagnose.model.charts import (
     StepParts,
 )
 from diagnose.model.diagnosis import (
+    CriticalPath,
     Diagnosis,
     Example,
     Finding,
+    Forecast,
     Partition,
+    PathSegment,
     Prescription,
     Queue,
     RankSummary,
     Source,
     Trial,
+    Waterfall,
     Where,
 )
 from diagnose.model.events import Note
-from diagnose.model.forecast import CriticalPath, Forecast, PathSegment, Waterfall
 from tests.reports.code_forms import code
 from tests.reports.flow_forms import memory_of_lines
 
@@ -61,7 +64,7 @@ def finding(rule: str, lost_ms: float, where: Where, host: str) -> Finding:
     return Finding(
         rule, TITLES[rule], lost_ms * MS, 20, int(lost_ms * MS) * 10, int(lost_ms * MS / 2),
         evidence=(f"20 of 20 gaps of this kind lie inside {host}", f"{lost_ms} ms of each step"),
-        examples=(example, replace(example, step=4, start_ns=5 * MS)),
+        examples=(example, example._replace(step=4, start_ns=5 * MS)),
         where=(where, LOADER),
         facts={"num_workers": 0, "batch_size": 64},
         worth_ns=lost_ms * MS,

@@ -28,7 +28,7 @@ def compiled() -> Diagnosis:
         KernelTime(name, kind, 12.0, share * 18 * MS, share, "float32", 0.4, region) for name, kind, share in rows
     )
     found = replace(finding("launch-bound", 1.2, region, "CompiledFxGraph"), title="Products run in float32")
-    shown = replace(d.picture, kernels=kernels)
+    shown = d.picture._replace(kernels=kernels)
     code = CodeTimes(
         "frames", 40 * MS, False, modules=(CodeTime("OptimizedModule_0", 8 * MS, 0.2, 8 * MS, 1.0, 18.0 * MS),)
     )
@@ -36,7 +36,7 @@ def compiled() -> Diagnosis:
         d, verdict="kernel-bound", dominant="launch-bound", findings=(found,),
         prescriptions=(prescription("launch-bound", 4, 6),), picture=shown, code=code,
         partition=Partition(0.94, 0.0, 0.0, 0.06), idle_by_cause={"launch-bound": 0.06},
-        queue=replace(d.queue, busy_share=0.94, idle_share=0.06), waterfall=None, kernels=kernels,
+        queue=d.queue._replace(busy_share=0.94, idle_share=0.06), waterfall=None, kernels=kernels,
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def inference() -> Diagnosis:
     """Requests to a model: no optimizer, no unprofiled steps, the batch is assembled by the script."""
     d = cpu_bound()
     source = replace(SOURCE, command="serve.py --requests 64", found_steps_by="forward", unprofiled_step_ns=())
-    shown = replace(d.picture, steps=(), readings=())
+    shown = d.picture._replace(steps=(), readings=())
     return replace(d, source=source, picture=shown, profiler_overhead=None, phases={"inference": 0.7, "loading": 0.3})
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from diagnose.answer.cards import Prediction
 from diagnose.answer.screen import answer
-from diagnose.model.diagnosis import Finding
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import Finding, Forecast, Waterfall
 from diagnose.model.job import Job
 from diagnose.pipeline.run import analyze_paths
 from diagnose.reports.charts import contrast, legible

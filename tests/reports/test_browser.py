@@ -228,7 +228,7 @@ def test_dark_and_light_follow_the_system(show, forms):
 
 def test_the_data_flow_of_a_finding_keeps_its_size_on_a_phone_and_scrolls(show, forms):
     d = forms["gaps"]
-    d = replace(d, picture=replace(d.picture, flows=(flow_of_rule(d.findings[0].rule),)))
+    d = replace(d, picture=d.picture._replace(flows=(flow_of_rule(d.findings[0].rule),)))
     browser = show(d)
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", WIDTHS[390])
     try:

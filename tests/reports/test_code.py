@@ -52,7 +52,7 @@ def test_the_terminal_has_the_columns_that_fit(forms):
 def test_every_width_holds_every_line(forms):
     long = CodeTime("/home/ada/project/trainer.py:1234 compute_the_loss_of_a_batch", 12345 * MS, 1.0, 98765 * MS, 4e6)
     for name in ("gaps", "no_gpu", "compiled"):
-        d = replace(forms[name], code=replace(forms[name].code, functions=(long,) * 12))
+        d = replace(forms[name], code=forms[name].code._replace(functions=(long,) * 12))
         for width in (60, 80, 100):
             part = section(d, width, "Time by")
             assert max(map(cell_len, part.splitlines())) <= width

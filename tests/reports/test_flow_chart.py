@@ -1,7 +1,5 @@
 """The picture of a data flow as SVG and as a list."""
 
-from dataclasses import replace
-
 from diagnose.reports.charts import legible
 from diagnose.reports.flow_chart import flow_chart, flow_rows, flow_title
 from tests.reports.flow_forms import flow_of_rule
@@ -31,4 +29,4 @@ def test_the_list_has_what_the_picture_has():
 def test_a_part_that_is_not_drawn_is_counted():
     picture = flow_of_rule("dead-work")
     assert flow_title(picture) == "The finding names 2 of the step's 40 operators, 30.0 % of the operator time."
-    assert flow_title(replace(picture, num_named=30)).endswith("2 of them are drawn.")
+    assert flow_title(picture._replace(num_named=30)).endswith("2 of them are drawn.")

@@ -97,7 +97,7 @@ def test_one_change_has_one_prediction_everywhere(forms):
 
 def test_the_page_names_one_step_length(forms):
     for d in (forms["gaps"], forms["no_gpu"]):
-        assert "21.3 ms" not in Page(render(replace(d, picture=replace(d.picture, step_ns=21_300_000)))).text
+        assert "21.3 ms" not in Page(render(replace(d, picture=d.picture._replace(step_ns=21_300_000)))).text
 
 
 def test_findings_carry_evidence_examples_and_prescriptions(forms):
@@ -234,8 +234,8 @@ def test_step_times_carry_their_own_numbers_and_no_point_lies_above_the_roof(for
     assert "<title>step 3: busy 9.00 ms of 20.0 ms</title>" in text
     assert text.count(">drawn</text>") == 1
     d = forms["device"]
-    fast = replace(d.roofline.points[0], tflops=5000.0, achieved=1.0)
-    page = render(replace(d, roofline=replace(d.roofline, points=(fast,))))
+    fast = d.roofline.points[0]._replace(tflops=5000.0, achieved=1.0)
+    page = render(replace(d, roofline=d.roofline._replace(points=(fast,))))
     assert "989.0 TFLOP/s, &gt; 99 % of the compute bound" in page
     assert (
         "100.0 %" not in Page(page).text[Page(page).text.index("Roofline: achieved") :].partition("Host operators")[0]

@@ -17,7 +17,7 @@ from diagnose.answer.screen import _PILLS as VERDICTS
 from diagnose.answer.screen import answer
 from diagnose.changes import CHANGES
 from diagnose.compare.html import _GATES, _PILLS
-from diagnose.model.trial_methods import HOW_TRIED
+from diagnose.model.limits import HOW_TRIED
 from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 from diagnose.reports.charts import TONES

@@ -153,7 +153,7 @@ def large_picture(picture, num):
         lane=lane, start=at, end=at + 20 + i * 7919 % 60, name=i * 7 % 500, category=(lane > 0).astype(np.int64),
         launch=np.where(lane == 0, i + num // 4, -1),
     )  # fmt: skip
-    return replace(picture, spans=table, step_ns=20 * num, gaps=(), depth=((0, 1), (5 * num, 300)))
+    return picture._replace(spans=table, step_ns=20 * num, gaps=(), depth=((0, 1), (5 * num, 300)))
 
 
 def test_two_hundred_thousand_spans_are_a_small_page(forms):

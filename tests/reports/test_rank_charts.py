@@ -29,28 +29,28 @@ def test_the_late_rank_is_named_with_its_cause():
         "Rank 3 is late in 2 of 2 steps, by 4.00 ms, 80.0 % of it data-stall.",
         "A step would be 3.00 ms shorter with it no later.",
     ]
-    turns = replace(LATE, late_ranks=(), taking_turns=(1, 2))
+    turns = LATE._replace(late_ranks=(), taking_turns=(1, 2))
     assert list(job_sentences(turns)) == ["Ranks 1, 2 are late in turns: a step waits 3.00 ms."]
 
 
 def test_nothing_is_said_of_who_is_late_where_nothing_was_compared():
-    nobody = replace(LATE, late_ranks=(), rows=(replace(ROWS[1], late_ns=0.0),))
+    nobody = LATE._replace(late_ranks=(), rows=(ROWS[1]._replace(late_ns=0.0),))
     waiting = "Ranks wait 3.00 ms a step for others, in the mean; 0 % of it is for rank 0."
     assert list(job_sentences(nobody)) == [waiting]
-    assert list(job_sentences(replace(nobody, saved_ns=0.0))) == ["No rank waits for another one."]
+    assert list(job_sentences(nobody._replace(saved_ns=0.0))) == ["No rank waits for another one."]
     unmatched = "1 collective could not be compared between ranks; who is late there is not known."
-    assert list(job_sentences(replace(nobody, num_unmatched=1))) == [waiting, unmatched]
-    assert list(job_sentences(replace(nobody, num_collectives=0))) == []
-    assert list(job_sentences(replace(nobody, rows=(replace(ROWS[0], late_ns=None),)))) == []
+    assert list(job_sentences(nobody._replace(num_unmatched=1))) == [waiting, unmatched]
+    assert list(job_sentences(nobody._replace(num_collectives=0))) == []
+    assert list(job_sentences(nobody._replace(rows=(ROWS[0]._replace(late_ns=None),)))) == []
 
 
 def test_of_one_step_the_report_says_no_more_than_that_was_seen():
-    one = replace(LATE, steps=(7,))
+    one = LATE._replace(steps=(7,))
     seen = "late in the recorded step"
     assert next(job_sentences(one)) == f"Rank 3 is {seen}, by 4.00 ms, 80.0 % of it data-stall."
-    assert next(job_sentences(replace(one, late_ranks=(1, 3)))).startswith(f"Ranks 1, 3 are {seen}, by 4.00 ms")
+    assert next(job_sentences(one._replace(late_ranks=(1, 3)))).startswith(f"Ranks 1, 3 are {seen}, by 4.00 ms")
     waiting = "Ranks wait 3.00 ms a step for others, in the mean; 90 % of it is for rank 3."
-    assert list(job_sentences(replace(one, late_ranks=()))) == [waiting]
+    assert list(job_sentences(one._replace(late_ranks=()))) == [waiting]
 
 
 def test_the_report_says_how_many_rows_the_json_holds(forms):
@@ -77,7 +77,7 @@ def test_timelines_show_who_comes_last_and_where_the_others_wait(forms):
     assert boxes == [
         ("854.8", "16.0", "191.2"), ("854.8", "16.0", "3.0"), ("281.2", "82.0", "573.6"), ("854.8", "82.0", "191.2"),
     ]  # fmt: skip
-    d = replace(forms["ranks"], job=replace(LATE, aligned=step))
+    d = replace(forms["ranks"], job=LATE._replace(aligned=step))
     assert 'id="aligned"' in render(d)
     assert 'id="aligned"' not in render(replace(d, job=LATE))
 
@@ -89,7 +89,7 @@ def job_of_36(forms, **fields):
     )
     rows = tuple(RankRow(r, late * MS, (late * MS, 0.0), 0.0, 0.0) for r, late in ((17, 5.0), (3, 4.0), (20, 0.1)))
     job = Job(36, 12, 0.0, (7, 8), rows, late_ranks=(3, 17), late_ns=4.0 * MS, saved_ns=3.0 * MS, num_late=2)
-    return replace(forms["ranks"], ranks=ranks, job=replace(job, **fields))
+    return replace(forms["ranks"], ranks=ranks, job=job._replace(**fields))
 
 
 def listed(text):
@@ -137,13 +137,13 @@ def test_the_headline_names_the_late_rank_in_each_language(forms):
         assert "Rank 3 is late: the step waits for the" in " ".join(shown.split()).replace("&#39;", "'")
     with language("zh"):
         assert "rank 3 迟到：每步" in text_report(d)
-        assert "rank 3 和 17 迟到：每步" in render(replace(d, job=replace(d.job, late_ranks=(3, 17))))
+        assert "rank 3 和 17 迟到：每步" in render(replace(d, job=d.job._replace(late_ranks=(3, 17))))
 
 
 def test_lateness_has_a_row_of_steps_for_each_rank_the_worst_first(forms):
     late = RankRow(3, 4.0 * MS, (4.0 * MS, 0.5 * MS, None), 0.9, 0.0)
     early = RankRow(0, 0.0, (-1.0 * MS, 2.0 * MS, 0.0), 0.0, 0.0)
-    job = replace(LATE, rows=(late, early), steps=(7, 8, 9))
+    job = LATE._replace(rows=(late, early), steps=(7, 8, 9))
     chart = str(lateness_chart(job, 20.0 * MS))
     assert "Lateness of 2 ranks in each of 3 steps, the worst first; late: 3." in chart
     assert re.findall(r">rank (\d)</text>", chart) == ["3", "0"]
@@ -155,16 +155,16 @@ def test_lateness_has_a_row_of_steps_for_each_rank_the_worst_first(forms):
 
 
 def test_lateness_of_one_step_or_within_the_noise_is_not_drawn(forms):
-    one = replace(LATE, steps=(7,))
+    one = LATE._replace(steps=(7,))
     assert lateness_chart(one, 20.0 * MS) is None
     assert 'id="lateness"' not in render(replace(forms["ranks"], job=one))
     rows = (RankRow(3, 0.0, (0.1 * MS, 0.0), 0.0, 0.0),)
-    assert lateness_chart(replace(LATE, rows=rows, steps=(7, 8)), 20.0 * MS) is None
+    assert lateness_chart(LATE._replace(rows=rows, steps=(7, 8)), 20.0 * MS) is None
 
 
 def test_lateness_of_many_ranks_and_steps_stays_small():
     rows = tuple(RankRow(r, 1.0 * MS, (1.0 * MS,) * 999 + (5.0 * MS,), 0.0, 0.0) for r in range(64))
-    chart = str(lateness_chart(replace(LATE, rows=rows, steps=tuple(range(1000))), 20.0 * MS))
+    chart = str(lateness_chart(LATE._replace(rows=rows, steps=tuple(range(1000))), 20.0 * MS))
     assert len(re.findall(r">rank \d+</text>", chart)) == 24
     assert len(chart) < 300_000
     assert chart.count('fill-opacity="1.0"') == 24  # of the five steps in the last column the latest counts
@@ -175,7 +175,7 @@ def test_the_last_to_arrive_is_marked():
     assert re.findall(r">rank (\d)</text>", chart) == ["0", "3"]
     assert chart.count('<path d="M90.0,40.0') == 1  # rank 3, below rank 0, came last to the first collective
     assert "up to 5.00 ms" in chart
-    assert arrival_chart(replace(LATE, arrivals=())) is None
+    assert arrival_chart(LATE._replace(arrivals=())) is None
 
 
 def test_a_report_of_several_ranks_states_whose_view_it_is(forms):
@@ -183,4 +183,4 @@ def test_a_report_of_several_ranks_states_whose_view_it_is(forms):
     shown = replace(d, job=LATE, step_ns=d.ranks[3].step_ns, partition=d.ranks[3].partition)
     assert shown_rank(shown) == 3
     assert "Everything else in this report is rank 3's, which the others wait for." in render(shown)
-    assert "is rank 3's, the slowest." in render(replace(shown, job=replace(LATE, late_ranks=())))
+    assert "is rank 3's, the slowest." in render(replace(shown, job=LATE._replace(late_ranks=())))

@@ -156,8 +156,8 @@ def test_the_waterfall_takes_one_line_a_change(forms):
 
 def test_a_long_label_squeezes_no_number(forms):
     d = forms["gaps"]
-    long = replace(
-        d.legends["data-stall"], label="a label of a cause that is longer than what is left of the line " * 2
+    long = d.legends["data-stall"]._replace(
+        label="a label of a cause that is longer than what is left of the line " * 2
     )
     text = render(replace(d, legends={**d.legends, "data-stall": long}), width=100)
     assert re.search(r"^  a  30\.0 %  6\.00 ms  ██████████  a label of a cause that", text, re.MULTILINE)

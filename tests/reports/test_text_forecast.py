@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.model.forecast import Forecast, Waterfall
+from diagnose.model.diagnosis import Forecast, Waterfall
 from diagnose.reports.text import render
 from diagnose.text.plain_text import in_encoding
 

@@ -8,9 +8,8 @@ import pytest
 from diagnose.changes import CHANGES, by_hand, trial_method
 from diagnose.cli.explain import change_page, rule_pages
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Prescription
-from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.model.trial_methods import HOW_TRIED
+from diagnose.model.diagnosis import Forecast, Prescription, Waterfall
+from diagnose.model.limits import HOW_TRIED
 from diagnose.reports.html import render
 from diagnose.trials.candidates import candidates, check_ids
 from tests.reports.test_html import Page

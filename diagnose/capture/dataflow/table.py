@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -50,7 +49,7 @@ def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[s
     return Dataflow(
         operators=operators,
         values=tuple(
-            replace(value, held_by=_made_at(value, operators)) if number in alive else value
+            value._replace(held_by=_made_at(value, operators)) if number in alive else value
             for number, value in enumerate(values)
         ),
         num_steps=num_steps,

@@ -27,9 +27,8 @@ from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.window import packed
 from diagnose.capture.steps.phases import PhaseTimes
 from diagnose.errors import OutputError
-from diagnose.model.files import cannot_write, move_new, open_private, printable, reason, replace_private
+from diagnose.model.files import Reservation, cannot_write, move_new, open_private, printable, reason, replace_private
 from diagnose.model.launched import RECEIVED_FILE
-from diagnose.model.reservation import Reservation
 
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo

@@ -10,7 +10,7 @@ from diagnose.capture.options import QUICK_S
 from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.window import WindowKind
-from diagnose.model.loaded import LoadedRecord
+from diagnose.model.records import LoadedRecord
 
 __all__ = ["Measurements", "PlanHooks"]
 

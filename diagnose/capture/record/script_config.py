@@ -20,7 +20,7 @@ from diagnose.capture.record.constructions import Constructions, DrawnBatches
 from diagnose.capture.record.epochs import comes_again
 from diagnose.capture.steps.hooks import ANOMALY
 from diagnose.capture.steps.phases import page_fault_ns
-from diagnose.model.usable_cores import cores_of_rank
+from diagnose.model.launched import cores_of_rank
 
 __all__ = [
     "LoadingCounters",

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from diagnose.capture.record.excerpts import excerpt_of
+from diagnose.model.locations import RANDOM_DRAW
 from diagnose.text.masking import mask_code
-from diagnose.text.random_draws import RANDOM_DRAW
 
 __all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups", "source_tree"]
 

@@ -26,7 +26,7 @@ from diagnose.capture.record.sampler import is_users
 from diagnose.capture.samples.cuts import Cuts
 from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
-from diagnose.model.loaded import ExpressionRecord, LoadedRecord
+from diagnose.model.records import ExpressionRecord, LoadedRecord
 
 __all__ = ["load_again"]
 

@@ -105,7 +105,7 @@ def script_of(program: Program) -> str:
 
 def own_place(finding: Finding) -> Where | None:
     """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
-    from diagnose.model.user_files import is_own_file
+    from diagnose.model.locations import is_own_file
 
     return next((w for w in finding.where if w.file and is_own_file(w.file)), None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnose import analyzers
 from diagnose.changes import CHANGES, trial_method
-from diagnose.model.trial_methods import TrialMethod
+from diagnose.model.limits import TrialMethod
 
 __all__ = ["BUILDING_BLOCKS", "PublicModule", "provable", "public_modules"]
 

@@ -19,8 +19,7 @@ from diagnose.changes.common.call_edits import (
 )
 from diagnose.changes.common.change import Advice, Change, Numerics, Patch, SetArguments
 from diagnose.changes.common.memory import batch_that_fits
-from diagnose.model.diagnosis import Finding, Prescription, Where
-from diagnose.model.forecast import middle_ns
+from diagnose.model.diagnosis import Finding, Prescription, Where, middle_ns
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.replay.transforms import transfer_share
 from diagnose.tables import Tables

@@ -17,7 +17,7 @@ from diagnose.changes.common.loading import (
     THREADS,
 )
 from diagnose.changes.common.patching import Log, Undo, replace_attribute
-from diagnose.model.usable_cores import usable_cores
+from diagnose.model.launched import usable_cores
 
 __all__ = [
     "cache_samples",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diagnose.model.step_means import mean_step, period_of, whole_periods
+from diagnose.model.statistics import mean_step, period_of, whole_periods
 
 NOISE = np.random.default_rng(3).random(100)
 

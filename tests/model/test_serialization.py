@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from diagnose.model.collector import without_collector
+from diagnose.model.serialization import without_collector
 
 
 @pytest.fixture(autouse=True)

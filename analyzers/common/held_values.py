@@ -1,0 +1,18 @@
+"""Values of each step that are still there after the next one."""
+
+from __future__ import annotations
+
+from diagnose.tables import Tables
+from diagnose.tables.flow import flow_of
+
+__all__ = ["held_values"]
+
+
+def held_values(t: Tables) -> tuple[str, ...]:
+    """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
+    flow = flow_of(t)
+    if flow is None or not flow.found.piled_up:
+        return ()
+    from diagnose.dataflow.growth import held_words  # only a recorded data flow needs it
+
+    return (held_words(flow.found.piled_up),)
