@@ -6,30 +6,117 @@ is more than a small share of a step, some are only counted. A fault of the moni
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from types import TracebackType
+from statistics import median
+from types import FrameType, TracebackType
 
+from diagnose.capture.process.run import silence_kineto
+from diagnose.capture.process.script import check_script, run_script
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
+from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
-from diagnose.monitor.memory_window import MEMORY_WORDS, MemoryWindow
 from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
-from diagnose.monitor.own_cost import METERED_STEPS, OwnCost
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
-from diagnose.monitor.signal_request import SignalRequest
 from diagnose.monitor.step_rows import Block, Row
 from diagnose.monitor.trends import GrowthDetector, Observation, SlowdownDetector, observe
 from diagnose.monitor.watch_options import WatchOptions
-from diagnose.monitor.windows import Analysis, Window
+from diagnose.monitor.windows import MEMORY_WORDS, Analysis, MemoryWindow, Window
+from diagnose.text.numbers import duration, percent
 
-__all__ = ["Watch"]
+__all__ = ["MAX_SHARE", "METERED_STEPS", "OwnCost", "SignalRequest", "Watch", "watch_script"]
+
+# What the watch itself takes of a step, measured in the run, and how many steps it may time at that price.
+
+MAX_SHARE = 0.005  # of a step
+METERED_STEPS = 8  # of each row: two readings of the clock for each hook
+KEPT = 9  # rows whose measure counts: their median shrugs off an interruption
+MIN_ROWS = 4  # before a decision: the first ones hold cold caches
+MAX_INTERVAL = 100  # a longer one saves nothing: what is left is the call of the hooks
+CALM = 1.5  # times the measure must still be small enough before more steps are timed again
+
+
+class OwnCost:
+    """Takes what the hooks of a timed step and what a row took; ``interval`` is how many steps one is timed of."""
+
+    def __init__(self) -> None:
+        self.interval = 1
+        self._steps: deque[float] = deque(maxlen=KEPT)
+        self._rows: deque[float] = deque(maxlen=KEPT)
+
+    def add_steps(self, own_ns: int, steps: int) -> None:
+        """Take what the hooks took in so many timed steps together."""
+        self._steps.append(own_ns / steps)
+
+    def add_row(self, own_ns: int) -> None:
+        """Take what the end of a row took."""
+        self._rows.append(own_ns)
+
+    def per_step_ns(self, steps_of_row: int) -> float:
+        """Return what a timed step takes, with its share of the row; 0 where nothing was measured yet."""
+        if not self._steps or not self._rows:
+            return 0.0
+        return median(self._steps) + median(self._rows) / steps_of_row
+
+    def decide(self, step_ns: float, steps_of_row: int, step: int) -> str:
+        """Set the interval for steps of this length; return a sentence where no longer all of them are timed, else "".
+
+        ``step`` is the number of the present one.
+        """
+        if min(len(self._steps), len(self._rows)) < MIN_ROWS or not step_ns > 0:
+            return ""
+        price = self.per_step_ns(steps_of_row) / (MAX_SHARE * step_ns)
+        wanted = min(math.ceil(price), MAX_INTERVAL)
+        if wanted <= self.interval:
+            self.interval = max(1, min(self.interval, math.ceil(CALM * price)))
+            return ""
+        timed_all, self.interval = self.interval == 1, wanted
+        if not timed_all:
+            return ""
+        return (
+            f"Steps take {duration(step_ns)}, and timing each of them {percent(MAX_SHARE * price)} of that: from step "
+            f"{step} on one in {wanted} is timed, to stay below {percent(MAX_SHARE)}."
+        )
+
+
+# A signal that asks a run for something, taken where the program has no use for it.
+
+
+class SignalRequest:
+    """Calls ``act`` when the signal arrives, between ``take`` and ``give_back``; "" is no signal."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+        self._handled: signal.Signals | None = None
+
+    def take(self) -> None:
+        """Take the signal, where this is the main thread and the program leaves it to the system."""
+        if not self._name or threading.current_thread() is not threading.main_thread():
+            return
+        number = signal.Signals[self._name]
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, self._arrived)
+            self._handled = number
+
+    def give_back(self) -> None:
+        """Leave the signal to the system again, unless somebody else has taken it since."""
+        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
+            signal.signal(self._handled, signal.SIG_DFL)
+
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+        self._act()
+
 
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
 REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
@@ -328,3 +415,27 @@ class Watch:
                 self.folder.update(notes=tuple(self._notes))
             except OSError:  # the disk is full, which may be why there is a note
                 return
+
+
+# Runs a script in this process as Python would, watched from its first step to its last.
+
+
+def watch_script(
+    argv: Sequence[str], options: WatchOptions, *, module: bool, report: Callable[[str], None]
+) -> tuple[int, Watch]:
+    """Run ``argv`` as the main program; return its exit code and the watch, which is over.
+
+    Raises:
+        UsageError: there is no such script.
+        OutputError: the run's folder cannot be made.
+    """
+    check_script(argv, module=module)
+    silence_kineto()
+    watch = Watch(options, command=(*(("-m",) if module else ()), *argv), report=report)
+    forget = when_imported("torch", watch.install)
+    outcome = run_script(argv, module=module)
+    forget()
+    error = outcome.error
+    failed = outcome.ended != "finished"
+    watch.close(outcome.ended if error is None or not failed else type(error).__name__)
+    return outcome.exit_code, watch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
+from diagnose.capture.process.process import rank_and_size, ranks_on_this_node
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.monitor.step_rows import Row
 

@@ -5,12 +5,64 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from diagnose.monitor.step_rows import Readings
+from diagnose.tables.nvml_readings import SLOWED
 
-__all__ = ["NVML_PERIOD_S", "ProcessReadings"]
+__all__ = ["NVML_PERIOD_S", "Board", "ProcessReadings", "boards"]
+
+# One GPU as NVML shows it. What a board does not offer is None.
+
+
+class Board:
+    """One GPU."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self._nvml, self._index = nvml, index
+        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _ask(lambda: nvml.nvmlDeviceGetUUID(self._handle)) or ""
+        self.uuid: str = uuid.decode(errors="replace") if isinstance(uuid, bytes) else uuid
+
+    def read(self) -> dict[str, object]:
+        """Read what a row keeps of the device."""
+        nvml, handle = self._nvml, self._handle
+        use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        return {
+            "index": self._index,
+            # A kernel of one thread counts as running: this is no measure of how much of the device it uses.
+            "kernel_running_percent": None if use is None else use.gpu,
+            "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "power_w": None if power is None else power / 1e3,
+            "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "memory_used_mb": None if memory is None else memory.used / 1e6,
+            "slowed_by": self._slowed_by(),
+        }
+
+    def _slowed_by(self) -> list[str]:
+        """Return why the clock is lower than it could be."""
+        nvml, handle = self._nvml, self._handle
+        bits = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        bits = bits if bits is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        return [text for bit, text in SLOWED.items() if bits and int(bits) & bit]
+
+
+def boards(nvml: Any) -> list[Board]:
+    """Return the GPUs of this machine."""
+    return [Board(nvml, index) for index in range(int(nvml.nvmlDeviceGetCount()))]
+
+
+def _ask(question: Callable[[], Any]) -> Any:
+    """Return the answer, None where the board or the driver has none."""
+    try:
+        return question()
+    except Exception:  # "not supported" is an answer
+        return None
+
 
 NVML_PERIOD_S = 10.0  # what it shows changes slowly
 STATM, STATM_BYTES = Path("/proc/self/statm"), 256
@@ -29,7 +81,7 @@ class ProcessReadings:
 
     def start(self) -> None:
         """Begin to read NVML where this process uses a GPU of NVIDIA's."""
-        from diagnose.capture.record.script_config import describe_gpus
+        from diagnose.capture.record.gpus import describe_gpus
 
         used = {str(gpu["uuid"]).removeprefix("GPU-") for gpu in describe_gpus() if gpu["in_use"]}
         if used and self._thread is None:
@@ -61,7 +113,6 @@ class ProcessReadings:
             return None
 
     def _run(self, used: set[str]) -> None:
-        from diagnose.monitor.board import boards
 
         try:
             if self._nvml is None:

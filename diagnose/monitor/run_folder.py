@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from diagnose.capture.process.ranks import rank_and_size
+from diagnose.capture.process.process import rank_and_size
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable, replace_private
 from diagnose.monitor.held_memory import HeldMemory
@@ -151,7 +151,7 @@ class RunFolder:
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        from diagnose.capture.record.script_config import describe_gpus
+        from diagnose.capture.record.gpus import describe_gpus
 
         self.info = replace(
             self.info,

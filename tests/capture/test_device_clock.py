@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnose.capture.record import device_clock
-from diagnose.capture.record.device_clock import DeviceClock
+from diagnose.capture.record import measurements as device_clock
 from diagnose.capture.record.folder import RunLog
-from diagnose.capture.record.measurements import Measurements
+from diagnose.capture.record.measurements import DeviceClock, Measurements
 
 
 class Device:

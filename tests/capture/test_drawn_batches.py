@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from diagnose.capture.record import constructions as module
 from diagnose.capture.record import random_state
-from diagnose.capture.record.constructions import DrawnBatches
+from diagnose.capture.record.loading import DrawnBatches
 
 
 class Rows(Dataset):

@@ -6,8 +6,8 @@ import torch
 
 from diagnose.capture.dataflow import contents as contents_module
 from diagnose.capture.dataflow.contents import Contents
-from diagnose.capture.dataflow.positions import MAX_SAMPLE, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
+from diagnose.capture.dataflow.structure import MAX_SAMPLE, offsets
 from diagnose.capture.dataflow.window import DataflowWindow
 
 BOTH = pytest.mark.parametrize("in_place", [True, False])

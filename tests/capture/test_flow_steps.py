@@ -10,8 +10,8 @@ from torch import distributed, nn
 
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
 from diagnose.capture.dataflow.window import DataflowWindow, record_dataflow
-from diagnose.capture.record.flow_steps import FLOW_STEPS, FlowSteps
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.recording import FLOW_STEPS, FlowSteps
 from diagnose.trace_reader.folders import open_captures
 
 NAME = "rank0.dataflow.json.gz"

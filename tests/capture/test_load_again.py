@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from diagnose.capture.record.random_state import random_state
+from diagnose.capture.record.loading import random_state
 from diagnose.capture.samples.recorder import Recorder, fingerprint, wide_types
 from diagnose.capture.samples.replay import load_again
 

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.capture.record import script_config as loading_counters
-from diagnose.capture.record.script_config import LoadingCounters
+from diagnose.capture.record.loading import LoadingCounters
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diagnose.capture.samples.cuts import Cuts, Made
+from diagnose.capture.samples.recorder import Cuts, Made
 from diagnose.capture.samples.replay import load_again
 
 from_loader = pytest.mark.skipif(sys.platform != "linux", reason="samples are loaded again in a forked process")

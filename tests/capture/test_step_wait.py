@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.frames.stretch import shortened
-from diagnose.capture.record.step_wait import PATIENCE_S, StepWait, spent_at
+from diagnose.capture.record.session import PATIENCE_S, StepWait, spent_at
 from diagnose.capture.record.taken import Taken
 
 

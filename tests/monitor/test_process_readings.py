@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.capture.record import script_config as process_settings
-from diagnose.monitor.board import boards
-from diagnose.monitor.process_readings import ProcessReadings
+from diagnose.monitor.process_readings import ProcessReadings, boards
 
 
 class NotSupportedError(Exception):

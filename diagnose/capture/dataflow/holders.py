@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diagnose.capture.dataflow.storages import Storages
+from diagnose.capture.record.source_lines import tree_of
 from diagnose.capture.record.sampler import is_users, is_users_file
 
 __all__ = ["Holder", "holders", "storing_lines"]
@@ -231,10 +231,7 @@ def storing_lines(holder: Holder, running: Collection[str]) -> tuple[int, ...]:
 
     Those of functions that are known to have run are preferred; ``running`` are their names.
     """
-    try:
-        tree = ast.parse("".join(linecache.getlines(holder.file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
+    tree = tree_of(holder.file) or ast.Module([], [])
     found = _storing(_scopes(tree, {holder.function}) or [tree], holder)
     ran = found & _storing(_scopes(tree, running), holder)
     return tuple(sorted(ran or found))

@@ -14,10 +14,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sorted_arguments, tensors_in
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.modules import Modules
-from diagnose.capture.dataflow.schemas import Schema
+from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, Attribute, Call, Schema, sorted_arguments, tensors_in
 from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line

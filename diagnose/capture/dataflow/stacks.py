@@ -6,13 +6,15 @@ address; lines are looked up after the steps.
 
 from __future__ import annotations
 
+import ast
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple, TypeAlias
 
 import torch
 
-from diagnose.capture.dataflow.statements import statement_line
+from diagnose.capture.record.source_lines import tree_of
 from diagnose.capture.record.sampler import is_users
 from diagnose.model.dataflow import Frame
 
@@ -27,7 +29,38 @@ __all__ = [
     "StackKey",
     "Stacks",
     "Walk",
+    "statement_line",
 ]
+
+# Returns the first line of the statement that a line of a source file belongs to.
+
+
+def statement_line(file: str, line: int) -> int:
+    """Return the first line of the innermost statement at a line; the line itself where the source is not known."""
+    return _first_lines(file).get(line, line)
+
+
+@lru_cache(maxsize=256)
+def _first_lines(file: str) -> dict[int, int]:
+    """Return the first line of the statement at each line that is not the first of one."""
+    first: dict[int, int] = {}
+    for node in ast.walk(tree_of(file) or ast.Module([], [])):
+        if isinstance(node, ast.stmt):
+            for line in range(node.lineno, _last_line(node) + 1):
+                first[line] = max(first.get(line, 0), node.lineno)
+    return first
+
+
+def _last_line(node: ast.stmt) -> int:
+    """Return the last line of a statement; of one that contains others that of its head."""
+    inner = [
+        each for each in ast.iter_child_nodes(node) if isinstance(each, (ast.stmt, ast.excepthandler, ast.match_case))
+    ]
+    if not inner:
+        return node.end_lineno or node.lineno
+    first = inner[0].pattern.lineno if isinstance(inner[0], ast.match_case) else inner[0].lineno
+    return max(first - 1, node.lineno)
+
 
 NO_BACKWARD = -1  # autograd's number of the backward pass outside of any
 

@@ -6,16 +6,111 @@ the others more is read, and of large ones some rows.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from diagnose.capture.dataflow.bits import Bits, Code
-from diagnose.capture.dataflow.positions import RUN, Positions, spread
+from diagnose.model.intervals import distinct
+from diagnose.model.shapes import num_elements
 
-__all__ = ["Kind", "Structure", "runs_at_start", "structure"]
+__all__ = [
+    "CODES",
+    "MAX_SAMPLE",
+    "Bits",
+    "Code",
+    "Kind",
+    "Positions",
+    "Structure",
+    "extent",
+    "offsets",
+    "runs_at_start",
+    "spread",
+    "structure",
+]
+
+# How the numbers of each dtype are coded, so that contents can be judged by their bits.
+#
+# Bits need no arithmetic, which would treat subnormal numbers as zeros where a script asks for that.
+
+Bits = npt.NDArray[Any]  # of unsigned integers
+
+
+class Code(NamedTuple):
+    """One dtype: the unsigned type as wide, and of floating-point numbers the bits without their sign."""
+
+    unsigned: Any
+    magnitude: int  # which bits count for whether a number is zero
+    normal: int = 0  # the smallest normal number, 0 where there are no subnormal ones
+    infinite: int = 0  # from here on no number is finite, 0 where all are
+    one: int = 1
+    is_index: bool = False  # whether its numbers may be one
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of a number."""
+        return int(np.dtype(self.unsigned).itemsize)
+
+
+_FLOATS = {
+    torch.float16: Code(np.uint16, 0x7FFF, 0x0400, 0x7C00, 0x3C00),
+    torch.bfloat16: Code(np.uint16, 0x7FFF, 0x0080, 0x7F80, 0x3F80),
+    torch.float32: Code(np.uint32, 0x7FFFFFFF, 0x00800000, 0x7F800000, 0x3F800000),
+    torch.float64: Code(np.uint64, (1 << 63) - 1, 1 << 52, 0x7FF << 52, 0x3FF << 52),
+    torch.float8_e5m2: Code(np.uint8, 0x7F, 0x04, 0x7C, 0x3C),
+    torch.float8_e4m3fn: Code(np.uint8, 0x7F, 0x08, 0x7F, 0x38),
+}
+_INTEGERS = {
+    torch.bool: Code(np.uint8, 0xFF),
+    torch.uint8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int16: Code(np.uint16, 0xFFFF, is_index=True),
+    torch.int32: Code(np.uint32, 0xFFFFFFFF, is_index=True),
+    torch.int64: Code(np.uint64, (1 << 64) - 1, is_index=True),
+}
+CODES: dict[torch.dtype, Code] = {**_FLOATS, **_INTEGERS}
+
+
+# Which elements of a large tensor are looked at: always the same for a shape, and without a random generator.
+
+MAX_SAMPLE = 256  # elements; a tensor with no more is looked at as a whole
+RUN = 4  # of them side by side, in one line of the cache: reading what lies in no cache is most of the time
+_GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples spread evenly, and fall into all columns of a matrix
+
+Positions = npt.NDArray[np.int64]
+
+
+def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Return how many elements lie between the first and the last one of a strided tensor, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def offsets(shape: tuple[int, ...], stride: tuple[int, ...]) -> Positions:
+    """Return where the elements of a sample lie, counted in elements from the tensor's first one."""
+    num = num_elements(shape)
+    if not shape:
+        return np.zeros(1, np.int64)
+    flat = spread(num, MAX_SAMPLE)
+    if num > MAX_SAMPLE:
+        flat = (spread(num // RUN, MAX_SAMPLE // RUN)[:, None] * RUN + np.arange(RUN)).ravel()
+    found: Positions = np.zeros(len(flat), np.int64)
+    for place, step in zip(np.unravel_index(flat, shape), stride, strict=True):
+        found = found + place * step
+    return found
+
+
+@lru_cache(maxsize=4096)
+def spread(num: int, most: int) -> Positions:
+    """Return at most so many numbers below ``num``, in order: all, or some that are spread evenly."""
+    if num <= most:
+        return np.arange(num)
+    found: Positions = distinct((np.modf((np.arange(most) + 1) * _GOLDEN)[0] * num).astype(np.int64))
+    return found if len(found) == most else np.linspace(0, num - 1, most).astype(np.int64)
+
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 

@@ -4,20 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import marshal
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from .layout import Addresses, Layout, find_layout
-from .memory import WORD, Memory, UnreadableError, word_at
-from .messages import Message, receive, send
+from .layout import WORD, Addresses, Layout, Memory, UnreadableError, find_layout, word_at
 from .reader import FrameReader, Place
 from .stretch import Order, Stretch
 
-__all__ = ["main"]
+__all__ = ["Message", "main", "receive", "send"]
+
+# Messages between the process that is sampled and the one that samples: tuples, each behind its length.
+
+Message: TypeAlias = tuple[Any, ...]  # a word and what belongs to it; marshal, since both run the same Python
+
+LENGTH = struct.Struct("I")
+
+
+def send(channel: socket.socket, message: Message) -> None:
+    """Send a message."""
+    data = marshal.dumps(message)
+    channel.sendall(LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """Return the next message; None where the other end is closed."""
+    head = _exactly(channel, LENGTH.size)
+    data = _exactly(channel, *LENGTH.unpack(head)) if head else b""
+    if not data:
+        return None
+    message: Message = marshal.loads(data)
+    return message
+
+
+def _exactly(channel: socket.socket, num: int) -> bytes:
+    data = bytearray()
+    while len(data) < num:
+        piece = channel.recv(num - len(data))
+        if not piece:
+            return b""
+        data += piece
+    return bytes(data)
+
 
 PR_SET_NAME, PR_SET_TIMERSLACK = 15, 29  # linux/prctl.h; the slack in ns
 NAME = b"diagnose-frames"

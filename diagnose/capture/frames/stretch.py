@@ -8,7 +8,7 @@ import time
 from array import array
 from typing import NamedTuple
 
-from .memory import WORD, Memory, UnreadableError, word_at
+from .layout import WORD, Memory, UnreadableError, word_at
 from .reader import MAX_FRAMES, EndedError, FrameReader, Place
 
 __all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch", "shortened"]

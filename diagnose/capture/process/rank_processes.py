@@ -24,8 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import end_workers
-from diagnose.capture.process.ranks import rank_and_size
+from diagnose.capture.process.process import end_workers, rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session

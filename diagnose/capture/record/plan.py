@@ -18,10 +18,9 @@ from statistics import median
 from typing import NamedTuple
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
-from diagnose.capture.record.flow_steps import FLOW_STEPS
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.recording import Recorder, Steps, first_line
+from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first_line
 from diagnose.capture.record.window import (
     HEAP_POLL_S,
     JSON_BYTES,

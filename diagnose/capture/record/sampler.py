@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
-from diagnose.capture.frames.codes import PACKAGES
+from diagnose.capture.frames.reader import PACKAGES
 from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
-from diagnose.capture.record.other_threads import OWN_THREADS
-from diagnose.capture.record.taken import Taken
+from diagnose.capture.record.taken import OWN_THREADS, Taken
 
 __all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users", "is_users_file"]
 

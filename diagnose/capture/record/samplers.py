@@ -21,11 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diagnose.capture.frames.layout import addresses
-from diagnose.capture.frames.messages import Message, receive, send
+from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.other_threads import OWN_THREADS, WAITING
 from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_SAMPLES, Sampler
-from diagnose.capture.record.taken import Taken
+from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
 __all__ = ["ExactSampler", "GcWatch", "LostError", "SamplerProcess", "Samplers"]
 

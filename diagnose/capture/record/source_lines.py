@@ -9,6 +9,7 @@ checksum that identifies its version.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import linecache
 import re
@@ -23,11 +24,71 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from diagnose.capture.record.excerpts import excerpt_of
 from diagnose.text.masking import mask_code
 from diagnose.text.random_draws import RANDOM_DRAW
 
-__all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups", "source_tree"]
+__all__ = [
+    "DrawLines",
+    "Excerpt",
+    "SourceLines",
+    "SourceTree",
+    "draw_lines",
+    "excerpt_of",
+    "list_lookups",
+    "parsed",
+    "source_tree",
+    "tree_of",
+]
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the tree of a source, None if there is none or it is no Python, such as a cell with magics."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+        return ast.parse(text) if text else None
+    return None
+
+
+def tree_of(file: str) -> ast.Module | None:
+    """Return the tree of a file or of a notebook's cell, None if it is not known."""
+    return parsed("".join(linecache.getlines(file)))
+
+
+# The lines around an expression of the script's, as a diff of it needs them.
+
+CONTEXT = 3  # lines before and after an expression, as a unified diff has them
+
+
+class Excerpt(NamedTuple):
+    """An expression's place in its lines, as ``CallRecord`` has it; columns are in characters."""
+
+    first: int  # number of the first line
+    lines: list[str]
+    begin: tuple[int, int]  # line and column
+    end: tuple[int, int]
+    ends_file: bool  # its last line has no end of its own
+
+
+def excerpt_of(node: ast.expr, lines: Sequence[str]) -> Excerpt | None:
+    """Return an expression of a file with the lines around it; None where one of these holds a credential."""
+    end = node.end_lineno or node.lineno
+    first, last = max(1, node.lineno - CONTEXT), min(len(lines), end + CONTEXT)
+    shown = [line.rstrip("\r\n") for line in lines[first - 1 : last]]
+    if any(mask_code(line) != line for line in shown):
+        return None
+    return Excerpt(
+        first,
+        shown,
+        (node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
+        (end, _characters(lines[end - 1], node.end_col_offset or 0)),
+        last == len(lines),
+    )
+
+
+def _characters(line: str, offset: int) -> int:
+    """Return the column in characters of an offset in bytes of UTF-8, as syntax trees have it."""
+    return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))
+
 
 # Finds what goes through a list or a deque each time: tests of membership in a list, and a deque that is indexed.
 #
@@ -371,11 +432,8 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
     """Return what the tree of a source file shows; nothing of what is no Python."""
     if sum(map(len, lines)) > MAX_CHARACTERS:
         return SourceTree([], [], [], [], [])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes: the script had them already
-            tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed("\n".join(line.rstrip("\n") for line in lines))
+    if tree is None:
         return SourceTree([], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]

@@ -23,9 +23,8 @@ from typing import Any
 import msgspec
 
 from diagnose.capture.record.sampler import is_users
-from diagnose.capture.samples.cuts import Cuts
 from diagnose.capture.samples.instrument import Expression, instrument
-from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
+from diagnose.capture.samples.recorder import Cuts, Recorder, Seen, wide_types
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 
 __all__ = ["load_again"]

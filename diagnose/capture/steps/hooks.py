@@ -25,6 +25,8 @@ __all__ = [
     "OnMade",
     "Undo",
     "around",
+    "gradients_on",
+    "in_backward",
     "replace_function",
     "shut_workers",
     "watch_autocast",
@@ -38,6 +40,28 @@ __all__ = [
     "watch_optimizers",
     "when_imported",
 ]
+
+# What autograd does on this thread at this moment.
+
+_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
+
+
+def gradients_on() -> bool:
+    """Return whether operators are recorded for a backward pass, or would be once torch is imported."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
+
+
+def in_backward() -> bool:
+    """Return whether this thread is executing a backward pass."""
+    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
+    if _graph_task_id is None:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "_C"):
+            return False
+        _graph_task_id = torch._C._current_graph_task_id
+    return _graph_task_id() != -1
+
 
 # Replaces a function of a class or a module, and puts it back.
 
