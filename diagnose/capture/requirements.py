@@ -18,10 +18,8 @@ __all__ = ["Check", "check_cpus", "check_machine", "check_memory_limit", "check_
 Status: TypeAlias = Literal["ok", "limited", "missing", "unused"]
 """Unused: of no use on this machine. Missing: no recording without it. Limited: a recording that lacks something."""
 
-MIN_TORCH = (2, 6)
 CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
-MIN_SHARED_MB = 1024.0  # Docker's default is 64 MB; a few workers with image batches need more
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -59,7 +57,7 @@ def check_torch() -> Check:
     import torch
 
     version = str(torch.__version__)
-    if tuple(int(part) for part in version.split(".")[:2]) < MIN_TORCH:
+    if tuple(int(part) for part in version.split(".")[:2]) < (2, 6):
         return Check("torch", "missing", version, "Its profiler lacks what diagnose uses.", "Install 2.6 or newer.")
     if not torch.profiler.kineto_available():
         return Check(
@@ -218,7 +216,7 @@ def check_shared_memory(folder: Path = SHARED_MEMORY) -> Check:
     if not folder.is_dir():
         return Check("shared memory", "unused", f"there is no {folder}")
     size = shutil.disk_usage(folder).total / 1e6
-    if size >= MIN_SHARED_MB:
+    if size >= 1024.0:  # Docker's default is 64 MB; a few workers with image batches need more
         return Check("shared memory", "ok", f"{size:,.0f} MB")
     lacks = "Nothing is missing, but more loader workers, a common change, may fail with a bus error."
     return Check(

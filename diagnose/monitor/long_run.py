@@ -35,16 +35,12 @@ from diagnose.monitor.watch_options import WatchOptions
 from diagnose.monitor.windows import MEMORY_WORDS, Analysis, MemoryWindow, Window
 from diagnose.text.numbers import duration, percent
 
-__all__ = ["MAX_SHARE", "METERED_STEPS", "OwnCost", "SignalRequest", "Watch", "watch_script"]
+__all__ = ["MAX_SHARE", "OwnCost", "SignalRequest", "Watch", "watch_script"]
 
 # What the watch itself takes of a step, measured in the run, and how many steps it may time at that price.
 
 MAX_SHARE = 0.005  # of a step
-METERED_STEPS = 8  # of each row: two readings of the clock for each hook
 KEPT = 9  # rows whose measure counts: their median shrugs off an interruption
-MIN_ROWS = 4  # before a decision: the first ones hold cold caches
-MAX_INTERVAL = 100  # a longer one saves nothing: what is left is the call of the hooks
-CALM = 1.5  # times the measure must still be small enough before more steps are timed again
 
 
 class OwnCost:
@@ -74,12 +70,14 @@ class OwnCost:
 
         ``step`` is the number of the present one.
         """
-        if min(len(self._steps), len(self._rows)) < MIN_ROWS or not step_ns > 0:
+        # The first ones hold cold caches.
+        if min(len(self._steps), len(self._rows)) < 4 or not step_ns > 0:
             return ""
         price = self.per_step_ns(steps_of_row) / (MAX_SHARE * step_ns)
-        wanted = min(math.ceil(price), MAX_INTERVAL)
+        wanted = min(math.ceil(price), 100)  # a longer one saves nothing: what is left is the call of the hooks
         if wanted <= self.interval:
-            self.interval = max(1, min(self.interval, math.ceil(CALM * price)))
+            # More steps are timed again only if half as much again would still be cheap.
+            self.interval = max(1, min(self.interval, math.ceil(1.5 * price)))
             return ""
         timed_all, self.interval = self.interval == 1, wanted
         if not timed_all:
@@ -119,8 +117,6 @@ class SignalRequest:
 
 
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
-REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
-MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
 ON_DEMAND = "asked for"
 
 
@@ -313,7 +309,7 @@ class Watch:
         listener = self._listener
         if listener.meter is not None and len(self._block):  # no row has just ended
             listener.own_ns += self._own_clock() - began
-            if len(self._block) >= METERED_STEPS:
+            if len(self._block) >= 8:  # two readings of the clock for each hook: enough of a row
                 self._end_metering()
 
     def _end_metering(self) -> None:
@@ -339,7 +335,8 @@ class Watch:
             self._settle()
         if self.folder is not None:
             self.folder.add(row)
-        if len(self.rows) % MAX_ROWS == 0:
+        # After 5 MB a row holds twice as many steps, and again after as many rows.
+        if len(self.rows) % 10_000 == 0:
             self._every *= 2
         slower = self._detector.add(row)
         if slower is not None:
@@ -385,7 +382,8 @@ class Watch:
             self._window = Window(asked, folder, self._listener, self._command, limits)
 
     def _end_window(self) -> None:
-        window, self._window, self._rest = self._window, None, REST_STEPS
+        # Two steps are left out: the first absorbs the cost of writing, the second refills the queue.
+        window, self._window, self._rest = self._window, None, 2
         assert window is not None
         self._listener.brief = self._locked
         recorded = window.finish()

@@ -12,7 +12,7 @@ from typing import Any
 from diagnose.monitor.step_rows import Readings
 from diagnose.tables.nvml_readings import SLOWED
 
-__all__ = ["NVML_PERIOD_S", "Board", "ProcessReadings", "boards"]
+__all__ = ["Board", "ProcessReadings", "boards"]
 
 # One GPU as NVML shows it. What a board does not offer is None.
 
@@ -64,7 +64,6 @@ def _ask(question: Callable[[], Any]) -> Any:
         return None
 
 
-NVML_PERIOD_S = 10.0  # what it shows changes slowly
 STATM, STATM_BYTES = Path("/proc/self/statm"), 256
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -125,7 +124,7 @@ class ProcessReadings:
             return
         while own:
             self._latest = tuple(board.read() for board in own)
-            if self._over.wait(NVML_PERIOD_S):
+            if self._over.wait(10.0):  # what it shows changes slowly
                 break
         self._nvml.nvmlShutdown()
 

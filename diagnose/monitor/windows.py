@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from diagnose.capture import CaptureOptions, Tracer
 from diagnose.capture.steps.listener import Listener
 from diagnose.dataflow.graph import graph_of
-from diagnose.dataflow.growth import piled_up
+from diagnose.dataflow.growth import PiledUp, piled_up
+from diagnose.dataflow.held_words import held_words
 from diagnose.errors import DiagnoseError
-from diagnose.monitor.held_memory import HeldMemory, NamedHolder, held_memory
-from diagnose.monitor.run_folder import Recorded
+from diagnose.monitor.run_folder import HeldLine, HeldMemory, NamedHolder, Recorded
+from diagnose.text.numbers import enumeration
 
 if TYPE_CHECKING:
     from diagnose.capture.dataflow.holders import Holder
@@ -87,6 +88,37 @@ def _named(one: Holder, running: Collection[str]) -> NamedHolder:
     from diagnose.capture.dataflow.holders import storing_lines
 
     return NamedHolder(one.name, one.kind, one.num, one.keeps_graph, one.file, storing_lines(one, running))
+
+
+def held_memory(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> HeldMemory:
+    """Return the lines that make most of what stays and the variables that hold it, and the sentences on both."""
+    named = tuple(holders[:5])
+    return HeldMemory(_words(lines, named), tuple(map(_held, lines[:20])), named)
+
+
+def _held(one: PiledUp) -> HeldLine:
+    file, line = (one.line.file, one.line.line) if one.line is not None else ("", 0)
+    return HeldLine(file, line, one.num_values, one.num_bytes)
+
+
+def _words(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> str:
+    if not lines and not holders:
+        return "No tensor that one step made is still held after the next one: what grows is not made of tensors."
+    texts = [held_words(lines)] if lines else []
+    texts += map(_sentence, holders)
+    if not holders:
+        texts.append("No variable of the script was found that holds them.")
+    return " ".join(texts)
+
+
+def _sentence(one: NamedHolder) -> str:
+    kind = f"a {one.kind} of {one.members:,}" if one.kind != "Tensor" else "a tensor"
+    text = f"They are held by {one.name}, {kind}" if not one.keeps_graph else f"{one.name}, {kind}, keeps their graph"
+    if one.lines:
+        lines = "line" if len(one.lines) == 1 else "lines"
+        text += f"; {lines} {enumeration([str(line) for line in one.lines])} of {one.file.rpartition('/')[2]} "
+        text += "stores into it" if len(one.lines) == 1 else "store into it"
+    return f"{text}: store detached values." if one.keeps_graph else f"{text}."
 
 
 WINDOW_STEPS = 5  # timed without a profiler, then with one; the steps are steady already

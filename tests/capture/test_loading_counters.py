@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.capture.record import script_config as loading_counters
+from diagnose.capture.record import loading as loading_counters
 from diagnose.capture.record.loading import LoadingCounters
 
 

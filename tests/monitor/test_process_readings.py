@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.record import script_config as process_settings
+from diagnose.capture.record import gpus
 from diagnose.monitor.process_readings import ProcessReadings, boards
 
 
@@ -74,7 +74,7 @@ def test_what_a_board_does_not_offer_is_none():
 @pytest.mark.parametrize(("in_use", "rows"), [("0", (FIRST,)), ("9", ())])
 def test_a_row_holds_the_gpus_that_the_process_uses(monkeypatch, in_use, rows):
     used = [{"uuid": in_use, "in_use": True}, {"uuid": "1", "in_use": False}]
-    monkeypatch.setattr(process_settings, "describe_gpus", lambda: used)
+    monkeypatch.setattr(gpus, "describe_gpus", lambda: used)
     driver = FakeDriver()
     readings = ProcessReadings(driver)
     readings._over.set()  # one round

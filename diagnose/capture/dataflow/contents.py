@@ -27,7 +27,6 @@ __all__ = ["MAX_WHOLE_BYTES", "UNKNOWN", "Content", "Contents", "DeviceSamples",
 # Samples of contents on a device: they are taken and kept there, and fetched once after the steps.
 
 MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that is copied whole: masks and indices
-MAX_BYTES = 64 << 20  # of all samples
 _UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # that all devices can index
 
 
@@ -68,7 +67,8 @@ class DeviceSamples:
         Nothing of it is recorded, neither here, nor by modes of the script, nor by autograd.
         """
         is_readable = tensor.dtype == base.dtype and not (tensor.is_conj() or tensor.is_neg())
-        if not is_readable or self._num_bytes > MAX_BYTES or base.device.type == "meta" or _is_capturing(base.device):
+        # All samples may take 64 MB.
+        if not is_readable or self._num_bytes > 64 << 20 or base.device.type == "meta" or _is_capturing(base.device):
             return False
         try:
             with torch._C._AutoDispatchBelowAutograd(), _without_modes():
@@ -136,7 +136,6 @@ def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
 # whose content alone tells it apart from others.
 MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
 MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
-_READ_ONLY = 0x100  # PyBUF_READ
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
 
 
@@ -162,7 +161,7 @@ _UNKNOWN = Structure()
 def _memory() -> Bits:
     view: Any = ctypes.pythonapi.PyMemoryView_FromMemory
     view.restype, view.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-    return np.frombuffer(view(_START, _END - _START, _READ_ONLY), np.uint8)
+    return np.frombuffer(view(_START, _END - _START, 0x100), np.uint8)  # PyBUF_READ
 
 
 _BYTES = _memory()  # the memory of this process: a slice of it is all that a look has to make

@@ -17,16 +17,14 @@ from typing import Any, NamedTuple
 import torch
 
 from diagnose.capture.dataflow.storages import Storages
-from diagnose.capture.record.source_lines import tree_of
 from diagnose.capture.record.sampler import is_users, is_users_file
+from diagnose.capture.record.source_lines import tree_of
 
 __all__ = ["Holder", "holders", "storing_lines"]
 
 MAX_LOOKED = 500_000  # members: 0.5 s
 MAX_ENDS = 1_000  # members at either end of a container, where steps add theirs
 MAX_DEPTH = 6  # attributes and keys in a name
-MAX_KEYS = 32  # of a mapping whose keys are names; one with more is filled by the steps
-MAX_NESTED = 3  # containers in a container that count as one
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _NO_OWNERS = (type, ModuleType, FunctionType, str, bytes, int, float)
 _STORING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"})
@@ -99,7 +97,8 @@ class _Search:
 
     def _container(self, place: _Place, held: Any) -> Iterator[Holder]:
         self._seen[id(held)] = held
-        if isinstance(held, dict) and len(held) <= MAX_KEYS and all(isinstance(key, str) for key in held):
+        # A mapping of more names is filled by the steps.
+        if isinstance(held, dict) and len(held) <= 32 and all(isinstance(key, str) for key in held):
             if place.depth < MAX_DEPTH:
                 for key, each in list(held.items()):
                     name = f"{place.name}[{key!r}]"
@@ -116,7 +115,7 @@ class _Search:
             if isinstance(each, torch.Tensor):
                 tensors.append(each)
             elif isinstance(each, _CONTAINERS):
-                if depth < MAX_NESTED and id(each) not in self._seen:
+                if depth < 3 and id(each) not in self._seen:  # deeper containers are others
                     self._seen[id(each)] = each
                     self._members(place, each, tensors, depth + 1)
             elif place.depth < MAX_DEPTH and not isinstance(each, _NO_OWNERS) and each is not None:
@@ -218,12 +217,10 @@ def _variables(frame: FrameType) -> Mapping[str, Any]:
     """Return a function's variables; up to Python 3.12 reading them leaves a copy at the frame, which is emptied."""
     kept = frame.f_locals
     found = dict(kept)
-    if isinstance(kept, dict) and sys.getrefcount(kept) <= _REFERENCES:
+    # References to the copy: the frame's, the variable's and the argument's; more if the script has it too.
+    if isinstance(kept, dict) and sys.getrefcount(kept) <= 3:
         kept.clear()
     return found
-
-
-_REFERENCES = 3  # to the copy: the frame's, the variable's and the argument's; more if the script has it too
 
 
 def storing_lines(holder: Holder, running: Collection[str]) -> tuple[int, ...]:

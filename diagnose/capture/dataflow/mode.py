@@ -26,7 +26,6 @@ __all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
 _MASKS = frozenset({torch.bool, torch.uint8})
 MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
 MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory
-_NO_NUMBER = 1 << 62  # nodes that accumulate gradients have the largest number of 64 bits
 _now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
 
 
@@ -178,7 +177,8 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 call.attributes,
                 walk,
                 self._modules.current(thread),
-                -1 if node is None or (number := node._sequence_nr()) >= _NO_NUMBER else number,
+                # Nodes that accumulate gradients have the largest number of 64 bits.
+                -1 if node is None or (number := node._sequence_nr()) >= 1 << 62 else number,
                 in_backward,
                 torch.is_grad_enabled(),
                 thread,

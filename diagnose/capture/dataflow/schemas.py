@@ -99,7 +99,6 @@ Attribute: TypeAlias = "tuple[int | str, Any]"  # where it stands, and a value t
 PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _SCALARS = frozenset({bool, int, float, type(None)})
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-MAX_TEXT = 400  # characters of one operator's attributes
 
 
 class Call(NamedTuple):
@@ -178,4 +177,4 @@ def attributes_text(schema: Schema, attributes: list[Attribute]) -> str:
     for where, value in attributes:
         name = where if isinstance(where, str) else names[where] if where < len(names) else str(where)
         parts.append(f"{name}={value}")
-    return ", ".join(parts)[:MAX_TEXT]
+    return ", ".join(parts)[:400]  # characters of one operator's attributes

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from diagnose.capture.record.source_lines import tree_of
 from diagnose.capture.record.sampler import is_users
+from diagnose.capture.record.source_lines import tree_of
 from diagnose.model.dataflow import Frame
 
 __all__ = [

@@ -116,12 +116,7 @@ Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
-MIN_ROWS, MAX_ROWS = 16, 64  # that are compared with zero
-MIN_SIDE = 4  # of a triangle: smaller ones come about by chance
-MIN_EQUAL = 1 / 8  # of a sample's numbers equal the next one: a fifth of the smallest triangle
-MIN_ZERO_RUNS = 1 / 8  # of a sample: numbers of which a ReLU takes half have a sixteenth
 _LINE = 64  # elements side by side where some of a large tensor are compared
-_FEW = 8  # rows that are compared first
 
 
 class Structure(NamedTuple):
@@ -145,7 +140,8 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     """
     num_equal = np.count_nonzero(sample[1:] == sample[:-1])
     may_be_padded = code.is_index and with_kind and len(shape) == 2
-    if num_equal < MIN_EQUAL * sample.size and not may_be_padded:
+    # A fifth of the numbers of the smallest triangle equal the next one.
+    if num_equal < sample.size / 8 and not may_be_padded:
         return _PLAIN
     if num_equal == sample.size - 1 and sample.size > 1 and _is_constant(bits):
         return Structure("constant")
@@ -155,7 +151,7 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     padded = _padded(rows) if may_be_padded else (-1.0, -1.0)
     if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
-    may_be_triangular = with_kind and shape[-2] == shape[-1] >= MIN_SIDE
+    may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
     kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
     frames = _padded_rows(bits.reshape(shape)) if with_kind and len(shape) == 3 else -1.0
     return Structure(kind, *padded, _zero_rows(sample, rows), frames)
@@ -169,12 +165,12 @@ def _is_constant(bits: Bits) -> bool:
 
 
 def _num_compared(row_bytes: int) -> int:
-    return max(MAX_COMPARED_BYTES // row_bytes, MIN_ROWS)
+    return max(MAX_COMPARED_BYTES // row_bytes, 16)
 
 
 def _some(rows: Bits) -> Bits:
     """Return rows that stand for all."""
-    most = min(_num_compared(rows.shape[-1] * rows.itemsize), MAX_ROWS)
+    most = min(_num_compared(rows.shape[-1] * rows.itemsize), 64)
     return rows if len(rows) <= most else rows[spread(len(rows), most)]
 
 
@@ -188,7 +184,8 @@ def _is_one_hot(rows: Bits, one: int) -> bool:
 def _zero_rows(sample: Bits, rows: Bits) -> float:
     """Return the share of rows, some of all, that hold positive zeros throughout; 0 where it is a small one."""
     runs = sample[: sample.size // RUN * RUN].reshape(-1, RUN)
-    if len(runs) - np.count_nonzero(runs.any(1)) < MIN_ZERO_RUNS * len(runs):
+    # Where a ReLU takes half of the numbers, a sixteenth of the runs is zero.
+    if np.count_nonzero(~runs.any(1)) < len(runs) / 8:
         return 0.0
     some = _some(rows)
     return 1.0 - float(np.count_nonzero(some.any(1))) / len(some)
@@ -204,7 +201,7 @@ def _is_triangular(rows: Bits) -> bool:
     if upper == lower or not (upper == rows[0, 1] or lower == rows[side - 1, 1]):
         return False
     is_above = bool((rows[0, 1:] == upper).all())
-    for most in (_FEW, _num_compared(side * rows.itemsize)):
+    for most in (8, _num_compared(side * rows.itemsize)):  # a few first
         some, is_asked = _beside_diagonals(len(rows), side, most, is_above)
         if ((rows[some] != (upper if is_above else lower)) & is_asked).any():
             return False

@@ -18,8 +18,8 @@ from diagnose.capture.dataflow.modules import Roles
 from diagnose.capture.dataflow.schemas import MAKES_INPUT, attributes_text
 from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOMPUTING, STARTING
 from diagnose.capture.dataflow.storages import RawUse, RawValue
-from diagnose.capture.record.source_lines import tree_of
 from diagnose.capture.record.sampler import is_users_file
+from diagnose.capture.record.source_lines import tree_of
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 
 __all__ = ["Recorded", "dataflow", "needed_values", "unread_values"]
@@ -89,7 +89,6 @@ def _may_read(node: ast.AST, name: str) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _BY_TEXT
     return isinstance(node, ast.Constant) and node.value == name
-
 
 
 # Which values are needed after the steps, and which a variable merely holds until the next step replaces them.

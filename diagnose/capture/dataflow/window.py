@@ -40,13 +40,11 @@ __all__ = [
 # What is recorded are many objects that live on, which makes Python search all objects of the process again: 0.1 s
 # each time with torch imported, more than all else that recording takes. Young objects are collected as always.
 
-_NEVER = (1 << 31) - 1
-
 
 def no_full_collections() -> Undo:
     """Let no full collection start by itself; return what ends that, and leaves thresholds set meanwhile."""
     before = gc.get_threshold()
-    held = (*before[:2], _NEVER)
+    held = (*before[:2], (1 << 31) - 1)
     gc.set_threshold(*held)
 
     def undo() -> None:

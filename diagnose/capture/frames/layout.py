@@ -35,7 +35,6 @@ __all__ = [
 
 WORD = struct.calcsize("P")
 MAX_BYTES = 1 << 20  # of one read; longer tables of lines do not occur
-MAX_PARTS = 64  # Linux allows 1024
 
 
 class UnreadableError(Exception):
@@ -54,7 +53,7 @@ class Memory:
         self.call, self.pid = readv, pid
         self._buffer = bytearray(MAX_BYTES)
         self._local = bytearray(2 * WORD)
-        self._remote = bytearray(2 * WORD * MAX_PARTS)
+        self._remote = bytearray(2 * WORD * 64)  # parts of one read; Linux allows 1024
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._local_at = ctypes.addressof(ctypes.c_char.from_buffer(self._local))
         self._remote_at = ctypes.addressof(ctypes.c_char.from_buffer(self._remote))

@@ -52,10 +52,7 @@ def _exactly(channel: socket.socket, num: int) -> bytes:
     return bytes(data)
 
 
-PR_SET_NAME, PR_SET_TIMERSLACK = 15, 29  # linux/prctl.h; the slack in ns
 NAME = b"diagnose-frames"
-WAITING_S = 2.0  # until the thread that asks waits for the answer: microseconds, where it has a core
-ALIVE_S = 1.0  # between two looks whether the process is still there, where the system does not report it
 
 
 class Service:
@@ -88,7 +85,8 @@ class Service:
             self._lock = at.runtime + lock.holder
         elif lock is not None:
             self._lock = word_at(self._memory.read(at.interpreter + lock.pointer, WORD), 0) + lock.holder
-        end = time.monotonic() + WAITING_S
+        # The thread that asks waits for the answer within microseconds, if it has a core.
+        end = time.monotonic() + 2.0
         while (seen := self._reader.innermost(at.thread, ident)[0].place) != known:  # not yet
             if time.monotonic() > end:
                 self._reader = None
@@ -134,7 +132,8 @@ def main(descriptor: int, pid: int) -> None:
         sources: list[Any] = [channel, *watch]
         while watch or _is_alive(pid):
             due = service.stretch.due_s if service.stretch is not None else None
-            limits = [each for each in (due, None if watch else ALIVE_S) if each is not None]
+            # Without a descriptor it is looked for each second.
+            limits = [each for each in (due, None if watch else 1.0) if each is not None]
             ready, _, _ = select.select(sources, [], [], min(limits) if limits else None)
             if any(each in ready for each in watch):
                 return
@@ -151,8 +150,8 @@ def _prepare() -> None:
     """Stand apart from the process that is sampled: in no folder of its, and with timed waits that end on time."""
     os.chdir("/")
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
-    libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0)
+    libc.prctl(15, NAME, 0, 0, 0)  # PR_SET_NAME
+    libc.prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns
 
 
 def _watch(pid: int) -> list[int]:

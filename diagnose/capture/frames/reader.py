@@ -27,10 +27,8 @@ __all__ = ["MAX_FRAMES", "PACKAGES", "Code", "Codes", "EndedError", "FrameReader
 
 # What a code object of another process is: its file, its function and the line of each instruction.
 
-MAX_TEXT = 1 << 14  # characters of a path or a name
 # Of packages that lie anywhere (those of another environment, or of the user alone), and of compiled code.
 PACKAGES = ("/site-packages/", "/dist-packages/", "/torchinductor_")
-MAX_CODES = 20_000  # then the table begins anew: a script that makes code as it runs must not fill the memory
 
 
 class Code:
@@ -73,7 +71,8 @@ class Codes:
         if found is None:
             if word_at(data, OBJECT_TYPE) != self._types.of_code:
                 raise UnreadableError("It is no code object.")
-            if len(self._known) >= MAX_CODES:
+            # A script that makes code as it runs must not fill the memory.
+            if len(self._known) >= 20_000:
                 self._known.clear()
             try:
                 found = self._known[key] = self._read(data)
@@ -101,7 +100,7 @@ class Codes:
         length = word_at(head, VAR_SIZE)
         state = int.from_bytes(head[texts.state :], "little") & texts.mask
         form = texts.forms.get(state)
-        if word_at(head, OBJECT_TYPE) != self._types.of_text or form is None or length > MAX_TEXT:
+        if word_at(head, OBJECT_TYPE) != self._types.of_text or form is None or length > 1 << 14:
             raise UnreadableError("It is no text.")
         begin, width, coding = form
         data = self._memory.read(address + begin, length * width) if length else b""
@@ -128,10 +127,6 @@ def _lines(size: int, first: int, table: bytes) -> list[tuple[int, int]]:
 Place = tuple[str, int, str]  # file, line, function
 
 MAX_FRAMES = 500
-MAX_TRIES = 8  # of one sample
-BEHIND_BYTES = 2048  # callers lie in front of a frame in memory: most are read with it
-PAGE_BYTES = 4096
-BATCH = 6  # code objects read at once
 
 
 class EndedError(UnreadableError):
@@ -204,7 +199,7 @@ class FrameReader:
 
     def _tried(self, thread: int, ident: int, depth: int) -> list[Seen]:
         reason = ""
-        for _ in range(MAX_TRIES):
+        for _ in range(8):
             try:
                 found = self._frames(thread, ident, depth)
             except EndedError:
@@ -222,7 +217,7 @@ class FrameReader:
         left, batch = depth, list[tuple[int, int]]()
         for frame in self._chain(thread, ident):
             batch.append(frame)
-            if len(batch) == BATCH:
+            if len(batch) == 6:  # code objects are read at once
                 left -= self._resolve(batch, found)
                 batch.clear()
                 if left <= 0:
@@ -259,7 +254,8 @@ class FrameReader:
                 return
             at = frame - begin
             if not 0 <= at <= len(data) - size:
-                begin = max(frame - BEHIND_BYTES, frame & -PAGE_BYTES)  # what precedes the page may not be there
+                # Callers lie in front of a frame in memory: most are read with it.
+                begin = max(frame - 2048, frame & -4096)  # what precedes the page may not be there
                 data, at = self._memory.read(begin, frame - begin + size), frame - begin
             code = word_at(data, at + layout.frame_code)
             if self._inline:

@@ -39,8 +39,6 @@ __all__ = ["CaptureRequest", "Ended", "Place", "main", "skip_collections", "supe
 #
 # ``sys.argv`` holds the request (see `CaptureRequest`) as JSON, then [-m] SCRIPT and its arguments.
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
@@ -118,14 +116,12 @@ def _die_with_parent(parent: int) -> None:
     """Ask Linux to end this process when ``diagnose trace`` is killed: no training run is left without its owner."""
     if not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         sys.exit(128 + signal.SIGTERM)
 
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STORE_POLL_S = 0.5  # between two looks whether a child has ended that lends no store
-GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
 BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.launch import main; main()"
 
@@ -205,7 +201,7 @@ def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callabl
 
     What the script has started may hold the other end open beyond the child's own end.
     """
-    while not select.select([own], [], [], STORE_POLL_S)[0]:
+    while not select.select([own], [], [], 0.5)[0]:  # the child may end without lending one
         if child.poll() is not None:
             return
     link = StoreLink(own)
@@ -231,7 +227,7 @@ def _signals_to(child: subprocess.Popen[bytes], log: int) -> Iterator[None]:
 
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal known
-        time.sleep(GROUP_SIGNAL_S)
+        time.sleep(0.2)  # a signal to the group reaches both processes within this time
         news = os.pread(log, os.fstat(log).st_size, known)
         known += len(news)
         if number not in news:

@@ -225,7 +225,6 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 # Each process of a run inherits an environment variable whose value names the run; /proc shows it. Without /proc no
 # such process is found.
 
-MEMBER_POLL_S = 0.02
 # They end by themselves once no process uses them any more, and remove what would otherwise be left in shared memory.
 HELPERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
@@ -247,7 +246,7 @@ def end_marked(variable: str, value: str, *, grace_s: float) -> None:
         if time.monotonic() > deadline + grace_s:
             return  # not to be killed: it hangs in the kernel
         asked |= members
-        time.sleep(MEMBER_POLL_S)
+        time.sleep(0.02)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -59,8 +59,6 @@ __all__ = [
 
 MAX_VALUE_BYTES: Final = 7 << 20  # torch's TCPStore takes 8 MiB at a time
 MAX_MESSAGE_BYTES: Final = MAX_VALUE_BYTES + (1 << 16)
-SLICE_S = 1.0  # of a wait for a key: in between signals are handled
-MIN_WAIT_S = 0.01  # less than a millisecond means no limit to torch
 _HEAD_BYTES = 4
 
 
@@ -161,7 +159,8 @@ def _wait_for(store: Any, key: str, wait_s: float) -> bytes | None:
         if left <= 0:
             return None
         with contextlib.suppress(RuntimeError):
-            store.wait([key], timedelta(seconds=min(max(left, MIN_WAIT_S), SLICE_S)))
+            # In slices, so that signals are handled; less than a millisecond means no limit to torch.
+            store.wait([key], timedelta(seconds=min(max(left, 0.01), 1.0)))
     data = bytes(store.get(key))
     if len(data) > MAX_VALUE_BYTES:
         raise ValueError("the value is too large")

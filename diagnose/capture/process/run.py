@@ -56,8 +56,6 @@ __all__ = [
 
 # Why nothing was captured, in one sentence with a remedy.
 
-CHILD_SECONDS = 1.0  # CPU time of finished child processes from which on they may well have done the training
-
 
 ENDINGS = {  # how the script ended -> what happened, and what to do
     "raised": ("the script raised {error}", "Make it run first; its traceback is above."),
@@ -111,7 +109,8 @@ def _never_stepped(session: Session) -> str:
     if not session.listener.installed:
         return "the script never imported torch. Trace the script that trains or runs the model."
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if children.ru_utime > CHILD_SECONDS and not session.listener.num_events:
+    # After a second of CPU time the finished child processes may well have done the training.
+    if children.ru_utime > 1.0 and not session.listener.num_events:
         return (
             "the script itself made no step; its child processes may have. Start the ranks with torchrun "
             "(torchrun … -m diagnose trace train.py), which traces each of them."

@@ -11,20 +11,15 @@ import inspect
 import itertools
 import os
 import sys
-import weakref
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from diagnose.capture.record.sampler import is_users
-from diagnose.capture.record.source_lines import SourceLines, excerpt_of
+from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 
 __all__ = ["Constructions"]
-
-MAX_CALL_LINES = 60
-MAX_PARAMETERS = 60
 
 
 class Constructions:
@@ -66,7 +61,7 @@ class Constructions:
         file = frame.f_code.co_filename
         lines = self._lines.text(file)
         shown = excerpt_of(call, lines) if lines is not None else None
-        if shown is None or len(shown.lines) - 1 > MAX_CALL_LINES:
+        if shown is None:
             return None
         return {
             "name": name,
@@ -158,7 +153,7 @@ def _parameters(made: type) -> Mapping[str, object]:
         return {"parameters": (), "takes_any": False}
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return {
-        "parameters": tuple(named[:MAX_PARAMETERS]),
+        "parameters": tuple(named[:60]),
         "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
     }
 

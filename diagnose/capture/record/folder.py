@@ -98,7 +98,6 @@ class RunLog:
 # Gives other names to files of the program in a capture that is written: a cell its number, a copy its original.
 
 TEXTS = (".json", ".log", ".txt")
-MAX_BYTES = 512 << 20  # a trace is smaller; a script could leave anything
 ANONYMOUS_CELL = rb"<ipython-input-(\d+)-\w+>"
 
 
@@ -106,7 +105,8 @@ def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
     """Rewrite every text in the folder, and every packed one."""
     for path in folder.glob("*"):
         found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        # A trace is smaller; a script could leave anything.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > 512 << 20:
             continue
         if path.suffix == ".gz":
             data = _unpacked(path.read_bytes())
@@ -161,7 +161,6 @@ OUR_FILES = (
     RECEIVED_FILE,
 )
 SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits
-SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}  # of a rename: something stands there
 
 
@@ -232,7 +231,8 @@ class CaptureFolder:
             self._set_leftover_aside()
             self.partial.mkdir(mode=0o700)
             with open_private(self.partial / SPARE) as spare:
-                spare.write(os.urandom(SPARE_BYTES))  # zeros would take no space on some file systems
+                # Descriptions are 5 to 50 kB; zeros would take no space on some file systems.
+                spare.write(os.urandom(128 * 1024))
         except OSError as error:
             self.discard()
             raise cannot_write(target, error) from error

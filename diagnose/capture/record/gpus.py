@@ -15,6 +15,7 @@ from typing import Any
 
 __all__ = ["GpuMonitor", "allocator_counters", "allocator_map", "counted_between", "describe_gpus"]
 
+
 def describe_gpus() -> list[dict[str, object]]:
     """Return the GPUs that this process sees, by torch's own index; empty while CUDA is not in use."""
     import torch
@@ -95,9 +96,6 @@ def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict
     return {name: value - before.get(name, 0) * (name in _SINCE_START) for name, value in after.items()}
 
 
-MAX_NVML_ROWS = 20_000  # of a series, over half an hour at 100 ms
-SLOW_EVERY = 5  # rows between two readings of what takes NVML 20 ms each (PCIe) or hardly changes (processes)
-
 THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
     0x01: "idle",
     0x02: "application clocks",
@@ -167,9 +165,10 @@ class GpuMonitor:
 
     def _run(self) -> None:
         rows = 0
-        while not self._enough.wait(self._period) and rows < MAX_NVML_ROWS:
+        while not self._enough.wait(self._period) and rows < 20_000:  # half an hour at 100 ms
             for handle, series in zip(self._handles, self._series, strict=True):
-                _take(self._nvml, handle, series, slow=rows % SLOW_EVERY == 0)
+                # PCIe takes NVML 20 ms each time, and the processes hardly change.
+                _take(self._nvml, handle, series, slow=rows % 5 == 0)
             rows += 1
 
 

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import ctypes
 import functools
-import linecache
 import os
 import sys
 import time
@@ -29,7 +28,6 @@ __all__ = ["DrawnBatches", "LoadingCounters", "batch_maker", "comes_again", "ran
 # an epoch counts from its first reading to its last one.
 
 PROC = Path("/proc")
-MIN_S = 0.05  # shorter intervals are about a few ticks of the clock
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -72,7 +70,8 @@ class LoadingCounters:
     def summary(self, batch_size: int | None) -> dict[str, float]:
         """Return what was measured by the names of the loader's record; what is not known is missing."""
         pairs = [(first, self._last[pid]) for pid, first in self._first.items()]
-        pairs = [(a, b) for a, b in pairs if b.time_s - a.time_s >= MIN_S]
+        # Shorter intervals are a few ticks of the clock.
+        pairs = [(a, b) for a, b in pairs if b.time_s - a.time_s >= 0.05]
         if not pairs:
             return {}
         lasted = max(b.time_s - a.time_s for a, b in pairs)
@@ -122,8 +121,6 @@ def _io(process: Path) -> tuple[int | None, int | None]:
 # Whether loading a batch in the script's process draws random numbers: the generators before and after it.
 
 MAX_BATCHES = 4  # of a dataset, that are looked at: 30 µs each
-MIN_BATCHES = 2  # that have to agree
-MAX_HELD, MAX_ITEMS = 500, 50  # objects of a dataset that are looked at; of a list, as of transforms
 # Packages whose transforms draw from generators of their own, which nothing here sees.
 _OWN_GENERATORS = ("albumentations", "audiomentations", "imgaug", "monai", "torchio")
 
@@ -166,7 +163,7 @@ class DrawnBatches:
         if dataset in self._drew:
             return True
         is_hidden = dataset in self._own or any(name in sys.modules for name in _OWN_GENERATORS)
-        return False if self._looked[dataset] >= MIN_BATCHES and not is_hidden else None
+        return False if self._looked[dataset] >= 2 and not is_hidden else None
 
 
 def _has_generator(dataset: object) -> bool:
@@ -180,7 +177,7 @@ def _has_generator(dataset: object) -> bool:
         numpy = sys.modules["numpy"].random
         kinds = (*kinds, numpy.Generator, numpy.RandomState)
     pending, seen = [dataset], set[int]()
-    while pending and len(seen) < MAX_HELD:
+    while pending and len(seen) < 500:  # objects of a dataset
         held = pending.pop()
         if isinstance(held, kinds):
             return True
@@ -193,7 +190,7 @@ def _has_generator(dataset: object) -> bool:
 def _inside(held: Any) -> Iterable[object]:
     """Return an object's attributes, and the items of a short list, tuple or mapping."""
     attributes = getattr(held, "__dict__", {}).values()
-    if type(held) not in (list, tuple, dict) or len(held) > MAX_ITEMS:
+    if type(held) not in (list, tuple, dict) or len(held) > 50:
         return attributes
     return [*attributes, *(held.values() if type(held) is dict else held)]
 
@@ -203,26 +200,21 @@ def random_state() -> tuple[Hashable, ...]:
 
     Nothing where it cannot be read: the script may have put generators of its own in their place.
     """
-    try:
-        return _read_random_state()
-    except Exception:
-        return ()
-
-
-def _read_random_state() -> tuple[Hashable, ...]:
     import random
 
     import torch
 
-    state = torch.default_generator.get_state()
-    words = (ctypes.c_char * state.numel()).from_address(state.data_ptr()) if state.numel() else b""
-    found: list[Hashable] = [zlib.crc32(words), hash(random.getstate())]
-    if "numpy" in sys.modules:
-        name, key, *rest = sys.modules["numpy"].random.get_state()
-        found += [name, zlib.crc32(key), *rest]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
-        found += [generator.get_offset() for generator in torch.cuda.default_generators]
-    return tuple(found)
+    with contextlib.suppress(Exception):
+        state = torch.default_generator.get_state()
+        words = (ctypes.c_char * state.numel()).from_address(state.data_ptr()) if state.numel() else b""
+        found: list[Hashable] = [zlib.crc32(words), hash(random.getstate())]
+        if "numpy" in sys.modules:
+            name, key, *rest = sys.modules["numpy"].random.get_state()
+            found += [name, zlib.crc32(key), *rest]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it so
+            found += [generator.get_offset() for generator in torch.cuda.default_generators]
+        return tuple(found)
+    return ()
 
 
 # Whether a script comes back to its samples, and the function of its own that makes batches.

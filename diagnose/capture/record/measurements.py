@@ -24,9 +24,7 @@ __all__ = ["DeviceClock", "Measurements", "PlanHooks"]
 # Where a script never waits for its device, a step takes the host as long as queueing it, until the queue is full.
 # Steps of 14 ms were found to take the host 3.5 ms for the first fifty of them.
 
-RECENT_STEPS = 16  # whose median is what a step takes now
 PATIENCE_S = 2.0  # for the device to end what is queued when the times are written
-POLL_S = 0.005
 
 
 class DeviceClock:
@@ -59,14 +57,14 @@ class DeviceClock:
         try:
             while len(self._waiting) > 1 and time.monotonic() < ends:
                 self._collect()
-                time.sleep(POLL_S if len(self._waiting) > 1 else 0)
+                time.sleep(0.005 if len(self._waiting) > 1 else 0)
         except RuntimeError:
             self._waiting.clear()
 
     @property
     def recent_ns(self) -> float | None:
         """Return the median of the latest steps that the device has ended, None before the first."""
-        latest = list(itertools.islice(reversed(self.step_ns.values()), RECENT_STEPS))
+        latest = list(itertools.islice(reversed(self.step_ns.values()), 16))
         return statistics.median(latest) if latest else None
 
     def times(self, first: int, host_ns: Sequence[int]) -> list[int]:

@@ -54,7 +54,6 @@ LONG_STEP_S = 1.0  # too long to wait for several of them
 PATIENCE_S = 3.0  # for the end of the first step, from the first sign of work,
 BEGIN_S = 6.0  # but of the script's whole run; importing torch takes 2 to 4 of them
 END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
-MIN_WINDOW_S = 2.0  # for a script that prepared for longer: 400 samples of the executing line
 
 
 class Patience:
@@ -72,19 +71,15 @@ class Patience:
     @property
     def window_s(self) -> float:
         """Return how long what is recorded from now on may take."""
-        return min(QUICK_S, max(MIN_WINDOW_S, self._started_at + END_S - time.monotonic()))
+        # Two seconds, 400 samples of the executing line, for a script that prepared for longer.
+        return min(QUICK_S, max(2.0, self._started_at + END_S - time.monotonic()))
 
 
 # How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
-GROWING_NS = 8_000_000_000  # where they get longer one after the other: samples must show at which place
-MAX_NS = 15_000_000_000  # of steps without a profiler, where some are longer than the others
 MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
-MIN_LONG_SHARE = 0.05  # of the time: less, and a collection or a pause of the machine is not waited for again
-MIN_RECURRENCES = 3  # show a period
-LOOK_NS = 250_000_000  # of steps between two looks
 
 
 class WatchedSteps:
@@ -110,18 +105,20 @@ class WatchedSteps:
     def enough(self) -> bool:
         """Return whether further steps are unlikely to show anything else."""
         if not self._was_enough and self._all_ns >= self._look_at_ns:
-            self._look_at_ns = self._all_ns + LOOK_NS
+            self._look_at_ns = self._all_ns + 250_000_000  # the next look
             self._was_enough = self._is_enough()
         return self._was_enough
 
     def _is_enough(self) -> bool:
         usual = median(self._plain) if self._plain else 0
         long = [ns for ns in self._plain if ns > MIN_LONG_RATIO * usual]
-        if sum(long) - usual * len(long) >= MIN_LONG_SHARE * max(self._plain_ns, 1) and long:
-            return self._plain_ns >= (STEADY_NS if len(long) >= MIN_RECURRENCES else MAX_NS)
+        # What takes less of the time, as a collection or a pause of the machine, is not waited for again.
+        if sum(long) - usual * len(long) >= 0.05 * max(self._plain_ns, 1) and long:
+            return self._plain_ns >= (STEADY_NS if len(long) >= 3 else 15_000_000_000)  # three show a period
         if usual and self._broken_ns > MIN_LONG_RATIO * usual:
             return self._plain_ns >= ALL_NS
-        if self._plain_ns < GROWING_NS and grows(self._plain):
+        # If steps get longer one after the other, samples must show at which place.
+        if self._plain_ns < 8_000_000_000 and grows(self._plain):
             return False
         return self._plain_ns >= STEADY_NS or self._all_ns >= ALL_NS
 
@@ -129,16 +126,10 @@ class WatchedSteps:
 # How many steps a recorded window has, and how many show that steps are steady.
 
 MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
-LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
-MIN_LONG_STEPS = 2
 LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
-VERY_LONG_STEP_NS = 3_000_000_000  # what the profiler's own first step costs, some 0.1 s, is within a few percent
-MAX_STEPS = 100  # and of short steps so many that the window lasts
-WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
 # Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
 # 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
 ATTRIBUTION_MB = 30.0
-MIN_ATTRIBUTION_STEPS = 3
 
 
 def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
@@ -149,13 +140,15 @@ def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
     if not times:
         return MIN_STEPS
     step_ns = max(median(times[-MIN_STEPS:]), device_ns or 0.0)
-    least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
-    return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
+    # A window of five seconds needs no ten steps: long ones vary less. One of short steps lasts half a second,
+    # a hundred samples of the executing line.
+    least = min(max(math.ceil(5_000_000_000 / step_ns), 2), MIN_STEPS)
+    return min(max(math.ceil(500_000_000 / step_ns), least), 100)
 
 
 def attribution_steps(step_mb: float, left_mb: float) -> int:
     """Return how many steps of ``step_mb`` of JSON text the attribution window may have, where ``left_mb`` are left."""
-    return int(min(left_mb, max(ATTRIBUTION_MB, MIN_ATTRIBUTION_STEPS * step_mb)) / step_mb)
+    return int(min(left_mb, max(ATTRIBUTION_MB, 3 * step_mb)) / step_mb)
 
 
 def steady_steps(times: Sequence[int]) -> int:
@@ -175,20 +168,13 @@ def economy(times: Sequence[int]) -> Economy:
     """Return what to leave out, judging by the steps seen so far, ns."""
     step_ns = median(times[-MIN_STEPS:]) if times else 0
     is_long = step_ns >= LONG_STEP_NS
-    return Economy(is_long, is_long, step_ns >= VERY_LONG_STEP_NS)
+    # From three seconds on what the profiler's own first step costs, some 0.1 s, is within a few percent.
+    return Economy(is_long, is_long, step_ns >= 3_000_000_000)
 
 
-DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
-RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
-QUICK_SKIP = 3  # the same with --quick
-MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
-WAIT_SHARE = 0.4  # of max_seconds for waiting,
-PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
-TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
 TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
-ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all flags, measured on small CPU steps
 
 
 class Plan:
@@ -323,7 +309,7 @@ class Plan:
         yield from self._plain()
         self.has_begun = True
         first = self.wanted_steps
-        yield from self._record("light", first, TIMING_SHARE)
+        yield from self._record("light", first, 0.8)
         if self._recorder.given_up and not self._measured.timing:
             return
         if self._affords(REST_STEPS + 2):
@@ -357,13 +343,16 @@ class Plan:
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
         fixed = self._together or self._options.skip == 0
-        usual = QUICK_SKIP if fixed and self._options.quick else RANKED_SKIP if fixed else DEFAULT_SKIP
+        # Compiling, autotuning and caches are over before 40 steps, or never; 20 that several ranks wait are past
+        # compilation and the first buckets, and still affordable.
+        usual = 40 if not fixed else 3 if self._options.quick else 20
         limit = self._options.skip if self._options.skip is not None else usual
         times: list[int] = []
         converging_from = 0
         compiled = self._hooks.compiled()
         converged: int | None = None
-        while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
+        # Of --max-seconds 40 % are for waiting, 20 % for unprofiled steps, 20 % for the timing window.
+        while len(times) < limit and not (times and (self._late(0.4) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
             if compiled != self._hooks.compiled():
                 compiled, converging_from, converged = self._hooks.compiled(), len(times), None
@@ -404,7 +393,7 @@ class Plan:
             if times and not self._affords(RESERVED_STEPS):
                 break
             times.append((yield))
-            if self._late(PLAIN_SHARE):
+            if self._late(0.6):
                 break
         self._measured.spans["unprofiled"] = (self._measured.spans["unprofiled"][0], time.time_ns())
 
@@ -441,12 +430,14 @@ class Plan:
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
         measured = self._measured
-        operators = ATTRIBUTION_GROWTH * measured.mb["light"] / len(measured.timing)
+        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps.
+        operators = 3.5 * measured.mb["light"] / len(measured.timing)
         return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * JSON_BYTES / 1e6)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
-        wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
+        # Stacks are heavy and name the same lines in every step.
+        wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, 20)
         measured = self._measured
         if self._together or not measured.timing:
             return wanted

@@ -136,8 +136,6 @@ class FlowSteps:
 
 # Measures how long autograd's anomaly detection takes to record the stack of an operator, as deep as a model calls.
 
-STACKS = 3  # that are timed: the first one reads source lines
-
 
 class AnomalyStacks:
     """Watches the calls of modules on the thread that starts it, until one runs under anomaly detection."""
@@ -176,7 +174,7 @@ def _stack_ns() -> int:
     if not torch.is_anomaly_enabled():
         return 0
     took = []
-    for _ in range(STACKS):
+    for _ in range(3):  # the first one reads source lines
         began = time.perf_counter_ns()
         traceback.format_stack()
         took.append(time.perf_counter_ns() - began)
@@ -241,9 +239,6 @@ def _caller() -> FrameType:
 # a script that has its own handler for it keeps it, and is then not interrupted. A wait such as time.sleep goes on
 # after it. While the main thread is inside a C function that returns late, nothing can be done.
 
-AGAIN_S = 0.05  # until the next try, where the thread was inside a boundary or a backward pass
-MAX_WAIT_S = 1.0  # between two looks
-
 
 class StepInterrupt:
     """Calls ``act`` once ``due_in``, the seconds until the next look, is not above 0."""
@@ -282,8 +277,8 @@ class StepInterrupt:
             wait = self._due_in()
             if wait <= 0:
                 signal.pthread_kill(main, signal.SIGURG)
-                wait = AGAIN_S
-            self._changed.wait(min(wait, MAX_WAIT_S))
+                wait = 0.05  # the thread may be inside a boundary or a backward pass
+            self._changed.wait(min(wait, 1.0))
             self._changed.clear()
 
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
@@ -296,10 +291,7 @@ Steps: TypeAlias = Generator[None, int, None]
 
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
-MIN_TRACE_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
-MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
-MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
 
 
 class Recorder:
@@ -383,7 +375,7 @@ class Recorder:
     @property
     def given_up(self) -> bool:
         """Return whether the script's own profiler began so often that no window can be expected to be whole."""
-        return self._num_disturbed >= MAX_DISTURBED
+        return self._num_disturbed >= 5
 
     @property
     def without_timing(self) -> bool:
@@ -467,7 +459,8 @@ class Recorder:
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
                 mb = self._write(window, times, (began, time.time_ns()))
-                small = self._cut and mb < MIN_TRACE_SHARE * self._limit_mb
+                # It was cut because of the script's own memory.
+                small = self._cut and mb < 0.5 * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
 
@@ -516,7 +509,8 @@ class Recorder:
         measured.spans[kind] = span
         measured.flags[kind] = window.flags
         measured.mb[kind] = mb
-        measured.write_s_per_mb = min((time.monotonic() - began) / mb, MAX_WRITE_S_PER_MB) if mb else 0.0
+        # Of a small trace most of the time goes into starting to write it.
+        measured.write_s_per_mb = min((time.monotonic() - began) / mb, 0.25) if mb else 0.0
         if kind == "light":
             measured.timing = times[: window.num_steps]
         else:

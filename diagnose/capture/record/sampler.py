@@ -33,7 +33,6 @@ RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
 # would take the interpreter from each other as often. Outside of windows it stays as Python has it: a sampler that
 # waits for long calls which keep the interpreter would wake every 20 µs (measured: 9 to 29 samples instead of 160).
 SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
-PR_SET_TIMERSLACK = 29  # linux/prctl.h; in ns, of the calling thread alone
 MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
 # Of a core: where waking a thread is dear, as on virtual machines (0.2 ms a sample), samples come less often. A window
 # lasts less than a second, and a place that a quarter of it goes to needs some samples.
@@ -186,7 +185,11 @@ def _wake_on_time() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(
-            PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0
+            29,
+            ctypes.c_ulong(1),
+            0,
+            0,
+            0,  # linux/prctl.h; in ns, of the calling thread alone
         )  # no error matters: samples lie as before
 
 

@@ -34,7 +34,6 @@ __all__ = ["ExactSampler", "GcWatch", "LostError", "SamplerProcess", "Samplers"]
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
 MIN_PAUSE_NS = 100_000
-MAX_RUNS = 50_000  # that are kept: a run that is watched to its end may take days
 
 
 class GcWatch:
@@ -62,7 +61,7 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < MAX_RUNS:
+        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < 50_000:
             self.runs.append((self._began, now))
             self._began = 0
 
@@ -70,7 +69,6 @@ class GcWatch:
 # The process that samples this one from outside: started, asked and ended so that a script does not notice it.
 
 PATIENCE_S = 10.0  # for an answer, which takes a millisecond, and the start of Python, which takes 50
-PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: who may read this process's memory where that is restricted (Yama)
 CODE = (
     "import sys; sys.path.append(sys.argv[1]); from frames.main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
@@ -234,7 +232,8 @@ def _unfit() -> str:
 def _allow(pid: int) -> None:
     """Let a process read this one's memory; none with 0."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+        # PR_SET_PTRACER: who may read this process's memory where that is restricted (Yama).
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 _RUNNING: weakref.WeakSet[SamplerProcess] = weakref.WeakSet()
@@ -347,7 +346,6 @@ class ExactSampler:
 
 # From the first import of torch on: a long step of a tenth of a second still has five samples, for 1 % of a core.
 RUN_SAMPLER_MS = 20.0
-RUN_DEPTH = 6  # innermost lines of the user's code; the outermost ones are kept too
 
 
 class _Watch:
@@ -411,7 +409,7 @@ class Samplers:
             for watch in (self._of_run, self._gc_watch):  # of the thread that imported torch, which makes no steps
                 if watch is not None:
                     watch.stop()
-            self._of_run = self._watch(RUN_SAMPLER_MS, RUN_DEPTH)
+            self._of_run = self._watch(RUN_SAMPLER_MS, 6)
             self._gc_watch = GcWatch(threading.get_ident())
             self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen
         if on:

@@ -6,13 +6,11 @@ import contextlib
 import os
 import select
 import sys
-import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record.constructions import Constructions

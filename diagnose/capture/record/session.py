@@ -19,8 +19,8 @@ from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
 from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
-from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
+from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.sampler import is_users, is_users_file
@@ -58,9 +58,6 @@ __all__ = ["PATIENCE_S", "Session", "StepWait", "describe", "spent_at"]
 # Where a thread is while no step ends: for the progress lines, and for a run that ends without one.
 
 PATIENCE_S = 20.0  # without a step until a line is shown; each further one after twice the time
-LOOK_S = 1.0
-MIN_SHARE = 0.7  # of the samples, that are at a line or in what it calls
-MIN_SAMPLES = 5
 
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
@@ -90,7 +87,7 @@ class StepWait:
         self._over.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S) and os.getpid() == self._owner:
+        while not self._over.wait(1.0) and os.getpid() == self._owner:
             self.look(time.monotonic())
 
     def look(self, now_s: float) -> None:
@@ -110,14 +107,14 @@ def spent_at(taken: Taken | None, since_ns: int) -> str:
         return ""
     paths = list(taken.places)
     since = [row for time_ns, row in zip(taken.time_ns, taken.place, strict=False) if time_ns >= since_ns]
-    if len(since) < MIN_SAMPLES:
+    if len(since) < 5:
         return ""
     total, num, depth = len(since), Counter[_Place](), dict[_Place, int]()
     for row, count in Counter(since).items():
         for callers, at in enumerate(reversed([at for at in paths[row] if is_users_file(at[0])])):
             num[at] += count
             depth[at] = max(depth.get(at, 0), callers)
-    shared = [at for at in num if num[at] >= MIN_SHARE * total]
+    shared = [at for at in num if num[at] >= 0.7 * total]  # they are at a line or in what it calls
     if not shared:
         return ""
     at = max(shared, key=lambda at: depth[at])
@@ -219,10 +216,6 @@ def _unrecorded(session: Session) -> list[str]:
     devices = session.script_config.optimizer.get("devices")
     note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
     return [note] if note else []
-
-
-MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
-MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
 class Session:
@@ -388,7 +381,8 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is not None and not (self.options.keep_going or self._stops == MAX_STOPS or alone):
+        # A script that swallows BaseException thrice keeps running.
+        if self._stop is not None and not (self.options.keep_going or self._stops == 3 or alone):
             self._stops += 1
             self._stop()
         self._remove_hooks()
@@ -461,7 +455,7 @@ class Session:
     def report(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
-        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < MIN_MESSAGE_S):
+        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < 1.0):
             return
         self._said = (kind, now)
         self._report(text)

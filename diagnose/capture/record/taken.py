@@ -21,8 +21,6 @@ __all__ = ["OWN_THREADS", "WAITING", "Lines", "OtherThreads", "Taken", "cpu_ns"]
 
 OWN_THREADS = "diagnose-"
 LOOK_EVERY = 2  # samples of the training thread
-MAX_PLACES = 8  # of a thread, those that it was seen at most
-MAX_THREADS = 64
 WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "subprocess.py", "ssl.py")
 
 _Place: TypeAlias = tuple[str, int, str]
@@ -99,7 +97,7 @@ class OtherThreads:
         for each in self._threads.values():
             if each is None or not each.places:
                 continue
-            most = sorted(each.places.items(), key=lambda item: -item[1][0])[:MAX_PLACES]
+            most = sorted(each.places.items(), key=lambda item: -item[1][0])[:8]
             found.append(
                 {
                     "name": each.name,
@@ -112,7 +110,7 @@ class OtherThreads:
 
     def _known(self, ident: int) -> _Thread | None:
         if ident not in self._threads:
-            if len(self._threads) >= MAX_THREADS:
+            if len(self._threads) >= 64:
                 return None
             thread = next((each for each in threading.enumerate() if each.ident == ident), None)
             wanted = thread is not None and ident != self._thread_id and not thread.name.startswith(OWN_THREADS)

@@ -135,8 +135,6 @@ _FOLDER = rb'("traceName": *")(?:[^"]*/)?([^"]*")'
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
 _SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
-BLOCK_BYTES = 1 << 20
-TAIL_BYTES = 16_384  # of the file: far more than the longest path
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
 
@@ -276,7 +274,7 @@ def _is_complete(raw: Path) -> bool:
     """Return whether torch wrote a trace to its end: on a full disk it stops anywhere, without an error."""
     try:
         with raw.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))  # far more than the longest path
             tail = file.read().rstrip()
     except FileNotFoundError:
         os.close(os.open(raw.parent, os.O_RDONLY))  # raises where no file can be opened any more: that is the reason
@@ -315,7 +313,7 @@ def _compress(source: Path, target: Path, unfinished: str) -> None:
             packed.write(_without_host(line))
             if b'"traceEvents"' in line:
                 break
-        while lines := text.read(BLOCK_BYTES) + text.readline():  # an event has many lines: one by one takes seconds
+        while lines := text.read(1 << 20) + text.readline():  # an event has many lines: one by one takes seconds
             if b"Step#" in lines:
                 lines = _with_marks(lines, unfinished)
             if b'"traceName"' in lines:
@@ -363,8 +361,6 @@ MAX_MB_PER_S: dict[WindowKind, float] = {"light": 200.0, "attribution": 1000.0}
 # Measured: 10.9 to 11.2 for Python frames, 1.3 to 2.1 for operators with shapes, 1.2 to 1.4 for operators alone.
 JSON_PER_HEAP: dict[WindowKind, float] = {"light": 2.0, "attribution": 11.5}
 SAFETY = 2.0  # against the mean rate of a window: events come in bursts
-MIN_STEP_S = 1e-6
-MAX_LENGTHENING = 4.0  # of a step, by being recorded on a busy machine: one that lasts longer does something else
 
 HEAP_POLL_S = 0.05  # how often the heap is looked at in steps without a profiler
 
@@ -413,7 +409,7 @@ class StepSize(NamedTuple):
     @property
     def most_mb_per_s(self) -> float:
         """Return the highest rate to be reckoned with."""
-        return SAFETY * self.mb / max(self.s, MIN_STEP_S)
+        return SAFETY * self.mb / max(self.s, 1e-6)
 
 
 class TraceSize:
@@ -469,6 +465,7 @@ class TraceSize:
 
     def _by_steps(self, num: int) -> float:
         """Return what so many steps give at most; no bound where the present one is unlike those before."""
-        if self._step is None or time.monotonic() - self._step_began > MAX_LENGTHENING * self._step.s:
+        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
+        if self._step is None or time.monotonic() - self._step_began > 4.0 * self._step.s:
             return math.inf
         return SAFETY * num * self._step.mb

@@ -25,7 +25,6 @@ __all__ = ["Cuts", "Made", "Paddings", "Recorder", "Seen", "fingerprint", "wide_
 # A sample that cuts a result uses that part. It could compute the part alone if the same operation, on the same part
 # of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds.
 
-MIN_ELEMENTS = 1024  # of a result: less is computed in no time
 TOLERANCE = 1e-5  # of the part against the whole: vector instructions round otherwise than single ones
 _LIBRARIES = frozenset({"numpy", "scipy", "torch"})  # whose Python functions may be called once more
 
@@ -61,7 +60,7 @@ class Cuts:
 
     def add(self, made: Made) -> None:
         """Take notice of a result."""
-        if _size(made.result) >= MIN_ELEMENTS:
+        if _size(made.result) >= 1024:  # less is computed in no time
             self._made[id(made.result)].append(made)
 
     def cut(self, held: Any, at: Any, part: Any) -> None:
@@ -140,10 +139,6 @@ def _size(held: Any) -> int:
 
 # Which expressions of samples make rows of one length by filling them up with a number at either end.
 
-MIN_PADDED = 0.1  # of a row's length
-PADDINGS_MAX_BYTES = 4 << 20  # of what is looked at
-PADDINGS_MAX_LOOKS = 4096  # at arrays of floating-point numbers, of one expression
-
 
 class _Numbers(NamedTuple):
     """An array of floating-point numbers that may be padded along one dimension."""
@@ -170,12 +165,7 @@ class Paddings:
         Of integers any number at an end is a padding; measured data may be the same at its ends.
         """
         array = _floats(made.result)
-        if (
-            array is None
-            or not array.size
-            or array.nbytes > PADDINGS_MAX_BYTES
-            or self._looks[made.number] >= PADDINGS_MAX_LOOKS
-        ):
+        if array is None or not array.size or array.nbytes > MAX_BYTES or self._looks[made.number] >= 4096:
             return
         axis = _longer_axis(array, _parts((made.args, made.named)))
         if axis < 0 and (array == array.flat[0]).all():  # to be filled
@@ -209,7 +199,7 @@ class Paddings:
         first: dict[int, int] = {}
         for (number, length), runs in self._ends.items():
             is_padded = any(
-                min(ends) >= MIN_PADDED * length and len(set(ends)) > 1 and min(ends) < length
+                min(ends) >= 0.1 * length and len(set(ends)) > 1 and min(ends) < length
                 for ends in zip(*runs, strict=True)
             )
             if is_padded:
@@ -278,10 +268,8 @@ def _ends(made: _Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     return runs[0], runs[1]
 
 
-MAX_LOOKS = 64  # at the results of one expression within a sample
 MAX_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
 MAX_PARTS, MAX_DEPTH = 4096, 4  # of lists, tuples and mappings
-MIN_WIDE_ELEMENTS = 64  # of an array: fewer are constants and parameters of a sample
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "MatMult": operator.matmul,
@@ -379,7 +367,7 @@ class Recorder:
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
         self._looks[key] = looks = self._looks.get(key, 0) + 1
-        content = fingerprint(result) if looks <= MAX_LOOKS else ""
+        content = fingerprint(result) if looks <= 64 else ""  # of one sample
         what, size, is_wide = _array(result)
         if what and content:
             self._held.append((number, content, result))
@@ -455,7 +443,8 @@ def _array(value: Any) -> tuple[str, int, bool]:
         size = value.nbytes
     except Exception:
         return "", 0, False
-    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
+    # Arrays of fewer than 64 numbers are constants and parameters of a sample.
+    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * 64
 
 
 def wide_types(value: Any, depth: int = 0) -> bool:

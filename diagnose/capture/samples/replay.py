@@ -30,11 +30,8 @@ from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 __all__ = ["load_again"]
 
 MAX_BATCHES, MAX_SAMPLES = 4, 8  # of a batch
-MAX_LOAD_S = 1.0  # for loading them once
 MAX_CHILD_S = 20.0  # in all
 MIN_SHARE = 0.01  # of the time: expressions with less are not kept
-MAX_TEXT = 120
-MIN_SAMPLES = 4  # that a constant is the same in
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
     {
@@ -137,7 +134,7 @@ def _loaded(loader: Any) -> LoadedRecord:
     sys.addaudithook(_forbid)
     batches = [list(batch)[:MAX_SAMPLES] for batch in itertools.islice(loader.batch_sampler, MAX_BATCHES)]
     codes: set[CodeType] = set()
-    until, num = time.monotonic() + MAX_LOAD_S, 0
+    until, num = time.monotonic() + 1.0, 0  # for loading them once
 
     def called(frame: FrameType, event: str, _of: object) -> None:
         if event == "call" and is_users(frame.f_code):
@@ -242,14 +239,14 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
         file=expression.file,
         line=expression.line,
         function=expression.function,
-        text=expression.text[:MAX_TEXT],
+        text=expression.text[:120],
         num=len(group),
         samples=len(samples),
         ns=sum(max(one.ns, 0) for one in group),
         own_ns=sum(max(one.own_ns, 0) for one in group),
         what=group[-1].what,
         num_bytes=sum(one.num_bytes for one in group) // 2,
-        is_constant=known and len({one.result for one in group}) == 1 and len(samples) >= MIN_SAMPLES,
+        is_constant=known and len({one.result for one in group}) == 1 and len(samples) >= 4,
         is_repeated=known and comparable and Counter(o.result for o in first) == Counter(o.result for o in second),
         is_wide=any(one.is_wide for one in group),
     )

@@ -35,7 +35,6 @@ __all__ = ["ForwardPasses", "Listener"]
 # no longer held when a step's first backward pass begins is not used by it.
 
 KEY = "diagnose"  # in the metadata of a node
-MAX_DEPTH = 3  # of containers in an output
 
 
 class _Mark:
@@ -104,7 +103,7 @@ class ForwardPasses:
 def _node_of(output: object, depth: int = 0) -> Any:
     """Return the node of the first tensor in an output that has gradients, None without one."""
     node = getattr(output, "grad_fn", None)
-    if node is not None or depth == MAX_DEPTH:
+    if node is not None or depth == 3:
         return node
     if isinstance(output, Mapping):
         output = tuple(output.values())

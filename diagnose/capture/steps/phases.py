@@ -51,8 +51,6 @@ except ImportError:  # not a Unix
     resource = None  # type: ignore[assignment]
 
 
-NEW_BYTES = 40 << 20  # more than the C library keeps in its heap: it is new memory each time
-MIN_FAULTS = 1000  # with large pages there are fewer, which take longer
 REPETITIONS = 3
 
 
@@ -74,13 +72,14 @@ def page_fault_ns() -> float | None:
     found = []
     for _ in range(REPETITIONS):
         before, began = minor_faults(), time.perf_counter_ns()
-        new = torch.empty(NEW_BYTES, dtype=torch.uint8).fill_(1)
+        # More than the C library keeps in its heap: it is new memory each time.
+        new = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)
         filled, faults = time.perf_counter_ns(), minor_faults() - before
         new.fill_(2)
         again = time.perf_counter_ns()
         del new
         freed = time.perf_counter_ns()
-        if faults >= MIN_FAULTS:
+        if faults >= 1000:  # with large pages there are fewer, which take longer
             found.append((filled - began - (again - filled) + freed - again) / faults)
     return round(max(statistics.median(found), 0.0), 1) if found else None
 
@@ -240,10 +239,6 @@ def watch_saves(saving: OnSwitch) -> Undo:
     return end
 
 
-MIN_BATCHES = 4
-MAX_FORWARDS = 10_000  # of a step that are looked at
-
-
 class PhaseTimes(NamedTuple):
     """One step's time in each phase, ns; the rest of the step is training. ``work`` is what it worked on."""
 
@@ -330,7 +325,7 @@ class Phases:
     def forward_over(self, kept: weakref.ref[object] | None) -> None:
         """Take notice of its end; ``kept`` is alive as long as gradients can be taken, None where none can be."""
         step = self._step
-        if not self._eval_began and not step.first_backward and len(step.forwards) < MAX_FORWARDS:
+        if not self._eval_began and not step.first_backward and len(step.forwards) < 10_000:
             step.forwards.append((self._forward_began, self._clock(), kept))
 
     def loading(self, begins: bool) -> None:
@@ -386,7 +381,7 @@ class Phases:
         evaluation, rollout, inference = step.evaluation, 0, 0
         many = step.regions >= MIN_REGIONS
         spent = max(0, step.last_region_end - step.began - step.before_backward) if many else step.regions_ns
-        if step.batches_before >= MIN_BATCHES:
+        if step.batches_before >= 4:
             evaluation += spent
         elif many:
             rollout = spent
