@@ -306,10 +306,10 @@ class Watch:
     def _end_metered_step(self, fresh: bool) -> None:
         began = self._own_clock()
         self._end_step(fresh)
-        listener = self._listener
-        if listener.meter is not None and len(self._block):  # no row has just ended
+        listener, timed = self._listener, len(self._block)
+        if listener.meter is not None and timed:  # no row has just ended
             listener.own_ns += self._own_clock() - began
-            if len(self._block) >= 8:  # two readings of the clock for each hook: enough of a row
+            if timed >= 8:  # two readings of the clock for each hook: enough of a row
                 self._end_metering()
 
     def _end_metering(self) -> None:
