@@ -119,7 +119,7 @@ def _metered(act: Callable[Concatenate[Listener, _P], None]) -> Callable[Concate
 
     def metered(self: Listener, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         meter = self.meter
-        if meter is None:
+        if meter is None or self.resting:
             act(self, *args, **kwargs)
             return
         began = meter()
