@@ -13,8 +13,6 @@ from typing import Any, Literal, TypeAlias
 from diagnose.capture.process.process import silent_stderr
 from diagnose.text.plain_text import one_line
 
-__all__ = ["Check", "check_cpus", "check_machine", "check_memory_limit", "check_schedstat", "check_shared_memory"]
-
 Status: TypeAlias = Literal["ok", "limited", "missing", "unused"]
 """Unused: of no use on this machine. Missing: no recording without it. Limited: a recording that lacks something."""
 

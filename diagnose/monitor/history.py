@@ -13,8 +13,6 @@ from diagnose.monitor.step_rows import percentile
 from diagnose.monitor.trends import observe
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["Shift", "Summary", "history_json", "history_text", "shift", "summary"]
-
 COMPARED = ("commit", "command", "torch", "python", "host", "gpus", "world_size", "cwd")
 
 

@@ -35,8 +35,6 @@ from diagnose.monitor.watch_options import WatchOptions
 from diagnose.monitor.windows import MEMORY_WORDS, Analysis, MemoryWindow, Window
 from diagnose.text.numbers import duration, percent
 
-__all__ = ["MAX_SHARE", "OwnCost", "SignalRequest", "Watch", "watch_script"]
-
 # What the watch itself takes of a step, measured in the run, and how many steps it may time at that price.
 
 MAX_SHARE = 0.005  # of a step

@@ -14,8 +14,6 @@ from diagnose.capture.process.process import rank_and_size, ranks_on_this_node
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.monitor.step_rows import Row
 
-__all__ = ["Exporter", "MetricsOptions", "Point", "begin_metrics", "exporters", "points"]
-
 LOOPBACK = "127.0.0.1"
 OTLP_TIMEOUT_S = 3  # of one export: the end of a run waits for the last one
 HELP = {
@@ -186,9 +184,7 @@ class _Otlp:
             raise missing_extra("Metrics are to be sent by OpenTelemetry", "metrics") from None
         sender = OTLPMetricExporter(endpoint=url, timeout=OTLP_TIMEOUT_S)
         reader = PeriodicExportingMetricReader(
-            sender,
-            export_interval_millis=10_000,
-            export_timeout_millis=OTLP_TIMEOUT_S * 1e3,
+            sender, export_interval_millis=10_000, export_timeout_millis=OTLP_TIMEOUT_S * 1e3
         )
         resource = Resource.create({"service.name": "diagnose", **{f"diagnose.{k}": v for k, v in labels.items()}})
         self._provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)

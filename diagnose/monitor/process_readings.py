@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from diagnose.capture.record.gpus import describe_gpus, find_gpu, gpu_row
 from diagnose.monitor.step_rows import Readings
 from diagnose.tables.nvml_readings import SLOWED
 
-__all__ = ["Board", "ProcessReadings", "boards"]
 
-# One GPU as NVML shows it. What a board does not offer is None.
-
-
-class Board:
-    """One GPU."""
-
-    def __init__(self, nvml: Any, index: int) -> None:
-        self._nvml, self._index = nvml, index
-        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = _ask(lambda: nvml.nvmlDeviceGetUUID(self._handle)) or ""
-        self.uuid: str = uuid.decode(errors="replace") if isinstance(uuid, bytes) else uuid
-
-    def read(self) -> dict[str, object]:
-        """Read what a row keeps of the device."""
-        nvml, handle = self._nvml, self._handle
-        use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        return {
-            "index": self._index,
-            # A kernel of one thread counts as running: this is no measure of how much of the device it uses.
-            "kernel_running_percent": None if use is None else use.gpu,
-            "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "power_w": None if power is None else power / 1e3,
-            "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "memory_used_mb": None if memory is None else memory.used / 1e6,
-            "slowed_by": self._slowed_by(),
-        }
-
-    def _slowed_by(self) -> list[str]:
-        """Return why the clock is lower than it could be."""
-        nvml, handle = self._nvml, self._handle
-        bits = _ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-        bits = bits if bits is not None else _ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        return [text for bit, text in SLOWED.items() if bits and int(bits) & bit]
+def board_row(nvml: Any, handle: Any) -> dict[str, object]:
+    """Return what a row keeps of a GPU."""
+    now = gpu_row(nvml, handle)
+    used, bits = now["memory_used_bytes"], int(now["throttle_reasons"] or 0)
+    return {
+        "index": nvml.nvmlDeviceGetIndex(handle),
+        # A kernel of one thread counts as running: this is no measure of how much of the device it uses.
+        "kernel_running_percent": now["utilisation"],
+        **{name: now[name] for name in ("sm_mhz", "power_w", "temperature_c")},
+        "memory_used_mb": used and used / 1e6,
+        "slowed_by": [text for bit, text in SLOWED.items() if bits & bit],
+    }
 
 
-def boards(nvml: Any) -> list[Board]:
-    """Return the GPUs of this machine."""
-    return [Board(nvml, index) for index in range(int(nvml.nvmlDeviceGetCount()))]
-
-
-def _ask(question: Callable[[], Any]) -> Any:
-    """Return the answer, None where the board or the driver has none."""
-    try:
-        return question()
-    except Exception:  # "not supported" is an answer
-        return None
-
-
-STATM, STATM_BYTES = Path("/proc/self/statm"), 256
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -80,9 +42,7 @@ class ProcessReadings:
 
     def start(self) -> None:
         """Begin to read NVML where this process uses a GPU of NVIDIA's."""
-        from diagnose.capture.record.gpus import describe_gpus
-
-        used = {str(gpu["uuid"]).removeprefix("GPU-") for gpu in describe_gpus() if gpu["in_use"]}
+        used = [str(gpu["uuid"]) for gpu in describe_gpus() if gpu["in_use"]]
         if used and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(used,), name="diagnose-watch", daemon=True)
             self._thread.start()
@@ -106,27 +66,26 @@ class ProcessReadings:
         """Return what the process holds; its file stays open, since opening takes longer than reading."""
         try:
             if self._statm < 0:
-                self._statm = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._statm, STATM_BYTES, 0).split()[1]) * PAGE / 1e6
+                self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._statm, 256, 0).split()[1]) * PAGE / 1e6
         except (OSError, ValueError, IndexError):  # not Linux
             return None
 
-    def _run(self, used: set[str]) -> None:
-
-        try:
+    def _run(self, used: list[str]) -> None:
+        with contextlib.suppress(Exception):  # NVML errors derive from Exception; without a driver there is nothing
             if self._nvml is None:
                 import pynvml
 
                 self._nvml = pynvml
             self._nvml.nvmlInit()
-            own = [board for board in boards(self._nvml) if board.uuid.removeprefix("GPU-") in used]
-        except Exception:  # NVML errors derive from Exception; without a driver there are no readings
-            return
-        while own:
-            self._latest = tuple(board.read() for board in own)
-            if self._over.wait(10.0):  # what it shows changes slowly
-                break
-        self._nvml.nvmlShutdown()
+            try:
+                own = [find_gpu(self._nvml, uuid) for uuid in used]
+                while True:
+                    self._latest = tuple(board_row(self._nvml, handle) for handle in own)
+                    if self._over.wait(10.0):  # what it shows changes slowly
+                        break
+            finally:
+                self._nvml.nvmlShutdown()
 
 
 def _device_memory() -> tuple[float | None, float | None]:

@@ -28,21 +28,6 @@ from diagnose.model.files import cannot_write, printable, replace_private
 from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
 
-__all__ = [
-    "REQUEST_FILE",
-    "RUNS",
-    "HeldLine",
-    "HeldMemory",
-    "MonitoredRun",
-    "NamedHolder",
-    "Recorded",
-    "RunFolder",
-    "RunInfo",
-    "check_name",
-    "load_runs",
-    "names_in",
-]
-
 RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
 REQUEST_FILE = "record"  # a file of this name asks for a window

@@ -14,8 +14,6 @@ from statistics import median
 from diagnose.monitor.step_rows import Row, percentile
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["MIN_REFERENCE", "GrowthDetector", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
-
 MIN_REFERENCE = 4  # rows: their median shrugs off one odd row
 MAX_REFERENCE = 10  # rows: long enough for their spread, and early enough to show a creep
 CONFIRMED = 2  # rows in a row that must be slower: one may hold an evaluation or a neighbour's burst

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from diagnose.capture.dataflow.holders import Holder
     from diagnose.model.dataflow import Dataflow
 
-__all__ = ["MEMORY_WORDS", "Analysis", "MemoryWindow", "Window", "WindowLimits"]
 
 # Two steps that are recorded as a program when memory grows.
 

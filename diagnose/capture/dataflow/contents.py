@@ -22,8 +22,6 @@ from diagnose.capture.dataflow.storages import UNSEEN, Base
 from diagnose.capture.dataflow.structure import CODES, MAX_SAMPLE, Bits, Code, Kind, Structure, offsets, structure
 from diagnose.model.shapes import num_elements
 
-__all__ = ["MAX_WHOLE_BYTES", "UNKNOWN", "Content", "Contents", "DeviceSamples", "Fetched"]
-
 # Samples of contents on a device: they are taken and kept there, and fetched once after the steps.
 
 MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that is copied whole: masks and indices

@@ -20,8 +20,6 @@ from diagnose.capture.dataflow.storages import Storages
 from diagnose.capture.record.sampler import is_users, is_users_file
 from diagnose.capture.record.source_lines import tree_of
 
-__all__ = ["Holder", "holders", "storing_lines"]
-
 MAX_LOOKED = 500_000  # members: 0.5 s
 MAX_ENDS = 1_000  # members at either end of a container, where steps add theirs
 MAX_DEPTH = 6  # attributes and keys in a name

@@ -21,8 +21,6 @@ from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, S
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
 
-__all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
-
 _MASKS = frozenset({torch.bool, torch.uint8})
 MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
 MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory

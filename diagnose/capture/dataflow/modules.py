@@ -14,8 +14,6 @@ from diagnose.capture.dataflow.storages import Storages
 from diagnose.capture.steps.hooks import Undo, replace_function
 from diagnose.model.dataflow import Role
 
-__all__ = ["Modules", "Owner", "Roles", "plain_path"]
-
 
 def plain_path(path: str) -> str:
     """Return a module's or a parameter's path without what torch.compile puts into it."""

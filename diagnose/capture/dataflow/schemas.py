@@ -6,17 +6,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-__all__ = [
-    "MAKES_INPUT",
-    "PLAIN_TENSORS",
-    "Attribute",
-    "Call",
-    "Schema",
-    "attributes_text",
-    "sorted_arguments",
-    "tensors_in",
-]
-
 # Namespaces whose schemas name all effects; others are the script's or a library's own.
 _KNOWN = frozenset({"aten", "prims", "prim", "quantized", "torchvision"})
 _COLLECTIVE = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem"})

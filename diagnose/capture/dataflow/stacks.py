@@ -18,20 +18,6 @@ from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import tree_of
 from diagnose.model.dataflow import Frame
 
-__all__ = [
-    "COMPILED",
-    "FUNCTION",
-    "LOADING",
-    "NO_BACKWARD",
-    "OPTIMIZER",
-    "RECOMPUTING",
-    "STARTING",
-    "StackKey",
-    "Stacks",
-    "Walk",
-    "statement_line",
-]
-
 # Returns the first line of the statement that a line of a source file belongs to.
 
 

@@ -14,8 +14,6 @@ import torch
 from diagnose.capture.dataflow.structure import CODES, Code, extent
 from diagnose.model.shapes import num_elements
 
-__all__ = ["PENDING", "UNSEEN", "Base", "RawUse", "RawValue", "Storages"]
-
 UNSEEN, PENDING = -1, -2  # instead of the number of a content: it is not to be looked at, or not yet
 
 # Value, shape, stride, offset and dtype of one argument or result.

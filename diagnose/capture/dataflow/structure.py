@@ -17,21 +17,6 @@ import torch
 from diagnose.model.intervals import distinct
 from diagnose.model.shapes import num_elements
 
-__all__ = [
-    "CODES",
-    "MAX_SAMPLE",
-    "Bits",
-    "Code",
-    "Kind",
-    "Positions",
-    "Structure",
-    "extent",
-    "offsets",
-    "runs_at_start",
-    "spread",
-    "structure",
-]
-
 # How the numbers of each dtype are coded, so that contents can be judged by their bits.
 #
 # Bits need no arithmetic, which would treat subnormal numbers as zeros where a script asks for that.

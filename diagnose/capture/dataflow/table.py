@@ -22,8 +22,6 @@ from diagnose.capture.record.sampler import is_users_file
 from diagnose.capture.record.source_lines import tree_of
 from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
 
-__all__ = ["Recorded", "dataflow", "needed_values", "unread_values"]
-
 # Which attributes of the script's objects no line of its sources reads, but to make their own next value.
 #
 # A running statistic is needed if it is read at last. Two steps do not show whether it is, but sources do: a name that

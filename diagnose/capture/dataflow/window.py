@@ -25,16 +25,6 @@ from diagnose.capture.dataflow.table import Recorded, dataflow
 from diagnose.capture.steps.hooks import Undo, around, replace_function
 from diagnose.model.dataflow import Dataflow
 
-__all__ = [
-    "GRAPH",
-    "DataflowWindow",
-    "EagerStance",
-    "no_full_collections",
-    "record_dataflow",
-    "watch_host_reads",
-    "watch_launches",
-]
-
 # Puts full collections of garbage off while steps are recorded.
 #
 # What is recorded are many objects that live on, which makes Python search all objects of the process again: 0.1 s

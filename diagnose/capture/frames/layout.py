@@ -15,22 +15,6 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-__all__ = [
-    "BYTES_DATA",
-    "MAX_BYTES",
-    "OBJECT_TYPE",
-    "VAR_SIZE",
-    "WORD",
-    "Addresses",
-    "Layout",
-    "Memory",
-    "UnreadableError",
-    "addresses",
-    "find_layout",
-    "word_at",
-    "words",
-]
-
 # Reads the memory of a process, its own included, by Linux' process_vm_readv: no signal, no stop, no attaching.
 
 WORD = struct.calcsize("P")

@@ -17,8 +17,6 @@ from .layout import WORD, Addresses, Layout, Memory, UnreadableError, find_layou
 from .reader import FrameReader, Place
 from .stretch import Order, Stretch
 
-__all__ = ["Message", "main", "receive", "send"]
-
 # Messages between the process that is sampled and the one that samples: tuples, each behind its length.
 
 Message: TypeAlias = tuple[Any, ...]  # a word and what belongs to it; marshal, since both run the same Python

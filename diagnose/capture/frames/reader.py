@@ -23,8 +23,6 @@ from .layout import (
     word_at,
 )
 
-__all__ = ["MAX_FRAMES", "PACKAGES", "Code", "Codes", "EndedError", "FrameReader", "Place", "Seen"]
-
 # What a code object of another process is: its file, its function and the line of each instruction.
 
 # Of packages that lie anywhere (those of another environment, or of the user alone), and of compiled code.

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from .layout import WORD, Memory, UnreadableError, word_at
 from .reader import MAX_FRAMES, EndedError, FrameReader, Place
 
-__all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch", "shortened"]
-
 # From before the frames are read until after: 0.1 to 0.3 ms on a virtual machine. Where this process loses its core
 # meanwhile it is some ms, and what it sees is of later: a line of the next batch would lie in the optimizer's step.
 MAX_READING_NS = 500_000

@@ -33,8 +33,6 @@ from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = ["CaptureRequest", "Ended", "Place", "main", "skip_collections", "supervise"]
-
 # The process that runs the traced script: started by ``diagnose trace``, it captures and does nothing else.
 #
 # ``sys.argv`` holds the request (see `CaptureRequest`) as JSON, then [-m] SCRIPT and its arguments.
@@ -162,11 +160,7 @@ def supervise(
     ``with_store`` is called once the capture is written, if the script's ranks share a store, which it may use while it
     runs.
     """
-    with (
-        tempfile.TemporaryFile() as failure,
-        tempfile.TemporaryFile() as signals,
-        contextlib.ExitStack() as sockets,
-    ):
+    with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals, contextlib.ExitStack() as sockets:
         files = (failure.fileno(), signals.fileno())
         request = replace(request, failure_file=files[0], signal_file=files[1])
         own, lent = _sockets(sockets) if with_store is not None else (None, None)

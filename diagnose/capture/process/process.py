@@ -22,27 +22,6 @@ from typing import Any, TypeAlias
 from diagnose.errors import UsageError
 from diagnose.model.launched import JOB_VARIABLES, launched
 
-__all__ = [
-    "RUN_VARIABLE",
-    "STDERR",
-    "ForkedChildren",
-    "Killed",
-    "StopSignals",
-    "agree_on_run_id",
-    "busy_share",
-    "compiled_graphs",
-    "end_marked",
-    "end_others",
-    "end_workers",
-    "heap_mb",
-    "kill_marked",
-    "mark_run",
-    "new_mark",
-    "rank_and_size",
-    "ranks_on_this_node",
-    "silent_stderr",
-]
-
 # Which rank this process is, and an id that all ranks of one run share.
 
 STORE_KEY = "diagnose/run_id"

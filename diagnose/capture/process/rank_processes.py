@@ -32,25 +32,6 @@ from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
-__all__ = [
-    "MAX_VALUE_BYTES",
-    "RANKS",
-    "KeptStore",
-    "SpawnedRank",
-    "StoreGone",
-    "StoreLink",
-    "adopt_ranks",
-    "captured_ranks",
-    "destroy_process_group",
-    "end_forked_rank",
-    "options_of_ranks",
-    "publish_rank",
-    "serve_store",
-    "trace_processes",
-    "watch_forked",
-    "watch_spawned",
-]
-
 # The store that the script's ranks share, lent to the process that waits for the script.
 #
 # The script's process has torch and the store; the process that started it has the analysis. Once the capture is
@@ -459,11 +440,7 @@ def end_forked_rank(ended: Ended) -> None:
 
 
 def trace_processes(
-    options: CaptureOptions,
-    command: tuple[str, ...],
-    *,
-    is_first: Callable[[], bool],
-    all_captured: Callable[[], None],
+    options: CaptureOptions, command: tuple[str, ...], *, is_first: Callable[[], bool], all_captured: Callable[[], None]
 ) -> Undo:
     """Let processes that this one starts capture themselves if they turn out to be ranks.
 

@@ -42,17 +42,6 @@ if TYPE_CHECKING:
     from diagnose.capture.process.script import Outcome
     from diagnose.model.capture import CaptureInfo
 
-__all__ = [
-    "CaptureResult",
-    "Progress",
-    "Tracer",
-    "capture_steps",
-    "leave_behind",
-    "nothing_captured",
-    "progress_made",
-    "silence_kineto",
-    "trace_script",
-]
 
 # Why nothing was captured, in one sentence with a remedy.
 

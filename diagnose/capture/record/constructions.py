@@ -19,8 +19,6 @@ from typing import Any
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 
-__all__ = ["Constructions"]
-
 
 class Constructions:
     """Reads each source file once; ``cwd`` is what relative names start from."""
@@ -152,10 +150,7 @@ def _parameters(made: type) -> Mapping[str, object]:
     except (TypeError, ValueError):
         return {"parameters": (), "takes_any": False}
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return {
-        "parameters": tuple(named[:60]),
-        "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
-    }
+    return {"parameters": tuple(named[:60]), "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters)}
 
 
 def _spread(call: ast.Call, frame: FrameType) -> Sequence[str] | None:

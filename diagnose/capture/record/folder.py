@@ -34,18 +34,6 @@ from diagnose.model.reservation import Reservation
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
 
-__all__ = [
-    "STATES",
-    "CaptureFolder",
-    "CapturePaths",
-    "RowFiles",
-    "RunLog",
-    "StepState",
-    "name_cells",
-    "rewrite_texts",
-    "unfinished",
-    "write_rows",
-]
 
 # A row for every step of the run, recorded or not: when it began, how long it took, and into which phases it went.
 #

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["GpuMonitor", "allocator_counters", "allocator_map", "counted_between", "describe_gpus"]
-
 
 def describe_gpus() -> list[dict[str, object]]:
     """Return the GPUs that this process sees, by torch's own index; empty while CUDA is not in use."""
@@ -159,7 +157,7 @@ class GpuMonitor:
             self._nvml = pynvml
         self._nvml.nvmlInit()
         for gpu in self._gpus:
-            handle = _find(self._nvml, str(gpu.get("uuid", "")))
+            handle = find_gpu(self._nvml, str(gpu.get("uuid", "")))
             self._handles.append(handle)
             self._series.append({"index": gpu.get("index"), "uuid": gpu.get("uuid"), **_constants(self._nvml, handle)})
 
@@ -167,12 +165,14 @@ class GpuMonitor:
         rows = 0
         while not self._enough.wait(self._period) and rows < 20_000:  # half an hour at 100 ms
             for handle, series in zip(self._handles, self._series, strict=True):
-                # PCIe takes NVML 20 ms each time, and the processes hardly change.
-                _take(self._nvml, handle, series, slow=rows % 5 == 0)
+                for key, value in gpu_row(self._nvml, handle).items():
+                    series.setdefault(key, []).append(value)
+                if rows % 5 == 0:
+                    _take_slow(self._nvml, handle, series)
             rows += 1
 
 
-def _find(nvml: Any, uuid: str) -> Any:
+def find_gpu(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
@@ -213,26 +213,22 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:
-    """Append one row; ``slow`` readings have series and times of their own."""
+def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
+    """Return what a GPU shows now."""
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    row = {
+    return {
         "time_ns": time.time_ns(),
-        "utilisation": None if use is None else use.gpu,
-        "memory_utilisation": None if use is None else use.memory,
+        "utilisation": use and use.gpu,
+        "memory_utilisation": use and use.memory,
         "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
         "throttle_reasons": _throttle(nvml, handle),
         "power_w": None if power is None else power / 1e3,
         "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        "memory_used_bytes": None if memory is None else memory.used,
+        "memory_used_bytes": memory and memory.used,
     }
-    for key, value in row.items():
-        series.setdefault(key, []).append(value)
-    if slow:
-        _take_slow(nvml, handle, series)
 
 
 def _throttle(nvml: Any, handle: Any) -> Any:
@@ -242,6 +238,7 @@ def _throttle(nvml: Any, handle: Any) -> Any:
 
 
 def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:
+    """Append what takes NVML 20 ms each time, PCIe, or hardly changes, the processes."""
     sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
     received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
     series.setdefault("pcie_time_ns", []).append(time.time_ns())

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.source_lines import tree_of
 
-__all__ = ["DrawnBatches", "LoadingCounters", "batch_maker", "comes_again", "random_state"]
-
 # What the processes that load batches read and compute: Linux's own counters, read at the ends of each window.
 #
 # Reading them takes some 0.1 ms a process, outside the steps that are timed. A worker that is replaced at the begin of

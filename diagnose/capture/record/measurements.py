@@ -17,8 +17,6 @@ from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.window import WindowKind
 from diagnose.model.loaded import LoadedRecord
 
-__all__ = ["DeviceClock", "Measurements", "PlanHooks"]
-
 # Times steps between events in the device's queue: the host may be many steps ahead of what the device works on.
 #
 # Where a script never waits for its device, a step takes the host as long as queueing it, until the queue is full.

@@ -33,19 +33,6 @@ from diagnose.capture.record.window import (
 from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 from diagnose.model.growth import grows
 
-__all__ = [
-    "LONG_STEP_S",
-    "MIN_STEPS",
-    "Economy",
-    "Patience",
-    "Plan",
-    "WatchedSteps",
-    "attribution_steps",
-    "economy",
-    "fitting_steps",
-    "steady_steps",
-]
-
 # How long a quick recording waits, so that the whole command answers within 15 s.
 #
 # What a script does before its first sign of work, such as reading a model, is no step and is waited for.

@@ -34,16 +34,6 @@ from diagnose.model.files import reason, replace_private
 if TYPE_CHECKING:
     from diagnose.capture.dataflow.window import DataflowWindow
 
-__all__ = [
-    "FLOW_STEPS",
-    "AnomalyStacks",
-    "FlowSteps",
-    "OtherProfilers",
-    "Recorder",
-    "StepInterrupt",
-    "Steps",
-    "first_line",
-]
 
 # Two steps that are recorded as a program, after the windows: what goes wrong here ends them, never the script.
 

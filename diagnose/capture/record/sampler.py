@@ -20,8 +20,6 @@ from diagnose.capture.frames.reader import PACKAGES
 from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
 from diagnose.capture.record.taken import OWN_THREADS, Taken
 
-__all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users", "is_users_file"]
-
 METHOD = "interpreter"
 # Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
 # could be, but reading it would hold up a thread that computes in Python once more.

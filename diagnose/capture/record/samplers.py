@@ -26,8 +26,6 @@ from diagnose.capture.frames.stretch import Order, Rows
 from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_SAMPLES, Sampler
 from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
-__all__ = ["ExactSampler", "GcWatch", "LostError", "SamplerProcess", "Samplers"]
-
 # Records when Python's garbage collector ran on the training thread.
 #
 # The profiler records collections only together with stacks, which slow the step down; this needs neither.

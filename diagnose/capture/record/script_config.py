@@ -19,12 +19,6 @@ from diagnose.capture.steps.hooks import ANOMALY
 from diagnose.capture.steps.phases import page_fault_ns
 from diagnose.model.usable_cores import cores_of_rank
 
-__all__ = [
-    "ScriptConfig",
-    "describe_optimizer",
-    "process_flags",
-]
-
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

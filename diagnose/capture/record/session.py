@@ -25,10 +25,7 @@ from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
 from diagnose.capture.record.sampler import is_users, is_users_file
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.script_config import (
-    ScriptConfig,
-    process_flags,
-)
+from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
 from diagnose.capture.record.taken import Taken
 from diagnose.capture.record.window import recorded_kinds
@@ -52,8 +49,6 @@ from diagnose.model.records import (
 )
 from diagnose.text.masking import mask_command, mask_text
 from diagnose.text.numbers import duration, percent
-
-__all__ = ["PATIENCE_S", "Session", "StepWait", "describe", "spent_at"]
 
 # Where a thread is while no step ends: for the progress lines, and for a run that ends without one.
 

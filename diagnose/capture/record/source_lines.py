@@ -27,19 +27,6 @@ from typing import NamedTuple, TypeAlias
 from diagnose.text.masking import mask_code
 from diagnose.text.random_draws import RANDOM_DRAW
 
-__all__ = [
-    "DrawLines",
-    "Excerpt",
-    "SourceLines",
-    "SourceTree",
-    "draw_lines",
-    "excerpt_of",
-    "list_lookups",
-    "parsed",
-    "source_tree",
-    "tree_of",
-]
-
 
 def parsed(text: str) -> ast.Module | None:
     """Return the tree of a source, None if there is none or it is no Python, such as a cell with magics."""

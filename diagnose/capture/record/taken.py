@@ -11,8 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
-__all__ = ["OWN_THREADS", "WAITING", "Lines", "OtherThreads", "Taken", "cpu_ns"]
-
 # Where the script's other threads are, and what CPU time they take, while the training thread is sampled.
 #
 # A thread that computes in Python and one that computes in C look alike: both are in a function of the script and take

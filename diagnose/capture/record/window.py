@@ -23,24 +23,6 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
 
-__all__ = [
-    "HEAP_POLL_S",
-    "JSON_BYTES",
-    "MAX_FUNCTIONS",
-    "MAX_FUNCTIONS_PER_STEP",
-    "SAFETY",
-    "TRACE_POLL_S",
-    "FrameCount",
-    "ScriptHeap",
-    "StepSize",
-    "TraceSize",
-    "Window",
-    "WindowKind",
-    "open_packed",
-    "packed",
-    "recorded_kinds",
-]
-
 # Writes .gz files fast: isal at its quick level packs traces several times faster than zlib.
 
 QUICK = 2  # isal's levels are 0 to 3; 3 is slower and saves a few percent

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["CALL", "GET", "OPERATION", "SLICE", "Expression", "Place", "instrument", "place_of", "used_once"]
-
 # Which expressions have one use: their value can be computed for the part alone that this use takes.
 #
 # A value has one use if the expression is an operand of another one, is returned, or is assigned to a name that is

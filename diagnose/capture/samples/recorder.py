@@ -18,8 +18,6 @@ import numpy.typing as npt
 from diagnose.capture.dataflow.structure import runs_at_start
 from diagnose.capture.samples.instrument import CALL, GET, OPERATION, SLICE
 
-__all__ = ["Cuts", "Made", "Paddings", "Recorder", "Seen", "fingerprint", "wide_types"]
-
 # Which share of a result a sample uses: the rest of a large one need not be computed.
 #
 # A sample that cuts a result uses that part. It could compute the part alone if the same operation, on the same part

@@ -27,8 +27,6 @@ from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Cuts, Recorder, Seen, wide_types
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 
-__all__ = ["load_again"]
-
 MAX_BATCHES, MAX_SAMPLES = 4, 8  # of a batch
 MAX_CHILD_S = 20.0  # in all
 MIN_SHARE = 0.01  # of the time: expressions with less are not kept

@@ -19,28 +19,6 @@ from typing import Any, TypeAlias
 
 from diagnose.capture import step_marker as marker
 
-__all__ = [
-    "ANOMALY",
-    "OnEvent",
-    "OnMade",
-    "Undo",
-    "around",
-    "gradients_on",
-    "in_backward",
-    "replace_function",
-    "shut_workers",
-    "watch_autocast",
-    "watch_backward",
-    "watch_constructions",
-    "watch_ddp",
-    "watch_first_batches",
-    "watch_forward",
-    "watch_loaders",
-    "watch_marks",
-    "watch_optimizers",
-    "when_imported",
-]
-
 # What autograd does on this thread at this moment.
 
 _graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
@@ -186,10 +164,7 @@ class _Watcher(MetaPathFinder):
         self.searching = False
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's own spec with a loader that calls back; None for every other module."""
         if fullname != self.name or self.searching:

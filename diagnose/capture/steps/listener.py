@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Concatenate, ParamSpec
 
-from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
@@ -25,9 +24,8 @@ from diagnose.capture.steps.hooks import (
 )
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
+from diagnose.model.choices import StepOn
 from diagnose.model.limits import MIN_REGIONS
-
-__all__ = ["ForwardPasses", "Listener"]
 
 # Notices forward passes that no backward pass uses: a policy that acts or a teacher, called with gradients on.
 #

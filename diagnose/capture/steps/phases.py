@@ -29,17 +29,6 @@ from typing import Any, NamedTuple, TypeAlias
 from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
 from diagnose.model.limits import MIN_REGIONS
 
-__all__ = [
-    "PHASES",
-    "PhaseTimes",
-    "Phases",
-    "minor_faults",
-    "page_fault_ns",
-    "watch_gradients",
-    "watch_modes",
-    "watch_saves",
-]
-
 # Page faults of this process that read nothing, and what one of them takes.
 #
 # Memory that the C library gave back to the system comes back page by page: the first access to each page stops its

@@ -9,18 +9,7 @@ from statistics import median, median_low
 from types import FrameType
 from typing import Any
 
-from diagnose.capture.options import StepOn
-
-__all__ = [
-    "MIN_WINDOW_STEPS",
-    "SourceChoice",
-    "StepFinder",
-    "by_torch",
-    "converged_since",
-    "in_module",
-    "num_numbers",
-    "prepares_data",
-]
+from diagnose.model.choices import StepOn
 
 # Which calls of a module prepare data: those of a dataset, and of modules that hold nothing to be trained.
 #
