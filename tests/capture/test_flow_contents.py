@@ -187,13 +187,11 @@ def test_rows_of_zeros():
 
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_subnormal_and_non_finite_numbers(dtype, in_place):
+def test_subnormal_numbers(dtype, in_place):
     tiny = torch.finfo(dtype).tiny
     numbers = torch.tensor([tiny, tiny / 4, 0.0, 1.0], dtype=torch.float64).to(dtype)
     found = one(numbers, in_place=in_place)
-    assert (found.subnormal, found.zeros, found.is_finite) == (0.25, 0.25, True)
-    assert not one(torch.tensor([1.0, float("nan")], dtype=dtype), in_place=in_place).is_finite
-    assert not one(torch.tensor([1.0, float("inf")], dtype=dtype), in_place=in_place).is_finite
+    assert (found.subnormal, found.zeros) == (0.25, 0.25)
 
 
 def test_a_share_of_a_large_tensor_is_that_of_a_sample():

@@ -149,7 +149,6 @@ class Content(NamedTuple):
     padded_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
-    is_finite: bool = True
 
 
 UNKNOWN = Content()
@@ -288,12 +287,11 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     size = bits & code.unsigned(code.magnitude)
     zeros = (size == 0).mean(1).tolist()
     subnormal = ((size > 0) & (size < code.normal)).mean(1).tolist() if code.normal else [0.0] * len(looks)
-    finite = (size < code.infinite).all(1).tolist() if code.infinite else [True] * len(looks)
     found = []
     for i, look in enumerate(looks):
         of = look.structure or structure(bits[i], bits[i], look.base.shape, code, with_kind=look.with_kind)
         shares = of.padded, of.evenly_padded, of.zero_rows, of.padded_rows
-        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i], finite[i]))
+        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i]))
     return found
 
 

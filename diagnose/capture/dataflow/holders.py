@@ -248,22 +248,17 @@ def _storing(scopes: Sequence[ast.AST], holder: Holder) -> set[int]:
 def _stores(node: ast.stmt, holder: Holder) -> bool:
     """Return whether a statement adds to what a holder names, or assigns to it what is made of it."""
     name = holder.identifier
-    if isinstance(node, ast.AugAssign):
-        return _identifier(node.target) == name
-    if isinstance(node, ast.Assign):
-        targets = [each for target in node.targets for each in _targets(target)]
-        if any(isinstance(each, ast.Subscript) and _identifier(each) == name for each in targets):
-            return True
-        read = {_identifier(each) for each in ast.walk(node.value) if isinstance(each, ast.Name | ast.Attribute)}
-        return name in read and any(_identifier(each) == name for each in targets)
-    call = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _STORING:
-        return False
-    return _identifier(call.func.value) == name
-
-
-def _targets(target: ast.expr) -> list[ast.expr]:
-    return list(target.elts) if isinstance(target, ast.Tuple | ast.List) else [target]
+    match node:
+        case ast.AugAssign(target=target):
+            return _identifier(target) == name
+        case ast.Expr(ast.Call(ast.Attribute(held, method))):
+            return method in _STORING and _identifier(held) == name
+        case ast.Assign(targets=targets, value=value):
+            parts = [each for target in targets for each in getattr(target, "elts", [target])]
+            mine = [each for each in parts if _identifier(each) == name]
+            read = {_identifier(each) for each in ast.walk(value) if isinstance(each, ast.Name | ast.Attribute)}
+            return any(name in read or isinstance(each, ast.Subscript) for each in mine)
+    return False
 
 
 def _identifier(node: ast.expr) -> str:

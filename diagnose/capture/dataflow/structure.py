@@ -30,7 +30,6 @@ class Code(NamedTuple):
     unsigned: Any
     magnitude: int  # which bits count for whether a number is zero
     normal: int = 0  # the smallest normal number, 0 where there are no subnormal ones
-    infinite: int = 0  # from here on no number is finite, 0 where all are
     one: int = 1
     is_index: bool = False  # whether its numbers may be one
 
@@ -41,12 +40,12 @@ class Code(NamedTuple):
 
 
 _FLOATS = {
-    torch.float16: Code(np.uint16, 0x7FFF, 0x0400, 0x7C00, 0x3C00),
-    torch.bfloat16: Code(np.uint16, 0x7FFF, 0x0080, 0x7F80, 0x3F80),
-    torch.float32: Code(np.uint32, 0x7FFFFFFF, 0x00800000, 0x7F800000, 0x3F800000),
-    torch.float64: Code(np.uint64, (1 << 63) - 1, 1 << 52, 0x7FF << 52, 0x3FF << 52),
-    torch.float8_e5m2: Code(np.uint8, 0x7F, 0x04, 0x7C, 0x3C),
-    torch.float8_e4m3fn: Code(np.uint8, 0x7F, 0x08, 0x7F, 0x38),
+    torch.float16: Code(np.uint16, 0x7FFF, 0x0400, 0x3C00),
+    torch.bfloat16: Code(np.uint16, 0x7FFF, 0x0080, 0x3F80),
+    torch.float32: Code(np.uint32, 0x7FFFFFFF, 0x00800000, 0x3F800000),
+    torch.float64: Code(np.uint64, (1 << 63) - 1, 1 << 52, 0x3FF << 52),
+    torch.float8_e5m2: Code(np.uint8, 0x7F, 0x04, 0x3C),
+    torch.float8_e4m3fn: Code(np.uint8, 0x7F, 0x08, 0x38),
 }
 _INTEGERS = {
     torch.bool: Code(np.uint8, 0xFF),

@@ -6,7 +6,6 @@ import ast
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOM
 from diagnose.capture.dataflow.storages import RawUse, RawValue
 from diagnose.capture.record.sampler import is_users_file
 from diagnose.capture.record.source_lines import tree_of
-from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
+from diagnose.model.dataflow import Dataflow, Operator, Phase, Role, Use, Value
 
 # Which attributes of the script's objects no line of its sources reads, but to make their own next value.
 #
@@ -46,35 +45,32 @@ def unread_values(operators: Sequence[Operator], values: Sequence[Value], alive:
         return frozenset()
     loaded = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
     users = {file for file in loaded if file.endswith(".py") and is_users_file(file) and Path(file).is_file()}
-    files = users.union(file for file, _ in made)
-    unread = [place for place, name in attributes.items() if not any(_reads(file, name, place) for file in files)]
-    return frozenset(number for place in unread for number in made[place])
+    trees = {file: tree_of(file) for file in users.union(file for file, _ in made)}
+    return frozenset(
+        number
+        for (file, line), name in attributes.items()
+        if not any(_reads(tree, name, line * (file == each)) for each, tree in trees.items())
+        for number in made[file, line]
+    )
 
 
 def _attribute(file: str, line: int) -> str:
     """Return the attribute that the statement which begins at a line sets, or changes in place; "" if it is none."""
     for node in ast.walk(tree_of(file) or ast.Module([], [])):
         if isinstance(node, ast.stmt) and node.lineno == line:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                target: ast.AST | None = node.targets[0]
-            elif isinstance(node, ast.AugAssign):
-                target = node.target
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                called = node.value.func
-                in_place = isinstance(called, ast.Attribute) and called.attr.endswith("_")
-                target = called.value if isinstance(called, ast.Attribute) and in_place else None
-            else:
-                continue
-            return target.attr if isinstance(target, ast.Attribute) else ""
+            match node:
+                case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AugAssign(target=ast.Attribute(attr=name)):
+                    return name
+                case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(attr=name), method))) if method.endswith("_"):
+                    return name
     return ""
 
 
-def _reads(file: str, name: str, place: tuple[str, int]) -> bool:
-    """Return whether a file may read an attribute outside of the statement that sets it: read it, or hold its name."""
-    tree = tree_of(file)
+def _reads(tree: ast.Module | None, name: str, line: int) -> bool:
+    """Return whether a file may read an attribute, or hold its name, outside of the statement at a line."""
     if tree is None:
         return True
-    own = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and (file, node.lineno) == place]
+    own = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == line]
     mine = {id(node) for statement in own for node in ast.walk(statement)}
     return any(_may_read(node, name) for node in ast.walk(tree) if id(node) not in mine)
 
@@ -149,16 +145,12 @@ def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[s
     )
     return Dataflow(
         operators=operators,
-        values=tuple(
-            replace(value, held_by=_made_at(value, operators)) if number in alive else value
-            for number, value in enumerate(values)
-        ),
+        values=values,
         num_steps=num_steps,
         rank=rank,
         left_out=tuple(left_out),
         cost_ns=mode.cost_ns,
         roots=needed_values(operators, values, alive) - unread_values(operators, values, alive),
-        torch_version=torch.__version__,
     )
 
 
@@ -255,10 +247,6 @@ def _value(raw: RawValue, contents: Sequence[Content], role: tuple[Role, str], *
         is_kept=is_kept,
         dies=dies,
     )
-
-
-def _made_at(value: Value, operators: Sequence[Operator]) -> tuple[Frame, ...]:
-    return operators[value.producer].stack if value.producer >= 0 else ()
 
 
 def _roles(values: Sequence[RawValue], operators: Sequence[Operator], roles: Roles) -> list[tuple[Role, str]]:

@@ -92,7 +92,6 @@ class Measurements:
     loaded: LoadedRecord = field(default_factory=LoadedRecord)  # samples of the training loader, loaded again
     files: dict[WindowKind, str] = field(default_factory=dict)
     flags: dict[str, object] = field(default_factory=dict)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # wall clock (unix ns) of each part
     stack_ns: int = 0  # in the attribution window
     notes: list[str] = field(default_factory=list)
 

@@ -355,7 +355,6 @@ class Plan:
         if not self._together and self._options.steps is None:
             self._economy = economy(times)
         self._hooks.converged()
-        start = time.time_ns()
         if converged is None:
             if times and not self._affords(RESERVED_STEPS):
                 self._measured.unprofiled.append(times[-1])
@@ -366,8 +365,6 @@ class Plan:
         else:
             self._measured.converged_after = converging_from + converged
             self._measured.unprofiled += times[converging_from + converged :]
-            start -= sum(self._measured.unprofiled)
-        self._measured.spans["unprofiled"] = (start, start)
         self._measured.first["unprofiled"] = self.num_steps - len(self._measured.unprofiled) + 1
 
     def _plain(self) -> Steps:
@@ -382,7 +379,6 @@ class Plan:
             times.append((yield))
             if self._late(0.6):
                 break
-        self._measured.spans["unprofiled"] = (self._measured.spans["unprofiled"][0], time.time_ns())
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())

@@ -427,12 +427,11 @@ class Recorder:
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
         self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
         self._hooks.look()
-        began, small = time.time_ns(), False
+        small = False
         try:
             self._hooks.sampling(kind == "light")  # of a step that is too long for the window this may be all there is
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
-            began = time.time_ns()
             self._marking = True
             if kind == "attribution" and not self._hooks.compiled():  # what is compiled calls no module
                 self._stacks.start()
@@ -448,7 +447,7 @@ class Recorder:
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
-                mb = self._write(window, times, (began, time.time_ns()))
+                mb = self._write(window, times)
                 # It was cut because of the script's own memory.
                 small = self._cut and mb < 0.5 * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
@@ -473,7 +472,7 @@ class Recorder:
             return None
         return window
 
-    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> float:
+    def _write(self, window: Window, times: list[int]) -> float:
         """Stop the profiler, write what it has if that is of use, and return its size in MB."""
         measured, kind = self._measured, window.kind
         began = time.monotonic()
@@ -496,7 +495,6 @@ class Recorder:
             return 0.0
         measured.files[kind] = name
         measured.first[kind] = self._first
-        measured.spans[kind] = span
         measured.flags[kind] = window.flags
         measured.mb[kind] = mb
         # Of a small trace most of the time goes into starting to write it.

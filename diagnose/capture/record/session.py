@@ -196,8 +196,6 @@ def _flags(session: Session) -> FlagsRecord:
         "ddp": fitting(DdpRecord, session.script_config.ddp),
         "autocast": fitting(AutocastRecord, session.script_config.autocast),
         "anomaly": session.script_config.anomaly,
-        "spans_ns": measured.spans,
-        "light_mb": round(measured.mb.get("light", 0.0), 3),
     }
     return fitting(FlagsRecord, noted)
 
