@@ -7,7 +7,7 @@ import threading
 import time
 from functools import partial
 from threading import get_ident
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -231,7 +231,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Return the schema of something that is no operator."""
         schema = self._others.get(name)
         if schema is None:
-            schema = self._others[name] = Schema(_Outside(name))
+            schema = self._others[name] = Schema(SimpleNamespace(name=name))
         return schema
 
     def _note_outside(self, schema: Schema, call: Call) -> None:
@@ -268,13 +268,6 @@ def accept_higher_order() -> None:
 
 def _dispatched(operator: Any, mode: FlowMode, *args: Any, **kwargs: Any) -> Any:
     return mode.__torch_dispatch__(operator, (), args, kwargs)
-
-
-class _Outside:
-    """Something that uses tensors and is no operator."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 def _is_part(tensor: torch.Tensor) -> bool:

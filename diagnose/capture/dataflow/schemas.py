@@ -21,31 +21,6 @@ _UNWRITTEN = ("aten::empty", "aten::new_empty", "aten::_empty")  # names of oper
 class Schema:
     """One operator with its overload."""
 
-    __slots__ = (
-        *(
-            "name",
-            "names",
-            "written",
-            "written_names",
-            "replaces",
-            "draws",
-            "dropout",
-            "reads_host",
-            "indexes",
-            "sizes",
-        ),
-        *(
-            "in_training",
-            "is_collective",
-            "is_mark",
-            "is_opaque",
-            "leaves_contents",
-            "makes_input",
-            "may_be_late",
-            "kept",
-        ),
-    )
-
     def __init__(self, func: Any) -> None:
         schema = getattr(func, "_schema", None)
         arguments = list(schema.arguments) if schema is not None else []
@@ -124,21 +99,14 @@ def sorted_arguments(schema: Schema, args: Any, kwargs: Any) -> Call:
 
 
 def _sort(call: Call, schema: Schema, where: int | str, value: Any, *, writes: bool) -> None:
-    tensors: tuple[torch.Tensor, ...]
-    if isinstance(value, torch.Tensor):
-        tensors = (value,)
-    elif isinstance(value, (list, tuple)):
-        tensors = tuple([each for each in value if isinstance(each, torch.Tensor)])
-        if len(tensors) < len(value):
-            call.attributes.append((where, tuple([_kept(each) for each in value])))
-    else:
-        call.attributes.append((where, _kept(value)))
-        return
-    if not writes:
-        call.reads.extend(tensors)
-        return
-    call.written.extend(tensors)
-    (call.replaced if schema.replaces else call.reads).extend(tensors)
+    is_list = isinstance(value, (list, tuple))
+    parts = value if is_list else (value,)
+    tensors = [each for each in parts if isinstance(each, torch.Tensor)]
+    if len(tensors) < len(parts):
+        call.attributes.append((where, tuple(map(_kept, parts)) if is_list else _kept(value)))
+    if writes:
+        call.written.extend(tensors)
+    (call.replaced if writes and schema.replaces else call.reads).extend(tensors)
 
 
 def _kept(value: Any) -> Any:

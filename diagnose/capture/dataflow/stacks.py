@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from diagnose.capture.record.sampler import is_users
-from diagnose.capture.record.source_lines import tree_of
+from diagnose.capture.record.source_lines import long_statements, tree_of
 from diagnose.model.dataflow import Frame
 
 # Returns the first line of the statement that a line of a source file belongs to.
@@ -28,24 +28,12 @@ def statement_line(file: str, line: int) -> int:
 
 @lru_cache(maxsize=256)
 def _first_lines(file: str) -> dict[int, int]:
-    """Return the first line of the statement at each line that is not the first of one."""
+    """Return the first line of the innermost statement at each line of one on several lines."""
     first: dict[int, int] = {}
-    for node in ast.walk(tree_of(file) or ast.Module([], [])):
-        if isinstance(node, ast.stmt):
-            for line in range(node.lineno, _last_line(node) + 1):
-                first[line] = max(first.get(line, 0), node.lineno)
+    for begin, last in long_statements(tree_of(file) or ast.Module([], [])):
+        for line in range(begin, last + 1):
+            first[line] = max(first.get(line, 0), begin)
     return first
-
-
-def _last_line(node: ast.stmt) -> int:
-    """Return the last line of a statement; of one that contains others that of its head."""
-    inner = [
-        each for each in ast.iter_child_nodes(node) if isinstance(each, (ast.stmt, ast.excepthandler, ast.match_case))
-    ]
-    if not inner:
-        return node.end_lineno or node.lineno
-    first = inner[0].pattern.lineno if isinstance(inner[0], ast.match_case) else inner[0].lineno
-    return max(first - 1, node.lineno)
 
 
 NO_BACKWARD = -1  # autograd's number of the backward pass outside of any
@@ -53,7 +41,7 @@ NO_BACKWARD = -1  # autograd's number of the backward pass outside of any
 StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followed by the offset of its instruction
 
 # What a frame says about the operator below it; of frames that say nothing the kind is 0.
-USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = 1, 2, 4, 8, 16, 32, 64, 128, 256
+USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = (1 << i for i in range(9))
 _TORCH = f"{Path(torch.__file__).parent}/"
 _KINDS = (
     ("optim/", OPTIMIZER),

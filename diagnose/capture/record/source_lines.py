@@ -17,12 +17,12 @@ import stat
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from diagnose.text.masking import mask_code
 from diagnose.text.random_draws import RANDOM_DRAW
@@ -197,7 +197,7 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _MADE_OF_A_SEED = frozenset(
     {"default_rng", "RandomState", "Random", "PCG64", "PCG64DXSM", "Philox", "MT19937", "SFC64", "SeedSequence"}
 )
-_OF_TORCH, _OF_NUMPY = "torch.Generator", ("np.random.Generator", "numpy.random.Generator")
+_OF_NUMPY = ("np.random.Generator", "numpy.random.Generator")
 # Arguments that are no seed of the sample: a generator that is kept, and what differs from process to process.
 _SHARED = (
     r"(?:rng|random|generator)\b|\b(?:initial_seed|seed|get_worker_info|urandom|getpid|time|time_ns|uuid\d)\("
@@ -218,26 +218,24 @@ def draw_lines(tree: ast.AST, lines: Sequence[str]) -> DrawLines:
     for node in _harmless(tree):
         _blank(left, node)
     drawn = {number for number, line in enumerate(lines, 1) if RANDOM_DRAW.search(line.partition("#")[0])}
-    still = {
-        number for number in drawn if RANDOM_DRAW.search(left[number - 1].partition(b"#")[0].decode(errors="replace"))
-    }
-    return DrawLines(frozenset(still), frozenset(drawn - still))
+    rest = {number: left[number - 1].partition(b"#")[0].decode(errors="replace") for number in drawn}
+    still = frozenset(number for number in drawn if RANDOM_DRAW.search(rest[number]))
+    return DrawLines(still, frozenset(drawn - still))
 
 
 def _harmless(tree: ast.AST) -> Iterator[ast.expr]:
     """Yield what is called where a generator is made from a seed or draws by it, and the types of parameters."""
     for node in ast.walk(tree):
-        if isinstance(node, _Function):
-            seeded = _seeded_names(node)
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Call):
-                    yield from _called(inner, seeded)
-                elif isinstance(inner, ast.Assign) and _is_of(inner.targets[0], seeded):
-                    yield from (
-                        each.func for each in ast.walk(inner.value) if isinstance(each, ast.Call) and _is_torchs(each)
-                    )
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             yield node.annotation
+        if not isinstance(node, _Function):
+            continue
+        seeded = _seeded_names(node)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                yield from _called(inner, seeded)
+            elif isinstance(inner, ast.Assign) and _is_of(inner.targets[0], seeded):
+                yield from (each.func for each in ast.walk(inner.value) if _is_torchs(each))
 
 
 def _called(call: ast.Call, seeded: frozenset[str]) -> Iterator[ast.expr]:
@@ -246,8 +244,9 @@ def _called(call: ast.Call, seeded: frozenset[str]) -> Iterator[ast.expr]:
     if _is_seeded(call):
         yield maker.func if isinstance(maker, ast.Call) else call.func
         return
-    passed = [each.value for each in call.keywords if each.arg == "generator"]
-    if (isinstance(maker, ast.Name) and maker.id in seeded) or any(_is_of(each, seeded) for each in passed):
+    makers = [each.value for each in call.keywords if each.arg == "generator"]
+    makers += [maker] if isinstance(maker, ast.Name) else []
+    if any(_is_of(each, seeded) for each in makers):
         yield call.func
 
 
@@ -257,43 +256,39 @@ def _is_of(value: ast.expr, seeded: frozenset[str]) -> bool:
 
 def _seeded_names(function: _Function) -> frozenset[str]:
     """Return the names of a function that hold nothing but generators that it makes from seeds."""
-    stored: dict[str, list[ast.expr | None]] = {}
-    seeds: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            stored.setdefault(node.targets[0].id, []).append(node.value)
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name):
-            stored.setdefault(node.target.id, []).append(node.value)
-        elif isinstance(node, ast.Call) and (name := _seeds(node)):
-            seeds.add(name)
-    bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    other = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
-    other |= {name for each in ast.walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    nodes = list(ast.walk(function))
+    stored: dict[str, list[ast.expr | None]] = defaultdict(list)
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    seeds, other = set[str](), set[str]()
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                stored[name].append(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) | ast.NamedExpr(ast.Name(id=name), value):
+                stored[name].append(value)
+            case ast.Call(func=ast.Attribute(ast.Name(id=name), "manual_seed")) if _has_seed(node):
+                seeds.add(name)
+            case ast.arg(arg=name):
+                other.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                other.update(names)
     return frozenset(
         name
         for name, values in stored.items()
-        if bound.count(name) == len(values)
+        if bound[name] == len(values)
         and name not in other
         and all(_is_seeded(value) or (_is_torchs(value) and name in seeds) for value in values)
     )
 
 
-def _seeds(call: ast.Call) -> str:
-    """Return the name whose generator a call gives a seed, "" where it gives none."""
-    func = call.func
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr == "manual_seed":
-        return func.value.id if _has_seed(call) else ""
-    return ""
-
-
-def _is_seeded(value: ast.expr | None) -> bool:
+def _is_seeded(value: ast.AST | None) -> bool:
     """Return whether an expression makes a generator, or what one is made of, from a seed."""
-    if not isinstance(value, ast.Call):
+    if not isinstance(value, ast.Call) or not _has_seed(value):
         return False
     if isinstance(value.func, ast.Attribute) and value.func.attr == "manual_seed":
-        return _is_torchs(value.func.value) and _has_seed(value)
+        return _is_torchs(value.func.value)
     name = ast.unparse(value.func)
-    return (name.rpartition(".")[2] in _MADE_OF_A_SEED or name in _OF_NUMPY) and _has_seed(value)
+    return name.rpartition(".")[2] in _MADE_OF_A_SEED or name in _OF_NUMPY
 
 
 def _has_seed(call: ast.Call) -> bool:
@@ -303,14 +298,12 @@ def _has_seed(call: ast.Call) -> bool:
 
 
 def _is_seed(value: ast.expr) -> bool:
-    if isinstance(value, ast.Constant):
-        return value.value is not None
     text = ast.unparse(value)
-    return _is_seeded(value) or not (RANDOM_DRAW.search(text) or re.search(_SHARED, text))
+    return _is_seeded(value) or not (text == "None" or RANDOM_DRAW.search(text) or re.search(_SHARED, text))
 
 
-def _is_torchs(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == _OF_TORCH
+def _is_torchs(value: ast.AST | None) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.Generator"
 
 
 def _blank(lines: list[bytes], node: ast.expr) -> None:
@@ -350,9 +343,8 @@ class SourceTree(NamedTuple):
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
     """Return what the tree of a source file shows; nothing of what is no Python."""
-    if sum(map(len, lines)) > 1_000_000:  # a tree takes some fifty times the memory of its text
-        return SourceTree([], [], [], [], [])
-    tree = parsed("\n".join(line.rstrip("\n") for line in lines))
+    is_small = sum(map(len, lines)) <= 1_000_000  # a tree takes some fifty times the memory of its text
+    tree = parsed("\n".join(line.rstrip("\n") for line in lines)) if is_small else None
     if tree is None:
         return SourceTree([], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
@@ -365,46 +357,36 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
         sorted(draws)[:MAX_DRAWS],
         sorted(drawn.seeded)[:MAX_DRAWS],
         list_lookups(tree, lines),
-        list(_long_statements(tree)),
+        list(long_statements(tree)),
     )
 
 
-def _long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+def long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
     """Yield the first and last line of statements on several lines, of their heads alone where they have a body."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            if last > node.lineno and not isinstance(node, ast.Try):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.Try):
+            inner = getattr(node, "body", [case.pattern for case in getattr(node, "cases", ())])
+            last = inner[0].lineno - 1 if inner else node.end_lineno or node.lineno
+            if last > node.lineno:
                 yield node.lineno, last
 
 
 def _of_samples(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of the methods that run for each sample, and of the methods and functions that they may call."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    left: list[ast.AST] = list(_methods_of_samples(tree))
-    left += (functions[name] for name in _given(tree) if name in functions)
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.FunctionDef):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & functions.keys()
-        left += [functions.pop(name) for name in sorted(called)]
-
-
-def _methods_of_samples(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    left: list[ast.FunctionDef] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            if _PER_SAMPLE & {each.name for each in methods}:
-                yield from (each for each in methods if each.name not in _ONCE)
-
-
-def _given(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that are passed as what transforms samples."""
-    for word in ast.walk(tree):
-        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and re.search(_GIVEN, word.arg or ""):
-            yield word.value.id
+            if any(each.name in _PER_SAMPLE for each in methods):
+                left += [each for each in methods if each.name not in _ONCE]
+        elif isinstance(node, ast.keyword) and re.search(_GIVEN, node.arg or "") and isinstance(node.value, ast.Name):
+            left += [functions[node.value.id]] if node.value.id in functions else []
+    while left:
+        node = left.pop()
+        yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & functions.keys()
+        left += [functions.pop(name) for name in sorted(called)]
 
 
 MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
