@@ -6,7 +6,7 @@ import ast
 import gc
 import linecache
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import NamedTuple, TypeAlias
 
@@ -49,14 +49,17 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _has_one_use(node: ast.expr, parents: dict[int, ast.AST], names: dict[str, list[ast.Name]]) -> bool:
+    match parents[id(node)]:
+        case ast.Assign(targets=[ast.Name(id=name)]) as assigned:
+            return _is_read_once(assigned, names[name], parents)
+    return _is_operand(node, parents)
+
+
+def _is_operand(node: ast.expr, parents: dict[int, ast.AST]) -> bool:
+    """Return whether an expression is a part of another one or is returned: a method of it, or its shape, as well."""
     parent = parents[id(node)]
-    if isinstance(parent, ast.Attribute):  # a method of it, or its shape
-        return parent.attr in _SHAPES or isinstance(parents[id(parent)], ast.Call)
-    if isinstance(parent, _OPERANDS):
-        return True
-    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1 or not isinstance(parent.targets[0], ast.Name):
-        return False
-    return _is_read_once(parent, names[parent.targets[0].id], parents)
+    is_method = isinstance(parent, ast.Attribute) and isinstance(parents[id(parent)], ast.Call)
+    return is_method or isinstance(parent, _OPERANDS) or _is_of_shape(node, parents)
 
 
 def _is_read_once(assigned: ast.Assign, uses: list[ast.Name], parents: dict[int, ast.AST]) -> bool:
@@ -93,19 +96,13 @@ def _statement_of(node: ast.AST, statements: list[ast.stmt], parents: dict[int, 
 
 
 def _is_plain(statement: ast.stmt, name: ast.Name) -> bool:
-    return isinstance(statement, ast.Assign) and len(statement.targets) == 1 and statement.targets[0] is name
+    return isinstance(statement, ast.Assign) and statement.targets == [name]
 
 
-def _is_of_shape(name: ast.Name, parents: dict[int, ast.AST]) -> bool:
-    parent = parents[id(name)]
+def _is_of_shape(node: ast.expr, parents: dict[int, ast.AST]) -> bool:
+    parent = parents[id(node)]
     is_length = isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "len"
-    return is_length or (isinstance(parent, ast.Attribute) and parent.attr in _SHAPES)
-
-
-def _is_operand(name: ast.Name, parents: dict[int, ast.AST]) -> bool:
-    parent = parents[id(name)]
-    is_method = isinstance(parent, ast.Attribute) and isinstance(parents[id(parent)], ast.Call)
-    return is_method or isinstance(parent, _OPERANDS)
+    return is_length or getattr(parent, "attr", "") in _SHAPES
 
 
 def _is_cut(name: ast.Name, parents: dict[int, ast.AST]) -> bool:
@@ -193,35 +190,44 @@ class _Recorded(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if not self._functions or name in _OF_FRAMES:
-            return self.generic_visit(node)
-        number = self._number(node)
-        self.generic_visit(node)
-        call = ast.Call(ast.Name(CALL, ast.Load()), [number, node.func, *node.args], node.keywords)
-        return ast.copy_location(call, node)
+        is_known = name not in _OF_FRAMES
+        return self._reported(node, CALL, lambda: [node.func, *node.args], node.keywords, is_known=is_known)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        if not self._functions or _is_constant(node):
-            return node
-        number = self._number(node)
-        self.generic_visit(node)
         operation = ast.Constant(type(node.op).__name__)
-        call = ast.Call(ast.Name(OPERATION, ast.Load()), [number, operation, node.left, node.right], [])
-        return ast.copy_location(call, node)
+        return self._reported(
+            node, OPERATION, lambda: [operation, node.left, node.right], is_known=not _is_constant(node)
+        )
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        at = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        known = isinstance(node.ctx, ast.Load) and not any(isinstance(each, ast.Starred) for each in at)
-        if not self._functions or not known:
+        def index() -> ast.expr:
+            if isinstance(node.slice, ast.Tuple):
+                return ast.Tuple([_index(each) for each in node.slice.elts], ast.Load())
+            return _index(node.slice)
+
+        is_spread = any(isinstance(each, ast.Starred) for each in getattr(node.slice, "elts", ()))
+        is_known = isinstance(node.ctx, ast.Load) and not is_spread
+        return self._reported(node, GET, lambda: [node.value, index()], is_known=is_known)
+
+    def _reported(
+        self,
+        node: ast.expr,
+        name: str,
+        parts: Callable[[], list[ast.expr]],
+        named: list[ast.keyword] | None = None,
+        *,
+        is_known: bool,
+    ) -> ast.AST:
+        """Return the call of the recorder that stands for an expression, whose ``parts`` are replaced before."""
+        if not self._functions or not is_known:
             return self.generic_visit(node)
-        number = self._number(node)
-        self.generic_visit(node)
-        index = (
-            ast.Tuple([_index(each) for each in node.slice.elts], ast.Load())
-            if isinstance(node.slice, ast.Tuple)
-            else _index(node.slice)
+        number = len(self._expressions)
+        has_one_use = place_of(node) in self._single
+        self._expressions.append(
+            Expression(self._file, node.lineno, self._functions[-1], ast.unparse(node), has_one_use)
         )
-        call = ast.Call(ast.Name(GET, ast.Load()), [number, node.value, index], [])
+        self.generic_visit(node)
+        call = ast.Call(ast.Name(name, ast.Load()), [ast.Constant(number), *parts()], named or [])
         return ast.copy_location(call, node)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
@@ -229,13 +235,6 @@ class _Recorded(ast.NodeTransformer):
         node.body = [self.visit(each) for each in node.body]
         self._functions.pop()
         return node
-
-    def _number(self, node: ast.expr) -> ast.Constant:
-        place = Expression(
-            self._file, node.lineno, self._functions[-1], ast.unparse(node), place_of(node) in self._single
-        )
-        self._expressions.append(place)
-        return ast.Constant(len(self._expressions) - 1)
 
 
 def _index(node: ast.expr) -> ast.expr:
