@@ -22,7 +22,6 @@ def machine(tmp_path, monkeypatch):
 
     machine = Machine()
     monkeypatch.setattr(loading_counters.time, "monotonic", lambda: machine.now)
-    monkeypatch.setattr(loading_counters, "TICK_S", 0.01)
     machine.counters = LoadingCounters(tmp_path)
     return machine
 

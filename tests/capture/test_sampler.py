@@ -158,9 +158,8 @@ def test_a_forked_process_begins_with_python_s_own_switching():
     os.close(writes)
 
 
-def test_collections_are_noted_in_windows_and_between_them(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.record.samplers.MIN_PAUSE_NS", 0)
-    samplers, noted = Samplers(2.0, wanted=True), []
+def test_collections_are_noted_in_windows_and_between_them():
+    samplers, noted = Samplers(2.0, wanted=True, min_pause_ns=0), []
     samplers.sample_run(on=True)
     for on in (False, True, False):
         samplers.sample_window(on=on)

@@ -133,7 +133,6 @@ def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
 # Of a value in the host's memory whose fingerprint is of all elements: 10 us, and 0.1 ms for one that no operator made,
 # whose content alone tells it apart from others.
 MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
-MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
 
 
@@ -183,7 +182,9 @@ class Contents:
     Fingerprints can be compared under one ``salt`` only, which is kept nowhere: contents cannot be guessed from them.
     """
 
-    def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:
+    def __init__(self, *, in_place: bool = True, salt: bytes = b"", max_pending: int = 4096) -> None:
+        """``max_pending`` looks, of a kilobyte each, are judged together."""
+        self._max_pending = max_pending
         self._in_place, self._salt = in_place, salt or os.urandom(16)
         self._found: list[Content] = []
         self._pending: list[_Look] = []  # that are not judged yet
@@ -219,7 +220,7 @@ class Contents:
                 max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
                 self._pending.append(_read(number, bits, base, max_bytes, with_kind=with_kind))
         self._found.append(UNKNOWN)
-        if len(self._pending) >= MAX_PENDING:
+        if len(self._pending) >= self._max_pending:
             self._judge()
         return number
 

@@ -22,9 +22,15 @@ from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue
 from diagnose.capture.record.recording import first_line
 
 _MASKS = frozenset({torch.bool, torch.uint8})
-MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
-MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory
 _now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
+
+
+class Limits(NamedTuple):
+    """What a recording may take."""
+
+    operators: int = 200_000  # each takes 1.5 kB of memory
+    cost_s: float = 30.0
+    looking_s: float = 15.0  # of this cost: from then on no content is looked at
 
 
 class RawOperator(NamedTuple):
@@ -62,7 +68,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     supports_higher_order_operators = True
 
-    def __init__(self, contents: Contents, modules: Modules) -> None:
+    def __init__(self, contents: Contents, modules: Modules, limits: Limits) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[RawOperator] = []
         self.storages = Storages(lambda: len(self.operators) - 1)
@@ -73,7 +79,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.why_ended = ""
         self.subclasses: set[type] = set()
         self.is_on = True
-        self._contents, self._modules = contents, modules
+        self._contents, self._modules, self._limits = contents, modules, limits
         self._schemas: dict[int, Schema] = {}
         self._others: dict[str, Schema] = {}
         self._lock = threading.RLock()  # of all tables: several threads of autograd may run operators
@@ -124,7 +130,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     @property
     def is_short_of_time(self) -> bool:
         """Return whether so much time is spent that contents are no longer looked at."""
-        return self.cost_ns > MAX_LOOKING_S * 1e9
+        return self.cost_ns > self._limits.looking_s * 1e9
 
     def _schema(self, func: Any) -> Schema:
         schema = self._schemas[id(func)] = Schema(func)
@@ -184,10 +190,10 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 schema.indexes and any(tensor.dtype in _MASKS for tensor in call.reads[1:]),
             )
             self.operators.append(_row(RawOperator, row))
-        if operator + 1 >= MAX_OPERATORS:
-            self._end(f"{MAX_OPERATORS:,} operators were recorded")
-        elif self.cost_ns > MAX_COST_S * 1e9:
-            self._end(f"recording had taken {MAX_COST_S:g} s")
+        if operator + 1 >= self._limits.operators:
+            self._end(f"{self._limits.operators:,} operators were recorded")
+        elif self.cost_ns > self._limits.cost_s * 1e9:
+            self._end(f"recording had taken {self._limits.cost_s:g} s")
 
     def _written(self, begun: _Begun, result: Any, operator: int) -> tuple[list[RawUse], bool]:
         """Return what an operator has written, and whether its result is a view of something else."""

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from diagnose.capture.dataflow.contents import MAX_WHOLE_BYTES, Contents
 from diagnose.capture.dataflow.holders import Holder, holders
-from diagnose.capture.dataflow.mode import FlowMode, accept_higher_order
+from diagnose.capture.dataflow.mode import FlowMode, Limits, accept_higher_order
 from diagnose.capture.dataflow.modules import Modules, Roles
 from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.stacks import COMPILED
@@ -146,10 +146,10 @@ _SAMPLED = (
 class DataflowWindow:
     """Holds the mode while it is on the stack; everything happens on the thread that steps."""
 
-    def __init__(self, contents: Contents | None = None) -> None:
+    def __init__(self, contents: Contents | None = None, limits: Limits | None = None) -> None:
         self.num_steps = 0  # whole ones
         self._modules, self._contents = Modules(), contents or Contents()
-        self._mode = FlowMode(self._contents, self._modules)
+        self._mode = FlowMode(self._contents, self._modules, limits or Limits())
         self._roles = Roles(self._modules, self._mode.storages)
         self._stance = EagerStance()
         self._undo: list[Undo] = []

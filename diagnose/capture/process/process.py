@@ -80,7 +80,6 @@ def _distributed() -> Any:  # the module torch.distributed, if it is loaded and 
 
 UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 DEFERRED = (*UNWINDING, signal.SIGINT)
-STOP_S = 5.0  # within which the main thread executes Python again, unless it stays in a call of C such as a GUI's loop
 
 Handler: TypeAlias = Callable[[int, "FrameType | None"], None]
 
@@ -92,7 +91,8 @@ class Killed(BaseException):  # not an error of the script
 class StopSignals:
     """The handlers of one run; a handler of the script's own has precedence while the script runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stop_s: float = 5.0) -> None:
+        self._stop_s = stop_s  # until then the main thread executes Python again, unless it stays in a GUI's loop
         self.stopped_by = 0  # the signal that unwound the script
         self.deferred = 0  # the latest signal that came while the capture was written
         self._owner = os.getpid()
@@ -126,7 +126,7 @@ class StopSignals:
         request = (error, threading.Event())
         self._requests.append(request)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCONT)
-        request[1].wait(STOP_S)
+        request[1].wait(self._stop_s)
         try:
             self._requests.remove(request)
         except ValueError:  # it was taken
@@ -258,7 +258,6 @@ def _words(file: Path) -> list[bytes]:
 
 
 STDERR = 2
-PROC = Path("/proc")
 
 
 def compiled_graphs() -> int:
@@ -309,14 +308,14 @@ def _heap_reader() -> Callable[[], int] | None:
     return allocated if grown >= PROBE_BYTES // 2 else None
 
 
-def busy_share(pids: Iterable[int]) -> float | None:
+def busy_share(pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
     """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
-        now = float((PROC / "uptime").read_text().split()[0])
+        now = float((proc / "uptime").read_text().split()[0])
         tick = os.sysconf("SC_CLK_TCK")
         for pid in pids:
-            fields = (PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
+            fields = (proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()
             used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
             lived += now - int(fields[19]) / tick
     except (OSError, ValueError, IndexError):  # not Linux, or one has ended

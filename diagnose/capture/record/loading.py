@@ -25,9 +25,6 @@ from diagnose.capture.record.source_lines import tree_of
 # Reading them takes some 0.1 ms a process, outside the steps that are timed. A worker that is replaced at the begin of
 # an epoch counts from its first reading to its last one.
 
-PROC = Path("/proc")
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
 
 class _Reading(NamedTuple):
     """One process at one moment; None where the kernel does not show it."""
@@ -44,7 +41,7 @@ class _Reading(NamedTuple):
 class LoadingCounters:
     """Sums up what the loading processes did between the first reading and the last."""
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._first: dict[int, _Reading] = {}
         self._last: dict[int, _Reading] = {}
@@ -97,9 +94,10 @@ class LoadingCounters:
 def _read(process: Path) -> _Reading | None:
     """Return the counters of a process, None where it has ended or this is not Linux."""
     try:
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
         fields = (process / "stat").read_text().rpartition(") ")[2].split()
         status = (process / "status").read_text()
-        major_faults, user, system = int(fields[9]), int(fields[11]) * TICK_S, int(fields[12]) * TICK_S
+        major_faults, user, system = int(fields[9]), int(fields[11]) * tick_s, int(fields[12]) * tick_s
         swap = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSwap:")), 0)
     except (OSError, ValueError, IndexError):
         return None

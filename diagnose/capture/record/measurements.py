@@ -22,8 +22,6 @@ from diagnose.model.loaded import LoadedRecord
 # Where a script never waits for its device, a step takes the host as long as queueing it, until the queue is full.
 # Steps of 14 ms were found to take the host 3.5 ms for the first fifty of them.
 
-PATIENCE_S = 2.0  # for the device to end what is queued when the times are written
-
 
 class DeviceClock:
     """Puts an event into the queue at every step boundary; nothing waits for it while steps are timed.
@@ -49,9 +47,9 @@ class DeviceClock:
         except RuntimeError:  # the device's own error is the script's to meet
             self._waiting.clear()
 
-    def finish(self) -> None:
-        """Wait up to two seconds for the steps that the device still works on."""
-        ends = time.monotonic() + PATIENCE_S
+    def finish(self, patience_s: float = 2.0) -> None:
+        """Wait at most so long for the steps that the device still works on."""
+        ends = time.monotonic() + patience_s
         try:
             while len(self._waiting) > 1 and time.monotonic() < ends:
                 self._collect()

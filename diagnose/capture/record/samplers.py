@@ -31,14 +31,13 @@ from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 # The profiler records collections only together with stacks, which slow the step down; this needs neither.
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
-MIN_PAUSE_NS = 100_000
 
 
 class GcWatch:
     """Keeps (begin, end) of collections on one thread, wall clock in unix ns, while it is started."""
 
-    def __init__(self, thread_id: int) -> None:
-        self._thread_id = thread_id
+    def __init__(self, thread_id: int, min_pause_ns: int) -> None:
+        self._thread_id, self._min_pause_ns = thread_id, min_pause_ns
         self._began = 0
         self.runs: list[tuple[int, int]] = []
 
@@ -59,7 +58,7 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < 50_000:
+        elif self._began and now - self._began >= self._min_pause_ns and len(self.runs) < 50_000:
             self.runs.append((self._began, now))
             self._began = 0
 
@@ -255,7 +254,7 @@ if hasattr(os, "register_at_fork"):
 METHOD = "memory"
 # Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
 # once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
-MAX_WINDOW_CPU_SHARE = 0.05
+MAX_EXACT_SHARE = 0.05
 SHIM = "<shim>"  # the file of frames in which C calls into Python
 # Instructions at which threads take turns: of loops and at the beginnings of functions.
 _TURNS = tuple(
@@ -268,8 +267,8 @@ _TURNS = tuple(
 class ExactSampler:
     """Samples into ``taken`` as long as the process does not fail."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
-        self._process, self._taken = process, taken
+    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
+        self._process, self._taken, self._max_share = process, taken, max_share
         self._runs = False
         self._places: list[int] = []  # of the stretch: their rows
 
@@ -288,7 +287,7 @@ class ExactSampler:
             native_id=taken.native_id,
             period_ns=int(taken.period_ms * 1e6),
             depth=taken.depth,
-            max_share=MAX_WINDOW_CPU_SHARE if window else MAX_CPU_SHARE,
+            max_share=self._max_share if window else MAX_CPU_SHARE,
             max_samples=self._left,
             others=window,
             left_out=tuple(own),
@@ -349,9 +348,9 @@ RUN_SAMPLER_MS = 20.0
 class _Watch:
     """Samples a thread from outside, or where that fails from a thread beside it."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
+    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
         self.taken = taken
-        self._exact, self._beside = ExactSampler(process, taken), Sampler(taken)
+        self._exact, self._beside = ExactSampler(process, taken, max_share), Sampler(taken)
 
     def start(self) -> None:
         if not self._exact.start():
@@ -374,11 +373,14 @@ class Samplers:
     ``period_ms`` is that of the timing windows.
     """
 
-    def __init__(self, period_ms: float, *, wanted: bool) -> None:
+    def __init__(
+        self, period_ms: float, *, wanted: bool, max_share: float = MAX_EXACT_SHARE, min_pause_ns: int = 100_000
+    ) -> None:
         self._in_windows: _Watch | None = None
         self._of_run: _Watch | None = None  # while no window is open
         self._gc_watch: GcWatch | None = None
         self._period_ms, self._wanted = period_ms, wanted
+        self._max_share, self._min_pause_ns = max_share, min_pause_ns
         self._process = SamplerProcess()
 
     def prepare(self) -> None:
@@ -408,7 +410,7 @@ class Samplers:
                 if watch is not None:
                     watch.stop()
             self._of_run = self._watch(RUN_SAMPLER_MS, 6)
-            self._gc_watch = GcWatch(threading.get_ident())
+            self._gc_watch = GcWatch(threading.get_ident(), self._min_pause_ns)
             self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen
         if on:
             self._of_run.start()
@@ -417,7 +419,7 @@ class Samplers:
 
     def _watch(self, period_ms: float, depth: int) -> _Watch:
         taken = Taken(threading.get_ident(), threading.get_native_id(), period_ms, depth=depth)
-        return _Watch(self._process, taken)
+        return _Watch(self._process, taken, self._max_share)
 
     def stop(self) -> None:
         """End the threads and the process."""
