@@ -22,7 +22,7 @@ REACHED_PERCENT = (
 )
 MIN_TREND_ROWS = 8
 MIN_TREND_Z = 3.0  # of the Mann-Kendall test: one in a thousand without a trend
-MIN_GROWTH, MIN_GROWTH_MB = 0.05, 50.0  # of memory, over the run: below, caches that are still filling
+MIN_MEMORY_GROWTH, MIN_GROWTH_MB = 0.05, 50.0  # of memory, over the run: below, caches that are still filling
 MIN_TAIL = 1.5  # by which the 99th percentile over the median must rise
 MIN_PHASE = 0.05  # of the run's time, from which evaluation, checkpoints and epochs are worth a line
 
@@ -180,7 +180,7 @@ def _growth(rows: Sequence[Row]) -> list[Observation]:
             continue
         grown, z = trend(values)
         share = grown / max(values[0], 1.0)
-        if z >= MIN_TREND_Z and share >= MIN_GROWTH and grown >= MIN_GROWTH_MB:
+        if z >= MIN_TREND_Z and share >= MIN_MEMORY_GROWTH and grown >= MIN_GROWTH_MB:
             per_1000 = grown / max(rows[-1].step - rows[0].step, 1) * 1000
             text = f"{name} grows: {values[0]:,.0f} MB to {values[-1]:,.0f} MB, {per_1000:,.3g} MB per 1,000 steps."
             found.append(Observation(kind, text, share))

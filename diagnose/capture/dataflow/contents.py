@@ -130,9 +130,6 @@ def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
         yield Fetched(each.number, each.base, data[begin:end], whole, each.with_kind)
 
 
-# Of a value in the host's memory whose fingerprint is of all elements: 10 us, and 0.1 ms for one that no operator made,
-# whose content alone tells it apart from others.
-MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
 
 
@@ -217,7 +214,9 @@ class Contents:
             else:
                 at, rest = divmod(start, size)
                 bits = _unaligned(start, num, code) if rest else _WORDS[size][at : at + num]
-                max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
+                # The fingerprint of a value that no operator made, whose content alone tells it apart, may take 0.1 ms,
+                # that of another one 10 us: larger ones have that of a sample.
+                max_bytes = 1 << 20 if is_given else 1 << 18
                 self._pending.append(_read(number, bits, base, max_bytes, with_kind=with_kind))
         self._found.append(UNKNOWN)
         if len(self._pending) >= self._max_pending:

@@ -22,7 +22,7 @@ from diagnose.capture.record.source_lines import tree_of
 
 MAX_LOOKED = 500_000  # members: 0.5 s
 MAX_ENDS = 1_000  # members at either end of a container, where steps add theirs
-MAX_DEPTH = 6  # attributes and keys in a name
+MAX_NAME_DEPTH = 6  # attributes and keys in a name
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _NO_OWNERS = (type, ModuleType, FunctionType, str, bytes, int, float)
 _STORING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"})
@@ -97,7 +97,7 @@ class _Search:
         self._seen[id(held)] = held
         # A mapping of more names is filled by the steps.
         if isinstance(held, dict) and len(held) <= 32 and all(isinstance(key, str) for key in held):
-            if place.depth < MAX_DEPTH:
+            if place.depth < MAX_NAME_DEPTH:
                 for key, each in list(held.items()):
                     name = f"{place.name}[{key!r}]"
                     self._queue.append((place._replace(name=name, depth=place.depth + 1, key=key), each))
@@ -116,11 +116,11 @@ class _Search:
                 if depth < 3 and id(each) not in self._seen:  # deeper containers are others
                     self._seen[id(each)] = each
                     self._members(place, each, tensors, depth + 1)
-            elif place.depth < MAX_DEPTH and not isinstance(each, _NO_OWNERS) and each is not None:
+            elif place.depth < MAX_NAME_DEPTH and not isinstance(each, _NO_OWNERS) and each is not None:
                 self._queue.append((place._replace(name=f"{place.name}[…]", depth=place.depth + 1), each))
 
     def _attributes(self, place: _Place, held: Any) -> None:
-        if place.depth >= MAX_DEPTH:
+        if place.depth >= MAX_NAME_DEPTH:
             return
         file = _file_of(type(held))
         scope = (file, "") if is_users_file(file) else (place.file, place.function)

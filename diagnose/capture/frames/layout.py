@@ -18,7 +18,7 @@ from typing import NamedTuple
 # Reads the memory of a process, its own included, by Linux' process_vm_readv: no signal, no stop, no attaching.
 
 WORD = struct.calcsize("P")
-MAX_BYTES = 1 << 20  # of one read; longer tables of lines do not occur
+MAX_READ_BYTES = 1 << 20  # of one read; longer tables of lines do not occur
 
 
 class UnreadableError(Exception):
@@ -35,7 +35,7 @@ class Memory:
         readv.argtypes = [ctypes.c_int, pointer, number, pointer, number, number]
         readv.restype = ctypes.c_ssize_t
         self.call, self.pid = readv, pid
-        self._buffer = bytearray(MAX_BYTES)
+        self._buffer = bytearray(MAX_READ_BYTES)
         self._local = bytearray(2 * WORD)
         self._remote = bytearray(2 * WORD * 64)  # parts of one read; Linux allows 1024
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
@@ -66,7 +66,7 @@ class Memory:
 
     def arguments(self, parts: Sequence[tuple[int, int]], total: int) -> tuple[int, ...]:
         """Return what ``call`` takes to read these parts, of ``total`` bytes."""
-        if not 0 < total <= MAX_BYTES or not all(0 < address < 1 << 63 for address, _ in parts):
+        if not 0 < total <= MAX_READ_BYTES or not all(0 < address < 1 << 63 for address, _ in parts):
             raise UnreadableError("There is no such address.")
         struct.pack_into("PN", self._local, 0, self._at, total)
         struct.pack_into("PN" * len(parts), self._remote, 0, *(number for part in parts for number in part))

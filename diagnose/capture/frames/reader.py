@@ -12,7 +12,7 @@ from types import CodeType
 
 from .layout import (
     BYTES_DATA,
-    MAX_BYTES,
+    MAX_READ_BYTES,
     OBJECT_TYPE,
     VAR_SIZE,
     WORD,
@@ -85,7 +85,7 @@ class Codes:
             size = word_at(data, VAR_SIZE) * CodeType.__itemsize__
         else:
             size = len(self._bytes(word_at(data, layout.code_bytes)))
-        if not 0 < size <= MAX_BYTES:
+        if not 0 < size <= MAX_READ_BYTES:
             raise UnreadableError("It is no code object.")
         table = self._bytes(word_at(data, layout.code_table))
         first = int.from_bytes(data[layout.code_line : layout.code_line + 4], "little", signed=True)
@@ -124,7 +124,7 @@ def _lines(size: int, first: int, table: bytes) -> list[tuple[int, int]]:
 
 Place = tuple[str, int, str]  # file, line, function
 
-MAX_FRAMES = 500
+MAX_STACK = 500
 
 
 class EndedError(UnreadableError):
@@ -172,7 +172,7 @@ class FrameReader:
         first = self._process.thread
         for offset in (self._layout.thread_next, self._layout.thread_previous):
             address, seen = first, set[int]()
-            while address and address not in seen and len(seen) < MAX_FRAMES:
+            while address and address not in seen and len(seen) < MAX_STACK:
                 seen.add(address)
                 data = self._memory.read(address, self._thread_bytes)
                 if address != first or offset == self._layout.thread_next:
@@ -247,7 +247,7 @@ class FrameReader:
         layout, size = self._layout, self._frame_bytes
         frame = self._innermost(thread, ident)
         data, begin = b"", 0
-        for _ in range(MAX_FRAMES):
+        for _ in range(MAX_STACK):
             if not frame:
                 return
             at = frame - begin

@@ -9,11 +9,8 @@ from array import array
 from typing import NamedTuple
 
 from .layout import WORD, Memory, UnreadableError, word_at
-from .reader import MAX_FRAMES, EndedError, FrameReader, Place
+from .reader import MAX_STACK, EndedError, FrameReader, Place
 
-# From before the frames are read until after: 0.1 to 0.3 ms on a virtual machine. Where this process loses its core
-# meanwhile it is some ms, and what it sees is of later: a line of the next batch would lie in the optimizer's step.
-MAX_READING_NS = 500_000
 UNKNOWN = -1  # whether the thread ran
 NUM_OUTER = 3  # lines: the script's, its main function's and one that this calls
 BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
@@ -155,14 +152,16 @@ class Stretch:
         # The quickest of three readings counts: one may be long because all of its code is new.
         for _ in range(3):
             before_ns = time.time_ns()
-            seen = self._reader.users(self._thread, order.ident, 1 if order.depth == 1 else MAX_FRAMES)
+            seen = self._reader.users(self._thread, order.ident, 1 if order.depth == 1 else MAX_STACK)
             took_ns = abs(time.time_ns() - before_ns)  # the clock may be set back
             if took_ns < quickest:
                 quickest, found = (
                     took_ns,
                     (before_ns + took_ns // 2, shortened([each.place for each in seen], order.depth)),
                 )
-            if took_ns <= MAX_READING_NS:
+            # 0.1 to 0.3 ms on a virtual machine. If this process loses its core meanwhile it is some ms, and what it
+            # sees is of later: a line of the next batch would lie in the optimizer's step.
+            if took_ns <= 500_000:
                 break
         return found
 

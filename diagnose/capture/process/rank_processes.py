@@ -40,7 +40,6 @@ from diagnose.text.progress import Progress
 
 MAX_VALUE_BYTES: Final = 7 << 20  # torch's TCPStore takes 8 MiB at a time
 MAX_MESSAGE_BYTES: Final = MAX_VALUE_BYTES + (1 << 16)
-_HEAD_BYTES = 4
 
 
 class StoreGone(Exception):  # an event of the run, and no error of anybody
@@ -198,14 +197,14 @@ class StoreLink:
 
 def _send(link: socket.socket, message: msgspec.Struct) -> None:
     data = msgspec.msgpack.encode(message)
-    link.sendall(len(data).to_bytes(_HEAD_BYTES, "big") + data)
+    link.sendall(len(data).to_bytes(4, "big") + data)
 
 
 def _receive(link: socket.socket) -> bytes | None:
     """Return the next message, None where the other side has closed the socket."""
-    head = _exactly(link, _HEAD_BYTES)
+    head = _exactly(link, 4)
     size = int.from_bytes(head, "big")
-    if len(head) < _HEAD_BYTES or size > MAX_MESSAGE_BYTES:
+    if len(head) < 4 or size > MAX_MESSAGE_BYTES:
         return None
     data = _exactly(link, size)
     return data if len(data) == size else None

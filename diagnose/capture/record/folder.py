@@ -43,7 +43,6 @@ StepState: TypeAlias = Literal["plain", "light", "attribution", "edge"]
 """What was recorded of a step; an edge is one in which the tool started or had just stopped a profiler."""
 
 STATES: tuple[StepState, ...] = ("plain", "light", "attribution", "edge")
-MAX_STEPS = 200_000  # hours of most scripts; 8 numbers a step
 
 
 class RunLog:
@@ -60,7 +59,7 @@ class RunLog:
 
     def add(self, ended_ns: int, took_ns: int, state: StepState, phases: PhaseTimes) -> None:
         """Take down a step that is over; the first 200,000 are kept."""
-        if len(self) >= MAX_STEPS:
+        if len(self) >= 200_000:  # hours of most scripts; 8 numbers a step
             return
         self._began.append(ended_ns - took_ns)
         self._took.append(took_ns)

@@ -24,21 +24,21 @@ from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first
 from diagnose.capture.record.window import (
     HEAP_POLL_S,
     JSON_BYTES,
-    MAX_FUNCTIONS,
-    MAX_FUNCTIONS_PER_STEP,
+    MAX_RECORDED_CALLS,
+    MAX_STEP_CALLS,
     FrameCount,
     StepSize,
     WindowKind,
 )
 from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 from diagnose.model.growth import grows
+from diagnose.model.step_means import MIN_LONG_RATIO
 
 # How long a quick recording waits, so that the whole command answers within 15 s.
 #
 # What a script does before its first sign of work, such as reading a model, is no step and is waited for.
 
 LONG_STEP_S = 1.0  # too long to wait for several of them
-PATIENCE_S = 3.0  # for the end of the first step, from the first sign of work,
 BEGIN_S = 6.0  # but of the script's whole run; importing torch takes 2 to 4 of them
 END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
 
@@ -53,7 +53,7 @@ class Patience:
         """Return in how many seconds recording begins in the midst of a step; a sign is an event or a wait."""
         if first_sign_at is None:
             return math.inf
-        return min(first_sign_at + PATIENCE_S, self._started_at + BEGIN_S) - time.monotonic()
+        return min(first_sign_at + 3.0, self._started_at + BEGIN_S) - time.monotonic()
 
     @property
     def window_s(self) -> float:
@@ -66,7 +66,6 @@ class Patience:
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
-MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
 
 
 class WatchedSteps:
@@ -112,11 +111,8 @@ class WatchedSteps:
 
 # How many steps a recorded window has, and how many show that steps are steady.
 
-MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+USUAL_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
 LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
-# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
-# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
-ATTRIBUTION_MB = 30.0
 
 
 def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
@@ -125,17 +121,19 @@ def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
     ``times`` are the host's (ns), which may only queue what the device takes ``device_ns`` for.
     """
     if not times:
-        return MIN_STEPS
-    step_ns = max(median(times[-MIN_STEPS:]), device_ns or 0.0)
+        return USUAL_STEPS
+    step_ns = max(median(times[-USUAL_STEPS:]), device_ns or 0.0)
     # A window of five seconds needs no ten steps: long ones vary less. One of short steps lasts half a second,
     # a hundred samples of the executing line.
-    least = min(max(math.ceil(5_000_000_000 / step_ns), 2), MIN_STEPS)
+    least = min(max(math.ceil(5_000_000_000 / step_ns), 2), USUAL_STEPS)
     return min(max(math.ceil(500_000_000 / step_ns), least), 100)
 
 
 def attribution_steps(step_mb: float, left_mb: float) -> int:
     """Return how many steps of ``step_mb`` of JSON text the attribution window may have, where ``left_mb`` are left."""
-    return int(min(left_mb, max(ATTRIBUTION_MB, 3 * step_mb)) / step_mb)
+    # 21 MB name the same lines as 87 MB, and the command took 12.5 s of CPU time instead of 23.4 (a loader that indexes
+    # 1,024 rows in each step).
+    return int(min(left_mb, max(30.0, 3 * step_mb)) / step_mb)
 
 
 def steady_steps(times: Sequence[int]) -> int:
@@ -153,7 +151,7 @@ class Economy(NamedTuple):
 
 def economy(times: Sequence[int]) -> Economy:
     """Return what to leave out, judging by the steps seen so far, ns."""
-    step_ns = median(times[-MIN_STEPS:]) if times else 0
+    step_ns = median(times[-USUAL_STEPS:]) if times else 0
     is_long = step_ns >= LONG_STEP_NS
     # From three seconds on what the profiler's own first step costs, some 0.1 s, is within a few percent.
     return Economy(is_long, is_long, step_ns >= 3_000_000_000)
@@ -177,7 +175,7 @@ class Plan:
         self._at_once = at_once
         self.done = self.failed = False
         self.num_steps = 0
-        self._num_steps = MIN_STEPS
+        self._num_steps = USUAL_STEPS
         self._economy = economy(())
         self._options = options
         self._hooks = hooks
@@ -235,7 +233,7 @@ class Plan:
     @property
     def wanted_steps(self) -> int:
         """Return how many steps the first timing window is to have."""
-        return self._options.steps or min(self._num_steps, MIN_STEPS)
+        return self._options.steps or min(self._num_steps, USUAL_STEPS)
 
     @property
     def due_in(self) -> float:
@@ -350,7 +348,7 @@ class Plan:
             now_ms = median(times[-8:]) / 1e6
             self._hooks.report(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
         self._num_steps = self._options.steps or (
-            MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
+            USUAL_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
         )
         if not self._together and self._options.steps is None:
             self._economy = economy(times)
@@ -400,10 +398,10 @@ class Plan:
         if not functions.is_known:
             return
         self._functions = functions.functions
-        if self._functions > MAX_FUNCTIONS_PER_STEP:
+        if self._functions > MAX_STEP_CALLS:
             self._recorder.stacks = False
             self._measured.notes.append(
-                f"A step calls more than {MAX_FUNCTIONS_PER_STEP:,} Python functions, so they were not recorded: lines "
+                f"A step calls more than {MAX_STEP_CALLS:,} Python functions, so they were not recorded: lines "
                 "come from the sampler, and operators have no stacks."
             )
         elif self._measured.timing:
@@ -427,7 +425,7 @@ class Plan:
         per_step = self._attribution_mb()
         fitting = attribution_steps(per_step, self._options.max_mb - measured.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
-            fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
+            fitting = min(fitting, MAX_RECORDED_CALLS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:

@@ -21,17 +21,7 @@ from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
 from diagnose.capture.record.taken import OWN_THREADS, Taken
 
 METHOD = "interpreter"
-# Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
-# could be, but reading it would hold up a thread that computes in Python once more.
-RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
-# A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
-# 5 ms the sampler would hardly ever look into short runs of Python, but into the call of torch or NumPy that comes
-# after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
-# 68 %). So short a wait has to end on time, or it ends with that call. Where other threads compute in Python too they
-# would take the interpreter from each other as often. Outside of windows it stays as Python has it: a sampler that
-# waits for long calls which keep the interpreter would wake every 20 µs (measured: 9 to 29 samples instead of 160).
-SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
-MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
+MAX_RUN_SAMPLES = 200_000  # an hour of a run that is watched to its end
 # Of a core: where waking a thread is dear, as on virtual machines (0.2 ms a sample), samples come less often. A window
 # lasts less than a second, and a place that a quarter of it goes to needs some samples.
 MAX_CPU_SHARE, MAX_WINDOW_CPU_SHARE = 0.0125, 0.03
@@ -59,7 +49,14 @@ class Sampler:
             if self.taken.depth == 1:
                 self._switch_s = sys.getswitchinterval()
                 _OF_FORKED.append(self._switch_s)
-                sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
+                # A thread that computes in Python gives the interpreter up after this long when another one wants it.
+                # With Python's 5 ms the sampler would hardly ever look into short runs of Python, but into the call of
+                # torch or NumPy that comes after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the
+                # samples for 70 % of the time; with 20 µs 68 %). So short a wait has to end on time, or it ends with
+                # that call. Where other threads compute in Python too they would take the interpreter from each other
+                # as often. Outside of windows it stays as Python has it: a sampler that waits for long calls would
+                # wake every 20 µs (measured: 9 to 29 samples instead of 160).
+                sys.setswitchinterval(min(self._switch_s, 0.00002 if self._is_alone() else 0.0002))
             self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}sampler", daemon=True)
             self._thread.start()
 
@@ -86,7 +83,7 @@ class Sampler:
         most = MAX_WINDOW_CPU_SHARE if taken.depth == 1 else MAX_CPU_SHARE
         taken.begin()
         with _states(taken.thread_id, taken.native_id) as state:
-            while not self._enough and len(taken.time_ns) < MAX_SAMPLES:
+            while not self._enough and len(taken.time_ns) < MAX_RUN_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
                 frames = sys._current_frames()
                 frame = frames.get(taken.thread_id)
@@ -174,7 +171,7 @@ LIBRARIES = _libraries()
 
 
 def _wake_on_time() -> None:
-    """Let timed waits of this thread end when they should: Linux lets them last 50 µs longer, twice what SWITCH_S is.
+    """Let timed waits of this thread end when they should: Linux lets them last 50 µs longer.
 
     Of samples of a dataset that computes 0.11 ms in Python and 0.03 ms in torch.tensor, 71 to 75 % lie in the first
     then, and 28 to 33 % otherwise.
@@ -205,7 +202,8 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
         return
     share = _cpu_share(thread_id)
     try:
-        yield lambda: 1 if (share() or 0.0) >= BUSY_SHARE else _state_in(file)
+        # Reading would hold up a thread that computes in Python once more.
+        yield lambda: 1 if (share() or 0.0) >= 0.95 else _state_in(file)
     finally:
         os.close(file)
 
@@ -224,7 +222,7 @@ def _by_cpu_time(thread_id: int) -> Callable[[], int]:
 
     def running() -> int:
         found = share()
-        return UNKNOWN if found is None else int(found >= RUNNING_SHARE)
+        return UNKNOWN if found is None else int(found >= 0.5)
 
     return running
 

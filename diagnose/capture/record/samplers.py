@@ -23,7 +23,7 @@ from pathlib import Path
 from diagnose.capture.frames.layout import addresses
 from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_SAMPLES, Sampler
+from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_RUN_SAMPLES, Sampler
 from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
 # Records when Python's garbage collector ran on the training thread.
@@ -65,7 +65,6 @@ class GcWatch:
 
 # The process that samples this one from outside: started, asked and ended so that a script does not notice it.
 
-PATIENCE_S = 10.0  # for an answer, which takes a millisecond, and the start of Python, which takes 50
 CODE = (
     "import sys; sys.path.append(sys.argv[1]); from frames.main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
@@ -104,7 +103,7 @@ class SamplerProcess:
             return
         finally:
             lent.close()
-        own.settimeout(PATIENCE_S)
+        own.settimeout(10.0)  # an answer takes a millisecond, the start of Python 50
         self._channel, self._inode = own, os.fstat(own.fileno()).st_ino
         _RUNNING.add(self)
 
@@ -320,7 +319,7 @@ class ExactSampler:
 
     @property
     def _left(self) -> int:
-        return MAX_SAMPLES - len(self._taken.time_ns)
+        return MAX_RUN_SAMPLES - len(self._taken.time_ns)
 
     def _add(self, question: str) -> None:
         try:
@@ -339,10 +338,6 @@ class ExactSampler:
         if taken.others is not None:
             for each in rows.others:
                 taken.others.add(*each)
-
-
-# From the first import of torch on: a long step of a tenth of a second still has five samples, for 1 % of a core.
-RUN_SAMPLER_MS = 20.0
 
 
 class _Watch:
@@ -409,7 +404,8 @@ class Samplers:
             for watch in (self._of_run, self._gc_watch):  # of the thread that imported torch, which makes no steps
                 if watch is not None:
                     watch.stop()
-            self._of_run = self._watch(RUN_SAMPLER_MS, 6)
+            # A long step of a tenth of a second still has five samples, for 1 % of a core.
+            self._of_run = self._watch(20.0, 6)
             self._gc_watch = GcWatch(threading.get_ident(), self._min_pause_ns)
             self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen
         if on:

@@ -17,6 +17,7 @@ from diagnose.capture.record.constructions import Constructions
 from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY
 from diagnose.capture.steps.phases import page_fault_ns
+from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.usable_cores import cores_of_rank
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
@@ -57,7 +58,6 @@ LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
     "batch_size", "drop_last", "timeout", "in_order",
 )  # fmt: skip
-MAX_DEPTH = 3  # of lists and mappings in a batch
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize")
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 
@@ -279,10 +279,10 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
     if isinstance(getattr(batch, "nbytes", None), int):
         yield batch
-    elif depth < MAX_DEPTH and type(batch) in (list, tuple):
+    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple):
         for part in batch:
             yield from _tensors(part, depth + 1)
-    elif depth < MAX_DEPTH and type(batch) is dict:
+    elif depth < MAX_BATCH_DEPTH and type(batch) is dict:
         for part in batch.values():
             yield from _tensors(part, depth + 1)
 

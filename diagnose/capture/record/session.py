@@ -52,7 +52,7 @@ from diagnose.text.numbers import duration, percent
 
 # Where a thread is while no step ends: for the progress lines, and for a run that ends without one.
 
-PATIENCE_S = 20.0  # without a step until a line is shown; each further one after twice the time
+QUIET_S = 20.0  # without a step until a line is shown; each further one after twice the time
 
 _Place: TypeAlias = tuple[str, int, str]  # file, line, function
 
@@ -65,7 +65,7 @@ class StepWait:
         self._report, self._is_busy = report, is_busy
         self._ident, self._owner = threading.get_ident(), os.getpid()
         self._over = threading.Event()
-        self._since, self._next_s = time.monotonic(), PATIENCE_S
+        self._since, self._next_s = time.monotonic(), QUIET_S
         self.since_ns = time.time_ns()
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class StepWait:
 
     def stepped(self) -> None:
         """Take notice of the end of a step on this thread."""
-        self._ident, self._since, self._next_s = threading.get_ident(), time.monotonic(), PATIENCE_S
+        self._ident, self._since, self._next_s = threading.get_ident(), time.monotonic(), QUIET_S
         self.since_ns = time.time_ns()
 
     def stop(self) -> None:

@@ -83,7 +83,7 @@ def _characters(line: str, offset: int) -> int:
 # expression that builds it, those with a credential left out. A list that is assigned twice, that may hold what has no
 # hash, or that is short, is none of these.
 
-MIN_LISTED = 8  # going through fewer values takes about as long as a hash
+MIN_LIST = 8  # going through fewer values takes about as long as a hash
 _WITHOUT_HASH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _BINDS = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler, ast.MatchAs)
 
@@ -176,7 +176,7 @@ def _is_long(built: ast.expr | None, *, indexed: bool) -> bool:
         return not indexed and not isinstance(built.elt, _WITHOUT_HASH)
     if indexed or not isinstance(built, ast.List | ast.Tuple) or any(isinstance(n, _WITHOUT_HASH) for n in built.elts):
         return False
-    return len(built.elts) >= MIN_LISTED or any(isinstance(value, ast.Starred) for value in built.elts)
+    return len(built.elts) >= MIN_LIST or any(isinstance(value, ast.Starred) for value in built.elts)
 
 
 def _is_in_place(built: ast.expr) -> bool:
@@ -389,8 +389,8 @@ def _of_samples(tree: ast.Module) -> Iterator[int]:
         left += [functions.pop(name) for name in sorted(called)]
 
 
-MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
-MAX_WIDTH = 400  # characters of a line; generated code has far longer ones
+MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same line twice
+MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
 
 
 class _File(NamedTuple):
@@ -430,7 +430,7 @@ class SourceLines:
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
-        for name, line in list(dict.fromkeys(places))[:MAX_LINES]:
+        for name, line in list(dict.fromkeys(places))[:MAX_STORED_LINES]:
             file = self._file(name)
             if file is None or not (text := _line_of(file, line)):
                 continue
@@ -486,10 +486,10 @@ def _is_at(lookup: Mapping[str, object], line: int) -> bool:
 
 def _statement_of(file: _File, first: int, last: int) -> str:
     """Return a statement on one line, credentials masked."""
-    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_WIDTH]
+    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_LINE_WIDTH]
 
 
 def _line_of(file: _File, line: int) -> str:
     """Return the text of a line as it is stored, "" where there is none."""
     text = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
-    return mask_code(text[: 10 * MAX_WIDTH])[:MAX_WIDTH]
+    return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]

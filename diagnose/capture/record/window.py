@@ -61,9 +61,8 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 # A dataset or a loop in pure Python calls a million functions a step; recorded they are 250 MB, and minutes of work.
 
 JSON_BYTES = 330  # of a trace for each call of a function, measured
-MAX_FUNCTIONS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
-MAX_FUNCTIONS_PER_STEP = MAX_FUNCTIONS // 2  # one step is recorded before those that count
-_EVENTS = 2  # of a function: its call and its return
+MAX_RECORDED_CALLS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
+MAX_STEP_CALLS = MAX_RECORDED_CALLS // 2  # one step is recorded before those that count
 
 
 class FrameCount:
@@ -89,12 +88,12 @@ class FrameCount:
 
     @property
     def functions(self) -> int:
-        """Return how many functions were called; above MAX_FUNCTIONS_PER_STEP there may have been any number more."""
-        return self._events // _EVENTS
+        """Return how many functions were called; above MAX_STEP_CALLS there may have been any number more."""
+        return self._events // 2  # a call and a return
 
     def _on_event(self, _frame: FrameType, _event: str, _arg: object) -> None:
         self._events += 1
-        if self._events > _EVENTS * (MAX_FUNCTIONS_PER_STEP + 1):
+        if self._events > 2 * (MAX_STEP_CALLS + 1):
             sys.setprofile(None)
 
 

@@ -163,7 +163,7 @@ class Paddings:
         Of integers any number at an end is a padding; measured data may be the same at its ends.
         """
         array = _floats(made.result)
-        if array is None or not array.size or array.nbytes > MAX_BYTES or self._looks[made.number] >= 4096:
+        if array is None or not array.size or array.nbytes > MAX_LOOKED_BYTES or self._looks[made.number] >= 4096:
             return
         axis = _longer_axis(array, _parts((made.args, made.named)))
         if axis < 0 and (array == array.flat[0]).all():  # to be filled
@@ -266,8 +266,8 @@ def _ends(made: _Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     return runs[0], runs[1]
 
 
-MAX_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
-MAX_PARTS, MAX_DEPTH = 4096, 4  # of lists, tuples and mappings
+MAX_LOOKED_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
+MAX_PARTS, MAX_NESTING = 4096, 4  # of lists, tuples and mappings
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "MatMult": operator.matmul,
@@ -379,13 +379,13 @@ class Recorder:
 def fingerprint(value: Any) -> str:
     """Return a text that is equal for equal contents within this process, "" where the content cannot be read."""
     digest = hashlib.blake2b(digest_size=12, key=_SALT)
-    left = [MAX_PARTS, MAX_BYTES]
+    left = [MAX_PARTS, MAX_LOOKED_BYTES]
     return digest.hexdigest() if value is not None and _add(digest, value, left, 0) else ""
 
 
 def _add(digest: Any, value: Any, left: list[int], depth: int) -> bool:
     left[0] -= 1
-    if left[0] < 0 or depth > MAX_DEPTH:
+    if left[0] < 0 or depth > MAX_NESTING:
         return False
     digest.update(f"{type(value).__module__}.{type(value).__qualname__};".encode())
     if value is None or type(value) in (bool, int, float, complex, slice, range):
@@ -414,10 +414,10 @@ def _add_array(digest: Any, value: Any, left: list[int]) -> bool:
         elif module == "PIL":
             digest.update(f"{value.mode} {value.size}".encode())
             return _add_bytes(digest, value.tobytes(), left)
-        if getattr(value, "nbytes", MAX_BYTES + 1) > left[1]:
+        if getattr(value, "nbytes", MAX_LOOKED_BYTES + 1) > left[1]:
             return False
         if value.dtype.hasobject:
-            return _add(digest, value.tolist(), left, MAX_DEPTH - 1)
+            return _add(digest, value.tolist(), left, MAX_NESTING - 1)
         digest.update(f"{value.dtype} {value.shape}".encode())
         return _add_bytes(digest, value.tobytes(), left)
     except Exception:  # an object of the script's may answer in any way
@@ -447,7 +447,7 @@ def _array(value: Any) -> tuple[str, int, bool]:
 
 def wide_types(value: Any, depth: int = 0) -> bool:
     """Return whether what is handed on holds an array of 64-bit floats."""
-    if depth > MAX_DEPTH:
+    if depth > MAX_NESTING:
         return True
     if isinstance(value, dict):
         return any(wide_types(each, depth + 1) for each in value.values())

@@ -27,7 +27,7 @@ from diagnose.capture.samples.instrument import Expression, instrument
 from diagnose.capture.samples.recorder import Cuts, Recorder, Seen, wide_types
 from diagnose.model.loaded import ExpressionRecord, LoadedRecord
 
-MAX_BATCHES, MAX_SAMPLES = 4, 8  # of a batch
+MAX_LOADED = 8  # samples of each of four batches
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
     {
@@ -131,7 +131,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
 
     torch.set_num_threads(1)  # as in a worker: those of the script's process are not in this one
     sys.addaudithook(_forbid)
-    batches = [list(batch)[:MAX_SAMPLES] for batch in itertools.islice(loader.batch_sampler, MAX_BATCHES)]
+    batches = [list(batch)[:MAX_LOADED] for batch in itertools.islice(loader.batch_sampler, 4)]
     codes: set[CodeType] = set()
     until, num = time.monotonic() + 1.0, 0  # for loading them once
 
@@ -154,7 +154,7 @@ def _loaded(loader: Any, min_share: float) -> LoadedRecord:
         began = recorder.now_ns
         for recorder.load, dealt in enumerate((batches[:num], _dealt_again(batches[:num]))):
             for i, indices in enumerate(dealt):
-                recorder.sample = i * MAX_SAMPLES
+                recorder.sample = i * MAX_LOADED
                 _collated(loader, indices, recorder)
                 recorder.end_batch()
         total = recorder.now_ns - began

@@ -82,8 +82,6 @@ def num_numbers(batch: Any, depth: int = 0) -> int:
 # Decides from step times when a script has reached its steady state.
 
 MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
-#                   of a quiet machine (about 5 %), and far below what compiling or autotuning costs
-NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
 
 
 def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) -> int | None:
@@ -98,8 +96,9 @@ def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) ->
     before, after = times[-2 * window : -window], times[-window:]
     level_before, level_after = median(before), median(after)
     noise = median(abs(t - level_before) for t in before) + median(abs(t - level_after) for t in after)
-    # medians of successive windows that differ by less count as equal: twice the step-to-step noise
-    allowed = max(0.10 * min(level_before, level_after), NOISE_FACTOR * noise / window**0.5)
+    # Twice the step-to-step noise of a quiet machine, about 5 %, and far below what compiling or autotuning costs;
+    # nor is a difference significant that is within the noise of the medians.
+    allowed = max(0.10 * min(level_before, level_after), noise / window**0.5)
     return len(times) - 2 * window if abs(level_after - level_before) <= allowed else None
 
 
