@@ -22,7 +22,7 @@ from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.stacks import COMPILED
 from diagnose.capture.dataflow.structure import MAX_SAMPLE
 from diagnose.capture.dataflow.table import Recorded, dataflow
-from diagnose.capture.steps.hooks import Undo, around, replace_function
+from diagnose.capture.steps.hooks import Undo, around, replace_function, undo_all
 from diagnose.model.dataflow import Dataflow
 
 # Puts full collections of garbage off while steps are recorded.
@@ -100,11 +100,7 @@ def watch_launches(launched: Callable[[str, list[torch.Tensor]], None]) -> Undo:
     if hasattr(torch.cuda.CUDAGraph, "replay"):
         undo.append(around(torch.cuda.CUDAGraph, "replay", before=lambda _graph: launched(GRAPH, [])))
 
-    def end() -> None:
-        for each in undo:
-            each()
-
-    return end
+    return undo_all(undo)
 
 
 # Reports what Python does with the content of a tensor without an operator: ``tolist``, ``numpy`` and their like.
@@ -115,26 +111,11 @@ SHARERS = ("__dlpack__", "data_ptr")  # they hand the memory to code that torch 
 
 def watch_host_reads(used: Callable[[torch.Tensor, str, bool], None]) -> Undo:
     """Call ``used`` before each such call, with the tensor, the method's name and whether it only reads."""
-    own = {name: vars(torch.Tensor).get(name) for name in (*READERS, *SHARERS)}
 
-    def watched(name: str, method: Any) -> Callable[..., Any]:
-        def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            used(self, name, name in READERS)
-            return method(self, *args, **kwargs)
+    def before(name: str) -> Callable[[Any], None]:
+        return lambda tensor: used(tensor, name, name in READERS)
 
-        return call
-
-    for name in own:
-        setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
-
-    def undo() -> None:
-        for name, method in own.items():
-            if method is None:
-                delattr(torch.Tensor, name)
-            else:
-                setattr(torch.Tensor, name, method)
-
-    return undo
+    return undo_all([around(torch.Tensor, name, before=before(name)) for name in (*READERS, *SHARERS)])
 
 
 _SAMPLED = (

@@ -28,7 +28,7 @@ from diagnose.capture.process.process import end_workers, rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
-from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
+from diagnose.capture.steps.hooks import Undo, replace_function, undo_all, when_imported
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
 
@@ -296,11 +296,7 @@ def watch_spawned(session: Session, is_first: Callable[[], bool], ended: Callabl
 
     undo = [replace_function(owner, "start_processes", watched) for owner in (module, torch.multiprocessing)]
 
-    def end() -> None:
-        for one in undo:
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def options_of_ranks(session: Session) -> CaptureOptions:
@@ -468,11 +464,7 @@ def trace_processes(
 
     undo = [replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)]
 
-    def end() -> None:
-        for one in undo:
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def _may_be_rank(process: Any) -> bool:

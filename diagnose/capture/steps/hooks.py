@@ -53,15 +53,28 @@ def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., 
 
     The function returned puts the original back, unless somebody else has replaced it since.
     """
-    original = getattr(owner, name)
+    original, is_inherited = getattr(owner, name), name not in vars(owner)
     replacement = functools.wraps(original)(make(original))
     setattr(owner, name, replacement)
 
     def undo() -> None:
         if getattr(owner, name, None) is replacement:
-            setattr(owner, name, original)
+            if is_inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
     return undo
+
+
+def undo_all(undo: Sequence[Undo]) -> Undo:
+    """Return what calls these, the latest first."""
+
+    def undo_each() -> None:
+        for each in reversed(undo):
+            each()
+
+    return undo_each
 
 
 def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
@@ -112,11 +125,7 @@ def watch_constructions(made: OnMade) -> Undo:
         around(DistributedDataParallel, "__init__", after=lambda model: made("DistributedDataParallel", model)),
     ]
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def watch_first_batches(seen: Callable[[object, object], None]) -> Undo:
@@ -226,11 +235,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     handle = register_optimizer_step_post_hook(stepped)
     undo_made = around(Optimizer, "__init__", before=lambda _optimizer: made())
 
-    def undo() -> None:
-        handle.remove()
-        undo_made()
-
-    return undo
+    return undo_all([handle.remove, undo_made])
 
 
 def watch_loaders(
@@ -261,11 +266,7 @@ def watch_loaders(
     undo_opened = around(DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None)))
     undo_next = replace_function(_BaseDataLoaderIter, "__next__", watched)
 
-    def undo() -> None:
-        undo_opened()
-        undo_next()
-
-    return undo
+    return undo_all([undo_opened, undo_next])
 
 
 def shut_workers(iterators: Iterable[object]) -> None:

@@ -26,7 +26,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
-from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
+from diagnose.capture.steps.hooks import Undo, replace_function, undo_all, when_imported
 from diagnose.model.limits import MIN_REGIONS
 
 # Page faults of this process that read nothing, and what one of them takes.
@@ -91,11 +91,7 @@ def watch_gradients(off: OnSwitch) -> Undo:
     undo = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
     undo += _watch_draws(off)
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
@@ -221,11 +217,7 @@ def watch_saves(saving: OnSwitch) -> Undo:
 
     undo.extend([when_imported(saver[0], partial(watch, *saver)) for saver in SAVERS])
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 class PhaseTimes(NamedTuple):
