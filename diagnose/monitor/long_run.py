@@ -6,6 +6,7 @@ is more than a small share of a step, some are only counted. A fault of the moni
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -125,6 +126,8 @@ class Watch:
     `diagnose trace`, or another watch, nothing is watched, and ``step`` marks a step for that.
     """
 
+    _run: RunFolder  # of a watch that is not passive
+
     def __init__(
         self,
         options: WatchOptions,
@@ -159,7 +162,7 @@ class Watch:
         self._exporters: list[Exporter] = []
         if not self.passive:
             self._exporters = begin_metrics(options.metrics, self._points, run=options.name)
-            self.folder = RunFolder(
+            self.folder = self._run = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
             self._listener = Listener(options.step_on, ScriptConfig(), self._boundary)
@@ -213,11 +216,9 @@ class Watch:
             analysis.wait(self._report)
         self._announce_diagnoses()
         found = observe(self.rows, self.options.slow)
-        if self.folder is not None:
-            folder = self.folder
-            own_us = round(self._own_cost.per_step_ns(self._every) / self._own_cost.interval / 1e3, 1)
-            self._guarded(lambda: folder.update(steps=self.num_steps, own_us=own_us, ended=ended))
-            folder.close()
+        own_us = round(self._own_cost.per_step_ns(self._every) / self._own_cost.interval / 1e3, 1)
+        self._guarded(lambda: self._run.update(steps=self.num_steps, own_us=own_us, ended=ended))
+        self._run.close()
         for each in found:
             self._report(each.text)
         return found
@@ -331,8 +332,7 @@ class Watch:
         self.rows.append(row)
         if not self._locked:
             self._settle()
-        if self.folder is not None:
-            self.folder.add(row)
+        self._run.add(row)
         # After 5 MB a row holds twice as many steps, and again after as many rows.
         if len(self.rows) % 10_000 == 0:
             self._every *= 2
@@ -352,21 +352,19 @@ class Watch:
         if self._listener.finder.anchor is not None or self.options.step_on == "marker":
             self._listener.lock()
         self._readings.start()
-        if self.folder is not None:
-            self.folder.describe_torch()
-            self.folder.update()
+        self._run.describe_torch()
+        self._run.update()
 
     def _look(self) -> None:
         """Look for the file that asks for a window."""
-        if self.folder is not None and self.folder.take_request():
+        if self._run.take_request():
             self.record()
 
     def _begin_window(self) -> None:
-        assert self.folder is not None
         why, is_memory = self._asked or self._grown, not self._asked
         self._asked, self._grown = "", "" if is_memory else self._grown
         asked = Recorded(self.num_steps, why)
-        limits, refused = self.options.limits.left(self.folder.path, sum(bool(w.folder) for w in self._windows))
+        limits, refused = self.options.limits.left(self._run.path, sum(bool(w.folder) for w in self._windows))
         if refused:
             self._keep(replace(asked, note=refused))
             return
@@ -376,7 +374,7 @@ class Watch:
         if is_memory:
             self._window = MemoryWindow(asked)
         else:
-            folder = self.folder.path / f"step-{self.num_steps}"
+            folder = self._run.path / f"step-{self.num_steps}"
             self._window = Window(asked, folder, self._listener, self._command, limits)
 
     def _end_window(self) -> None:
@@ -386,15 +384,14 @@ class Watch:
         self._listener.brief = self._locked
         recorded = window.finish()
         self._keep(recorded)
-        if recorded.folder and self.folder is not None:
-            self._analyses.append(Analysis(self.folder.path / recorded.folder))
+        if recorded.folder:
+            self._analyses.append(Analysis(self._run.path / recorded.folder))
 
     def _keep(self, window: Recorded) -> None:
         self._windows.append(window)
         if text := window.note or (window.memory.text if window.memory is not None else ""):
             self._report(text)
-        if self.folder is not None:
-            self.folder.update(windows=tuple(self._windows), steps=self.num_steps)
+        self._run.update(windows=tuple(self._windows), steps=self.num_steps)
 
     def _announce_diagnoses(self) -> None:
         for analysis in [each for each in self._analyses if each.over]:
@@ -406,11 +403,8 @@ class Watch:
             return
         self._notes.append(text)
         self._report(text)
-        if self.folder is not None:
-            try:
-                self.folder.update(notes=tuple(self._notes))
-            except OSError:  # the disk is full, which may be why there is a note
-                return
+        with contextlib.suppress(OSError):  # the disk is full, which may be why there is a note
+            self._run.update(notes=tuple(self._notes))
 
 
 # Runs a script in this process as Python would, watched from its first step to its last.

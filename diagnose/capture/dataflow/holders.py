@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diagnose.capture.dataflow.storages import Storages
-from diagnose.capture.record.sampler import is_users, is_users_file
+from diagnose.capture.record.sampler import is_users_file, users_frames
 from diagnose.capture.record.source_lines import tree_of
 
 MAX_LOOKED = 500_000  # members: 0.5 s
@@ -197,13 +197,11 @@ def _file_of(kind: type) -> str:
 def _namespaces(frame: FrameType | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield the variables of the script's functions that run, then those of its modules."""
     modules: dict[int, tuple[str, Mapping[str, Any]]] = {}
-    while frame is not None:
-        code = frame.f_code
-        if is_users(code):
-            modules[id(frame.f_globals)] = code.co_filename, frame.f_globals
-            if code.co_flags & inspect.CO_OPTIMIZED:
-                yield code.co_filename, code.co_name, _variables(frame)
-        frame = frame.f_back
+    for each in users_frames(frame):
+        code = each.f_code
+        modules[id(each.f_globals)] = code.co_filename, each.f_globals
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            yield code.co_filename, code.co_name, _variables(each)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if type(module) is ModuleType else None
         if isinstance(file, str) and is_users_file(file):

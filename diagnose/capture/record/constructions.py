@@ -11,12 +11,12 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from diagnose.capture.record.sampler import is_users
+from diagnose.capture.record.sampler import users_frames
 from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 
 
@@ -45,7 +45,7 @@ class Constructions:
         It is looked for in the files of the user's functions that are being executed. ``given`` are the object's own
         arguments: a call that passes another constant made another object.
         """
-        frames = {frame.f_code.co_filename: frame for frame in reversed(list(_users_frames(sys._getframe(1))))}
+        frames = {frame.f_code.co_filename: frame for frame in reversed(list(users_frames(sys._getframe(1))))}
         found = [
             (call, frame)
             for file, frame in frames.items()
@@ -100,15 +100,7 @@ def _place(frame: FrameType) -> tuple[int | None, ...] | None:
 
 def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
     """Return the innermost frame of the user's code that is not one of the object's own constructors."""
-    return next((each for each in _users_frames(frame) if not _constructs(each, made)), None)
-
-
-def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of the user's code, innermost first."""
-    while frame is not None:
-        if is_users(frame.f_code):
-            yield frame
-        frame = frame.f_back
+    return next((each for each in users_frames(frame) if not _constructs(each, made)), None)
 
 
 def _passes(call: ast.Call, given: Mapping[str, object]) -> bool:

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -36,7 +38,6 @@ class Sampler:
 
     def __init__(self, taken: Taken) -> None:
         self.taken = taken
-        self._user_code: dict[CodeType, bool] = {}
         self._enough = False
         self._switch_s = sys.getswitchinterval()
         self._thread: threading.Thread | None = None
@@ -92,7 +93,7 @@ class Sampler:
                 taken.time_ns.append(time.time_ns())
                 taken.place.append(self._row_of(frame))
                 if taken.others is not None:
-                    taken.others.look(frames, self._line_of)
+                    taken.others.look(frames, _users_place)
                 del frame, frames
                 taken.running.append(state())
                 num += 1
@@ -102,30 +103,10 @@ class Sampler:
 
     def _row_of(self, frame: FrameType) -> int:
         """Return the row of the innermost user lines; of the innermost line at all where there is none."""
-        found: list[tuple[str, int, str]] = []
-        each: FrameType | None = frame
-        while each is not None and (self.taken.depth > 1 or not found):
-            if self._is_user_code(each.f_code):
-                found.append(_place(each))
-            each = each.f_back
+        found = [place_of(each) for each in islice(users_frames(frame), None if self.taken.depth > 1 else 1)]
         if len(found) > 1 and found[-1][0] == BOOTSTRAP:
             found.pop()
-        return self.taken.row_of(shortened(found or [_place(frame)], self.taken.depth))
-
-    def _line_of(self, frame: FrameType) -> tuple[str, int, str]:
-        """Return the innermost user line of a frame; of the frame itself where there is none."""
-        each: FrameType | None = frame
-        while each is not None:
-            if self._is_user_code(each.f_code):
-                return _place(each)
-            each = each.f_back
-        return _place(frame)
-
-    def _is_user_code(self, code: CodeType) -> bool:
-        known = self._user_code.get(code)
-        if known is None:
-            known = self._user_code[code] = is_users(code)
-        return known
+        return self.taken.row_of(shortened(found or [place_of(frame)], self.taken.depth))
 
 
 _OF_FORKED: list[float] = []  # while a window is sampled: the switching that a forked process begins with
@@ -146,12 +127,27 @@ def is_users(code: CodeType) -> bool:
     return is_users_file(code.co_filename)
 
 
+@lru_cache(maxsize=4096)
 def is_users_file(file: str) -> bool:
     """Return the same of the code's file."""
     return not file.startswith(LIBRARIES) and not any(folder in file for folder in PACKAGES)
 
 
-def _place(frame: FrameType) -> tuple[str, int, str]:
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of the user's code, innermost first."""
+    while frame is not None:
+        if is_users(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
+def _users_place(frame: FrameType) -> tuple[str, int, str]:
+    """Return the innermost line of the user's; of the frame itself where there is none."""
+    return place_of(next(users_frames(frame), frame))
+
+
+def place_of(frame: FrameType) -> tuple[str, int, str]:
+    """Return file, line and function of a frame."""
     return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
 from typing import TypeAlias
 
 from diagnose import __version__
@@ -23,7 +22,7 @@ from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocat
 from diagnose.capture.record.measurements import Measurements, PlanHooks
 from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
-from diagnose.capture.record.sampler import is_users, is_users_file
+from diagnose.capture.record.sampler import is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
 from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
@@ -91,7 +90,7 @@ class StepWait:
         if waited_s < self._next_s or self._is_busy():
             return
         self._next_s *= 2
-        path = _users_lines(sys._current_frames().get(self._ident))
+        path = list(map(place_of, users_frames(sys._current_frames().get(self._ident))))
         if path:
             self._report(f"no step for {duration(waited_s * 1e9)}: running {_named(path)}")
 
@@ -116,16 +115,6 @@ def spent_at(taken: Taken | None, since_ns: int) -> str:
     path = next(path for path in paths if at in path)
     took = duration(taken.time_ns[-1] - max(since_ns, taken.time_ns[0]))
     return f"{percent(num[at] / total, 0)} of the last {took} were spent at {_named(path[path.index(at) :])}."
-
-
-def _users_lines(frame: FrameType | None) -> list[_Place]:
-    """Return the lines of the user's that run, the innermost first."""
-    found = []
-    while frame is not None:
-        if is_users(frame.f_code):
-            found.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
-        frame = frame.f_back
-    return found
 
 
 def _named(path: Sequence[_Place]) -> str:

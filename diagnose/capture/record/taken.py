@@ -48,13 +48,13 @@ class OtherThreads:
         """Begin an interval of sampling."""
         for ident in list(sys._current_frames()):
             self._known(ident)
-        self._began = {i: cpu_ns(each.native_id) for i, each in self._threads.items() if each is not None}
+        self._began = {i: schedstat(each.native_id)[0] for i, each in self._threads.items() if each is not None}
 
     def end(self) -> None:
         """End the interval; a thread that has ended meanwhile has the time of the intervals before."""
         for ident, each in self._threads.items():
             if each is not None:
-                each.cpu_ns += max(cpu_ns(each.native_id) - self._began.get(ident, 0), 0)
+                each.cpu_ns += max(schedstat(each.native_id)[0] - self._began.get(ident, 0), 0)
 
     def look(self, frames: Mapping[int, FrameType], place_of: Callable[[FrameType], _Place]) -> None:
         """Take down where the threads are, at each second call; ``place_of`` returns the user's line of a frame."""
@@ -124,12 +124,13 @@ class OtherThreads:
         return known
 
 
-def cpu_ns(native_id: int) -> int:
-    """Return the time that a thread has spent on CPUs; 0 where that is not counted, or it has ended."""
+def schedstat(native_id: int) -> tuple[int, int | None]:
+    """Return how long a thread has been on CPUs and how long it stood ready for one; 0 and None if not counted."""
     try:
-        return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()[0])
-    except (OSError, IndexError, ValueError):
-        return 0
+        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
+        return int(fields[0]), int(fields[1])
+    except (OSError, IndexError, ValueError):  # no such file, or the thread has ended
+        return 0, None
 
 
 Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
@@ -142,7 +143,16 @@ class Taken:
     are looked at too.
     """
 
-    def __init__(self, thread_id: int, native_id: int, period_ms: float, *, depth: int = 1) -> None:
+    def __init__(
+        self,
+        thread_id: int,
+        native_id: int,
+        period_ms: float,
+        *,
+        depth: int = 1,
+        counts: Callable[[int], tuple[int, int | None]] = schedstat,
+    ) -> None:
+        self._schedstat = counts
         self.thread_id, self.native_id, self.depth = thread_id, native_id, depth
         self.period_ms = period_ms
         self.places: dict[Lines, int] = {}
@@ -155,22 +165,22 @@ class Taken:
         self._watched_ns = 0
         self._own_cpu_ns = 0  # of the sampled thread
         self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
-        self._began: tuple[int, int | None, int] = (0, 0, 0)
+        self._began: tuple[int, int, int | None] = (0, 0, 0)
 
     def begin(self) -> None:
         """Begin a stretch."""
         if self.others is not None:
             self.others.begin()
-        self._began = time.perf_counter_ns(), _ready_ns(self.native_id), cpu_ns(self.native_id)
+        self._began = time.perf_counter_ns(), *self._schedstat(self.native_id)
 
     def end(self) -> None:
         """End the stretch."""
-        began_ns, ready_ns, own_ns = self._began
+        began_ns, own_ns, ready_ns = self._began
         if self.others is not None:
             self.others.end()
-        self._own_cpu_ns += max(cpu_ns(self.native_id) - own_ns, 0)
+        now_own_ns, now_ns = self._schedstat(self.native_id)
+        self._own_cpu_ns += max(now_own_ns - own_ns, 0)
         self._watched_ns += time.perf_counter_ns() - began_ns
-        now_ns = _ready_ns(self.native_id)
         known = None not in (self._ready_ns, ready_ns, now_ns)
         self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
 
@@ -224,12 +234,3 @@ class Taken:
             "method": self.method or None,
             "fallback": self.fallback or None,
         }
-
-
-def _ready_ns(native_id: int) -> int | None:
-    """Return how long the thread was runnable but not scheduled since it began; None where that is not counted."""
-    try:
-        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
-    except OSError:  # no such file, or the thread has ended
-        return None
-    return int(fields[1]) if len(fields) > 1 else None
