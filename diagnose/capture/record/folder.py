@@ -84,32 +84,22 @@ class RunLog:
 
 # Gives other names to files of the program in a capture that is written: a cell its number, a copy its original.
 
-TEXTS = (".json", ".log", ".txt")
+TEXTS = (".json", ".log", ".txt", ".gz")
 ANONYMOUS_CELL = rb"<ipython-input-(\d+)-\w+>"
 
 
 def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
     """Rewrite every text in the folder, and every packed one."""
-    for path in folder.glob("*"):
-        found = path.lstat()
-        # A trace is smaller; a script could leave anything.
-        if not stat.S_ISREG(found.st_mode) or found.st_size > 512 << 20:
-            continue
-        if path.suffix == ".gz":
-            data = _unpacked(path.read_bytes())
-            if (after := rewrite(data)) != data:
-                replace_private(path, packed(after))
-        elif path.suffix in TEXTS:
-            data = path.read_bytes()
-            if (after := rewrite(data)) != data:
-                replace_private(path, after)
-
-
-def _unpacked(data: bytes) -> bytes:
     from isal import igzip
 
-    decompress: Any = igzip.decompress
-    return bytes(decompress(data))
+    for path in folder.glob("*"):
+        found, is_packed = path.lstat(), path.suffix == ".gz"
+        # A trace is smaller than half a gigabyte; a script could leave anything.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > 512 << 20 or path.suffix not in TEXTS:
+            continue
+        data = bytes(igzip.decompress(path.read_bytes())) if is_packed else path.read_bytes()
+        if (after := rewrite(data)) != data:
+            replace_private(path, packed(after) if is_packed else after)
 
 
 def name_cells(folder: Path) -> None:
