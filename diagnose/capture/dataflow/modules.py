@@ -1,4 +1,4 @@
-"""Follows which module calls an operator, and names modules, parameters and buffers."""
+"""Follows which module calls an operator, and which storages hold parameters, buffers, gradients and states."""
 
 from __future__ import annotations
 

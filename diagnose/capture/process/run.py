@@ -1,4 +1,4 @@
-"""Traces a script in this process: runs it as Python would, captures steps of it, writes the folder."""
+"""Traces a script, or a loop from Python, in this process: captures steps of it and writes the folder."""
 
 from __future__ import annotations
 

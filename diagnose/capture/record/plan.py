@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
 from diagnose.capture.record.folder import StepState
@@ -38,8 +37,7 @@ from diagnose.model.step_means import MIN_LONG_RATIO
 #
 # What a script does before its first sign of work, such as reading a model, is no step and is waited for.
 
-LONG_STEP_S = 1.0  # too long to wait for several of them
-BEGIN_S = 6.0  # but of the script's whole run; importing torch takes 2 to 4 of them
+BEGIN_S = 6.0  # of the script's run, if it worked earlier; importing torch takes 2 to 4 of them
 END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
 
 
@@ -112,7 +110,7 @@ class WatchedSteps:
 # How many steps a recorded window has, and how many show that steps are steady.
 
 USUAL_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
-LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
+LONG_STEP_S = 1.0  # of such steps one and one show that they are steady: they vary little
 
 
 def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
@@ -138,23 +136,7 @@ def attribution_steps(step_mb: float, left_mb: float) -> int:
 
 def steady_steps(times: Sequence[int]) -> int:
     """Return how many steps make the smallest group that is compared with the one before."""
-    return 1 if times and median(times[-2:]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
-
-
-class Economy(NamedTuple):
-    """What is left out where steps are so long that each costs more than what it would show."""
-
-    rests: bool  # no step is spent on the cost of stopping a profiler, of some 0.1 s
-    attribution: bool  # one step with stacks, without one before it: its times count for nothing
-    first: bool  # nor is the timing window's first step left without a mark
-
-
-def economy(times: Sequence[int]) -> Economy:
-    """Return what to leave out, judging by the steps seen so far, ns."""
-    step_ns = median(times[-USUAL_STEPS:]) if times else 0
-    is_long = step_ns >= LONG_STEP_NS
-    # From three seconds on what the profiler's own first step costs, some 0.1 s, is within a few percent.
-    return Economy(is_long, is_long, step_ns >= 3_000_000_000)
+    return 1 if times and median(times[-2:]) >= LONG_STEP_S * 1e9 else MIN_WINDOW_STEPS
 
 
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
@@ -176,7 +158,7 @@ class Plan:
         self.done = self.failed = False
         self.num_steps = 0
         self._num_steps = USUAL_STEPS
-        self._economy = economy(())
+        self._usual_s = 0.0  # what a step takes, where a long one may leave out what costs more than it would show
         self._options = options
         self._hooks = hooks
         self._measured = measured
@@ -298,7 +280,7 @@ class Plan:
         if self._recorder.given_up and not self._measured.timing:
             return
         if self._affords(REST_STEPS + 2):
-            yield from self._pass(0 if self._economy.rests else REST_STEPS - 1)
+            yield from self._pass(0 if self._usual_s >= LONG_STEP_S else REST_STEPS - 1)
             yield from self._count_functions()
         if self._recorder.without_timing and not self._together:
             return
@@ -350,8 +332,8 @@ class Plan:
         self._num_steps = self._options.steps or (
             USUAL_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
         )
-        if not self._together and self._options.steps is None:
-            self._economy = economy(times)
+        if times and not self._together and self._options.steps is None:
+            self._usual_s = median(times[-USUAL_STEPS:]) / 1e9
         self._hooks.converged()
         if converged is None:
             if times and not self._affords(RESERVED_STEPS):
@@ -383,8 +365,9 @@ class Plan:
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
             limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
-        skips_first = self._economy.first if kind == "light" else self._economy.attribution
-        warm_up = self._affords(2) and not skips_first
+        # The profiler's own first step costs some 0.1 s: of three seconds a few percent, and times with stacks count
+        # for nothing.
+        warm_up = self._affords(2) and self._usual_s < (3.0 if kind == "light" else LONG_STEP_S)
         return self._recorder.record(kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=warm_up)
 
     def _count_functions(self) -> Steps:
@@ -418,7 +401,7 @@ class Plan:
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
         # Stacks are heavy and name the same lines in every step.
-        wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, 20)
+        wanted = 1 if self._usual_s >= LONG_STEP_S else min((self._num_steps + 1) // 2, 20)
         measured = self._measured
         if self._together or not measured.timing:
             return wanted
