@@ -92,12 +92,13 @@ def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
     """Rewrite every text in the folder, and every packed one."""
     from isal import igzip
 
+    decompress: Any = igzip.decompress
     for path in folder.glob("*"):
         found, is_packed = path.lstat(), path.suffix == ".gz"
         # A trace is smaller than half a gigabyte; a script could leave anything.
         if not stat.S_ISREG(found.st_mode) or found.st_size > 512 << 20 or path.suffix not in TEXTS:
             continue
-        data = bytes(igzip.decompress(path.read_bytes())) if is_packed else path.read_bytes()
+        data = bytes(decompress(path.read_bytes())) if is_packed else path.read_bytes()
         if (after := rewrite(data)) != data:
             replace_private(path, packed(after) if is_packed else after)
 

@@ -97,11 +97,14 @@ def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, ob
     stored = Counter(name for node in nodes for name in _stored(node))
     stored.update(f".{name}" for cls in classes for name in _assigned(cls.body))
     found: dict[int, Mapping[str, object]] = {}
-    for scope in (tree, *classes):
+    scopes: list[ast.Module | ast.ClassDef] = [tree, *classes]
+    for scope in scopes:
         inner = list(ast.walk(scope))
         built = {name: value for name, value in _assigned(inner).items() if name.startswith(".")}
         built |= {f"{'.' * (scope is not tree)}{name}": value for name, value in _assigned(scope.body).items()}
         for node in inner:
+            if not isinstance(node, ast.Compare | ast.Subscript):
+                continue
             for held in _accessed(node):
                 name, indexed = _key(held), isinstance(node, ast.Subscript)
                 is_own = stored[name] == 1 and name.startswith(".") is (scope is not tree)
