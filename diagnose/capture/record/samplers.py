@@ -266,7 +266,7 @@ _TURNS = tuple(
 class ExactSampler:
     """Samples into ``taken`` as long as the process does not fail."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
+    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float = MAX_EXACT_SHARE) -> None:
         self._process, self._taken, self._max_share = process, taken, max_share
         self._runs = False
         self._places: list[int] = []  # of the stretch: their rows
