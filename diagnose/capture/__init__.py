@@ -9,8 +9,8 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
-from diagnose.capture.options import CaptureOptions, StepOn
-from diagnose.capture.process.notebook import Tracer, capture_steps
-from diagnose.capture.process.run import CaptureResult, trace_script
+from diagnose.capture.options import CaptureOptions
+from diagnose.capture.process.run import CaptureResult, Tracer, capture_steps, trace_script
+from diagnose.model.limits import StepOn
 
 __all__ = ["CaptureOptions", "CaptureResult", "StepOn", "Tracer", "capture_steps", "trace_script"]

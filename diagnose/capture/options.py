@@ -8,8 +8,6 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.model.limits import STEP_SOURCES, StepOn
 
-__all__ = ["MAX_MB", "QUICK_S", "CaptureOptions", "StepOn"]
-
 QUICK_S = 4.0  # with importing torch, a first step and the report an answer within 15 s
 MAX_MB = 200.0  # torch needs six times as much memory to write a trace (measured), and minutes for more
 

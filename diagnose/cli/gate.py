@@ -208,7 +208,7 @@ def _candidate(request: GateRequest, progress: Progress) -> Iterator[Side]:
 def _trace(request: GateRequest, capture: Path) -> None:
     from diagnose.capture.options import CaptureOptions
     from diagnose.capture.process import launch
-    from diagnose.capture.process.child import CaptureRequest
+    from diagnose.capture.process.launch import CaptureRequest
     from diagnose.errors import CaptureError
 
     script = [*(["-m"] if request.module else []), request.target, *request.args]

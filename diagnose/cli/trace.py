@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
-from diagnose.capture.process.child import CaptureRequest
+from diagnose.capture.process.launch import CaptureRequest
 from diagnose.capture.process.script import check_utf8
 from diagnose.capture.record.folder import CapturePaths, unfinished
 from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare

@@ -53,9 +53,9 @@ def watch_and_answer(request: WatchRequest) -> int:
         UsageError: an option makes no sense, or there is no such script.
         OutputError: the run's folder cannot be made.
     """
+    from diagnose.monitor.long_run import watch_script
     from diagnose.monitor.metrics import MetricsOptions
     from diagnose.monitor.watch_options import WatchOptions
-    from diagnose.monitor.watched_script import watch_script
     from diagnose.monitor.windows import WindowLimits
 
     options = WatchOptions(

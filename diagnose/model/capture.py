@@ -172,7 +172,7 @@ class RunSteps:
 
     began_ns: Ints  # wall clock, unix ns
     took_ns: Ints  # the host's time, in which it may only have queued the step's work
-    state: npt.NDArray[np.int8]  # row of capture.record.run_log.STATES: plain, light, attribution, edge
+    state: npt.NDArray[np.int8]  # row of capture.record.folder.STATES: plain, light, attribution, edge
     phases: Mapping[str, Ints]  # fields of capture.steps.phases.PhaseTimes that ever were above 0
     paths: tuple[tuple[tuple[str, int, str], ...], ...] = ()  # file, line, function; innermost first
     sampled_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))

@@ -64,10 +64,8 @@ class Value(NamedTuple):
     padded_rows: float = -1.0
     kind: Literal["", "one-hot", "triangular", "constant"] = ""  # of the content
     subnormal: float = 0.0  # share of elements
-    is_finite: bool = True
     is_kept: bool = False  # for the backward pass
     dies: int = -1  # operator after which the storage is freed, -1 if it lives on at the end of the steps
-    held_by: tuple[Frame, ...] = ()  # of a value that lives on: where it was made
 
 
 class Operator(NamedTuple):
@@ -116,4 +114,3 @@ class Dataflow:
     roots: frozenset[int] = field(
         default_factory=frozenset
     )  # values that outlive the steps: what writes them is needed
-    torch_version: str = ""

@@ -42,7 +42,6 @@ class _Rows(msgspec.Struct, gc=False):
     left_out: tuple[str, ...] = ()
     cost_ns: Count = 0
     roots: list[Count] = []
-    torch_version: str = ""
 
 
 class _Table:
@@ -90,7 +89,6 @@ def dataflow_rows(flow: Dataflow) -> dict[str, object]:
     operators, values = columns(Operator, flow.operators), columns(Value, flow.values)
     return {
         "schema_version": DATAFLOW_SCHEMA,
-        "torch_version": flow.torch_version,
         "rank": flow.rank,
         "num_steps": flow.num_steps,
         "left_out": flow.left_out,
@@ -158,7 +156,6 @@ def _dataflow(rows: _Rows) -> Dataflow:
         left_out=rows.left_out,
         cost_ns=rows.cost_ns,
         roots=frozenset(rows.roots),
-        torch_version=rows.torch_version,
     )
 
 

@@ -293,8 +293,6 @@ class FlagsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ddp: DdpRecord = DdpRecord()
     autocast: AutocastRecord = AutocastRecord()
     anomaly: CallRecord | None = None  # the script's first call that turned anomaly detection on
-    spans_ns: dict[str, tuple[Time, Time]] = {}
-    light_mb: Amount | None = None
     matmul_precision: str | None = None
     allow_tf32: bool | None = None
     cudnn_benchmark: bool | None = None

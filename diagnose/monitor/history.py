@@ -13,12 +13,6 @@ from diagnose.monitor.step_rows import percentile
 from diagnose.monitor.trends import observe
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["Shift", "Summary", "history_json", "history_text", "shift", "summary"]
-
-MIN_SHIFT = 0.05  # of the median step: what equal runs on a quiet machine differ by, twice
-MIN_SPREADS = 3.0  # standard deviations of the runs on a side
-MIN_RUNS = 3  # two that differ show nothing: they may be all the spread there is
-MAX_RUNS = 200  # the newest, which are compared
 COMPARED = ("commit", "command", "torch", "python", "host", "gpus", "world_size", "cwd")
 
 
@@ -95,15 +89,16 @@ def shift(summaries: Sequence[Summary]) -> Shift | None:
     Where to split is what leaves the least variance of the logarithm of the median step; the levels must differ by more
     than the runs on each side do.
     """
-    known = [(i, s.p50_ns) for i, s in enumerate(summaries) if s.p50_ns][-MAX_RUNS:]
+    known = [(i, s.p50_ns) for i, s in enumerate(summaries) if s.p50_ns][-200:]  # the newest
     logs = [log(ns) for _, ns in known]
-    if len(known) < MIN_RUNS:
+    if len(known) < 3:  # two that differ may be all the spread there is
         return None
     at = min(range(1, len(known)), key=lambda k: _variance(logs[:k]) + _variance(logs[k:]))
     sides = [[ns for _, ns in part] for part in (known[:at], known[at:])]
     before, after = (median(side) for side in sides)
     spread = max(stdev(side) if len(side) > 1 else 0.0 for side in sides)
-    if abs(after / before - 1) < MIN_SHIFT or abs(after - before) < MIN_SPREADS * spread:
+    # Equal runs on a quiet machine differ by half of 5 %.
+    if abs(after / before - 1) < 0.05 or abs(after - before) < 3.0 * spread:
         return None
     first = known[at][0]
     return Shift(first, before, after, _differences(summaries[known[at - 1][0]].run, summaries[first].run))

@@ -6,34 +6,116 @@ is more than a small share of a step, some are only counted. A fault of the moni
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import random
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from types import TracebackType
+from statistics import median
+from types import FrameType, TracebackType
 
+from diagnose.capture.process.run import silence_kineto
+from diagnose.capture.process.script import check_script, run_script
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.step_marker import is_listened_to, step
+from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import is_debugging
-from diagnose.monitor.memory_window import MEMORY_WORDS, MemoryWindow
 from diagnose.monitor.metrics import Exporter, Point, begin_metrics, points
-from diagnose.monitor.own_cost import METERED_STEPS, OwnCost
 from diagnose.monitor.process_readings import ProcessReadings
 from diagnose.monitor.run_folder import Recorded, RunFolder
-from diagnose.monitor.signal_request import SignalRequest
 from diagnose.monitor.step_rows import Block, Row
 from diagnose.monitor.trends import GrowthDetector, Observation, SlowdownDetector, observe
 from diagnose.monitor.watch_options import WatchOptions
-from diagnose.monitor.windows import Analysis, Window
+from diagnose.monitor.windows import MEMORY_WORDS, Analysis, MemoryWindow, Window
+from diagnose.text.numbers import duration, percent
 
-__all__ = ["Watch"]
+# What the watch itself takes of a step, measured in the run, and how many steps it may time at that price.
+
+MAX_SHARE = 0.005  # of a step
+KEPT = 9  # rows whose measure counts: their median shrugs off an interruption
+
+
+class OwnCost:
+    """Takes what the hooks of a timed step and what a row took; ``interval`` is how many steps one is timed of."""
+
+    def __init__(self) -> None:
+        self.interval = 1
+        self._steps: deque[float] = deque(maxlen=KEPT)
+        self._rows: deque[float] = deque(maxlen=KEPT)
+
+    def add_steps(self, own_ns: int, steps: int) -> None:
+        """Take what the hooks took in so many timed steps together."""
+        self._steps.append(own_ns / steps)
+
+    def add_row(self, own_ns: int) -> None:
+        """Take what the end of a row took."""
+        self._rows.append(own_ns)
+
+    def per_step_ns(self, steps_of_row: int) -> float:
+        """Return what a timed step takes, with its share of the row; 0 where nothing was measured yet."""
+        if not self._steps or not self._rows:
+            return 0.0
+        return median(self._steps) + median(self._rows) / steps_of_row
+
+    def decide(self, step_ns: float, steps_of_row: int, step: int) -> str:
+        """Set the interval for steps of this length; return a sentence where no longer all of them are timed, else "".
+
+        ``step`` is the number of the present one.
+        """
+        # The first ones hold cold caches.
+        if min(len(self._steps), len(self._rows)) < 4 or not step_ns > 0:
+            return ""
+        price = self.per_step_ns(steps_of_row) / (MAX_SHARE * step_ns)
+        wanted = min(math.ceil(price), 100)  # a longer one saves nothing: what is left is the call of the hooks
+        if wanted <= self.interval:
+            # More steps are timed again only if half as much again would still be cheap.
+            self.interval = max(1, min(self.interval, math.ceil(1.5 * price)))
+            return ""
+        timed_all, self.interval = self.interval == 1, wanted
+        if not timed_all:
+            return ""
+        return (
+            f"Steps take {duration(step_ns)}, and timing each of them {percent(MAX_SHARE * price)} of that: from step "
+            f"{step} on one in {wanted} is timed, to stay below {percent(MAX_SHARE)}."
+        )
+
+
+# A signal that asks a run for something, taken where the program has no use for it.
+
+
+class SignalRequest:
+    """Calls ``act`` when the signal arrives, between ``take`` and ``give_back``; "" is no signal."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+        self._handled: signal.Signals | None = None
+
+    def take(self) -> None:
+        """Take the signal, where this is the main thread and the program leaves it to the system."""
+        if not self._name or threading.current_thread() is not threading.main_thread():
+            return
+        number = signal.Signals[self._name]
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, self._arrived)
+            self._handled = number
+
+    def give_back(self) -> None:
+        """Leave the signal to the system again, unless somebody else has taken it since."""
+        if self._handled is not None and signal.getsignal(self._handled) == self._arrived:
+            signal.signal(self._handled, signal.SIG_DFL)
+
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+        self._act()
+
 
 LOOK_NS = 2_000_000_000  # between two looks for it, as the folder may lie on a network
-REST_STEPS = 2  # left out after a window: the first absorbs the cost of writing, the second refills the queue
-MAX_ROWS = 10_000  # after which a row holds twice as many steps: 5 MB, and then as much again for each doubling
 ON_DEMAND = "asked for"
 
 
@@ -43,6 +125,8 @@ class Watch:
     As a ``with`` block it does both. Where steps are not found by themselves ``step`` marks them. Inside
     `diagnose trace`, or another watch, nothing is watched, and ``step`` marks a step for that.
     """
+
+    _run: RunFolder  # of a watch that is not passive
 
     def __init__(
         self,
@@ -78,7 +162,7 @@ class Watch:
         self._exporters: list[Exporter] = []
         if not self.passive:
             self._exporters = begin_metrics(options.metrics, self._points, run=options.name)
-            self.folder = RunFolder(
+            self.folder = self._run = RunFolder(
                 options.folder, options.name, every=options.every, slow=options.slow, command=command
             )
             self._listener = Listener(options.step_on, ScriptConfig(), self._boundary)
@@ -132,11 +216,9 @@ class Watch:
             analysis.wait(self._report)
         self._announce_diagnoses()
         found = observe(self.rows, self.options.slow)
-        if self.folder is not None:
-            folder = self.folder
-            own_us = round(self._own_cost.per_step_ns(self._every) / self._own_cost.interval / 1e3, 1)
-            self._guarded(lambda: folder.update(steps=self.num_steps, own_us=own_us, ended=ended))
-            folder.close()
+        own_us = round(self._own_cost.per_step_ns(self._every) / self._own_cost.interval / 1e3, 1)
+        self._guarded(lambda: self._run.update(steps=self.num_steps, own_us=own_us, ended=ended))
+        self._run.close()
         for each in found:
             self._report(each.text)
         return found
@@ -223,10 +305,10 @@ class Watch:
     def _end_metered_step(self, fresh: bool) -> None:
         began = self._own_clock()
         self._end_step(fresh)
-        listener = self._listener
-        if listener.meter is not None and len(self._block):  # no row has just ended
+        listener, timed = self._listener, len(self._block)
+        if listener.meter is not None and timed:  # no row has just ended
             listener.own_ns += self._own_clock() - began
-            if len(self._block) >= METERED_STEPS:
+            if timed >= 8:  # two readings of the clock for each hook: enough of a row
                 self._end_metering()
 
     def _end_metering(self) -> None:
@@ -250,9 +332,9 @@ class Watch:
         self.rows.append(row)
         if not self._locked:
             self._settle()
-        if self.folder is not None:
-            self.folder.add(row)
-        if len(self.rows) % MAX_ROWS == 0:
+        self._run.add(row)
+        # After 5 MB a row holds twice as many steps, and again after as many rows.
+        if len(self.rows) % 10_000 == 0:
             self._every *= 2
         slower = self._detector.add(row)
         if slower is not None:
@@ -270,21 +352,19 @@ class Watch:
         if self._listener.finder.anchor is not None or self.options.step_on == "marker":
             self._listener.lock()
         self._readings.start()
-        if self.folder is not None:
-            self.folder.describe_torch()
-            self.folder.update()
+        self._run.describe_torch()
+        self._run.update()
 
     def _look(self) -> None:
         """Look for the file that asks for a window."""
-        if self.folder is not None and self.folder.take_request():
+        if self._run.take_request():
             self.record()
 
     def _begin_window(self) -> None:
-        assert self.folder is not None
         why, is_memory = self._asked or self._grown, not self._asked
         self._asked, self._grown = "", "" if is_memory else self._grown
         asked = Recorded(self.num_steps, why)
-        limits, refused = self.options.limits.left(self.folder.path, sum(bool(w.folder) for w in self._windows))
+        limits, refused = self.options.limits.left(self._run.path, sum(bool(w.folder) for w in self._windows))
         if refused:
             self._keep(replace(asked, note=refused))
             return
@@ -294,24 +374,24 @@ class Watch:
         if is_memory:
             self._window = MemoryWindow(asked)
         else:
-            folder = self.folder.path / f"step-{self.num_steps}"
+            folder = self._run.path / f"step-{self.num_steps}"
             self._window = Window(asked, folder, self._listener, self._command, limits)
 
     def _end_window(self) -> None:
-        window, self._window, self._rest = self._window, None, REST_STEPS
+        # Two steps are left out: the first absorbs the cost of writing, the second refills the queue.
+        window, self._window, self._rest = self._window, None, 2
         assert window is not None
         self._listener.brief = self._locked
         recorded = window.finish()
         self._keep(recorded)
-        if recorded.folder and self.folder is not None:
-            self._analyses.append(Analysis(self.folder.path / recorded.folder))
+        if recorded.folder:
+            self._analyses.append(Analysis(self._run.path / recorded.folder))
 
     def _keep(self, window: Recorded) -> None:
         self._windows.append(window)
         if text := window.note or (window.memory.text if window.memory is not None else ""):
             self._report(text)
-        if self.folder is not None:
-            self.folder.update(windows=tuple(self._windows), steps=self.num_steps)
+        self._run.update(windows=tuple(self._windows), steps=self.num_steps)
 
     def _announce_diagnoses(self) -> None:
         for analysis in [each for each in self._analyses if each.over]:
@@ -323,8 +403,29 @@ class Watch:
             return
         self._notes.append(text)
         self._report(text)
-        if self.folder is not None:
-            try:
-                self.folder.update(notes=tuple(self._notes))
-            except OSError:  # the disk is full, which may be why there is a note
-                return
+        with contextlib.suppress(OSError):  # the disk is full, which may be why there is a note
+            self._run.update(notes=tuple(self._notes))
+
+
+# Runs a script in this process as Python would, watched from its first step to its last.
+
+
+def watch_script(
+    argv: Sequence[str], options: WatchOptions, *, module: bool, report: Callable[[str], None]
+) -> tuple[int, Watch]:
+    """Run ``argv`` as the main program; return its exit code and the watch, which is over.
+
+    Raises:
+        UsageError: there is no such script.
+        OutputError: the run's folder cannot be made.
+    """
+    check_script(argv, module=module)
+    silence_kineto()
+    watch = Watch(options, command=(*(("-m",) if module else ()), *argv), report=report)
+    forget = when_imported("torch", watch.install)
+    outcome = run_script(argv, module=module)
+    forget()
+    error = outcome.error
+    failed = outcome.ended != "finished"
+    watch.close(outcome.ended if error is None or not failed else type(error).__name__)
+    return outcome.exit_code, watch

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from diagnose.capture.process.ranks import rank_and_size, ranks_on_this_node
+from diagnose.capture.process.process import rank_and_size, ranks_on_this_node
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.monitor.step_rows import Row
 
-__all__ = ["Exporter", "MetricsOptions", "Point", "begin_metrics", "exporters", "points"]
-
 LOOPBACK = "127.0.0.1"
-MAX_PORT = 65_535
-OTLP_PERIOD_MS = 10_000  # between two exports
 OTLP_TIMEOUT_S = 3  # of one export: the end of a run waits for the last one
 HELP = {
     "steps": "steps since the run began",
@@ -67,7 +63,7 @@ class MetricsOptions:
     def address(self) -> tuple[str, int]:
         """Return address and port that Prometheus reads from."""
         host, _, port = self.prometheus.rpartition(":")
-        if not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT):
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= 65_535):
             raise UsageError(f"Invalid address '{self.prometheus}' for Prometheus: give PORT or ADDRESS:PORT.")
         return host.strip("[]") or LOOPBACK, int(port)
 
@@ -188,7 +184,7 @@ class _Otlp:
             raise missing_extra("Metrics are to be sent by OpenTelemetry", "metrics") from None
         sender = OTLPMetricExporter(endpoint=url, timeout=OTLP_TIMEOUT_S)
         reader = PeriodicExportingMetricReader(
-            sender, export_interval_millis=OTLP_PERIOD_MS, export_timeout_millis=OTLP_TIMEOUT_S * 1e3
+            sender, export_interval_millis=10_000, export_timeout_millis=OTLP_TIMEOUT_S * 1e3
         )
         resource = Resource.create({"service.name": "diagnose", **{f"diagnose.{k}": v for k, v in labels.items()}})
         self._provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
+from diagnose.capture.record.gpus import describe_gpus, find_gpu, gpu_row
 from diagnose.monitor.step_rows import Readings
+from diagnose.tables.nvml_readings import SLOWED
 
-__all__ = ["NVML_PERIOD_S", "ProcessReadings"]
 
-NVML_PERIOD_S = 10.0  # what it shows changes slowly
-STATM, STATM_BYTES = Path("/proc/self/statm"), 256
+def board_row(nvml: Any, handle: Any) -> dict[str, object]:
+    """Return what a row keeps of a GPU."""
+    now = gpu_row(nvml, handle)
+    used, bits = now["memory_used_bytes"], int(now["throttle_reasons"] or 0)
+    return {
+        "index": nvml.nvmlDeviceGetIndex(handle),
+        # A kernel of one thread counts as running: this is no measure of how much of the device it uses.
+        "kernel_running_percent": now["utilisation"],
+        **{name: now[name] for name in ("sm_mhz", "power_w", "temperature_c")},
+        "memory_used_mb": used and used / 1e6,
+        "slowed_by": [text for bit, text in SLOWED.items() if bits & bit],
+    }
+
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -29,9 +42,7 @@ class ProcessReadings:
 
     def start(self) -> None:
         """Begin to read NVML where this process uses a GPU of NVIDIA's."""
-        from diagnose.capture.record.script_config import describe_gpus
-
-        used = {str(gpu["uuid"]).removeprefix("GPU-") for gpu in describe_gpus() if gpu["in_use"]}
+        used = [str(gpu["uuid"]) for gpu in describe_gpus() if gpu["in_use"]]
         if used and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(used,), name="diagnose-watch", daemon=True)
             self._thread.start()
@@ -55,28 +66,26 @@ class ProcessReadings:
         """Return what the process holds; its file stays open, since opening takes longer than reading."""
         try:
             if self._statm < 0:
-                self._statm = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
-            return int(os.pread(self._statm, STATM_BYTES, 0).split()[1]) * PAGE / 1e6
+                self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._statm, 256, 0).split()[1]) * PAGE / 1e6
         except (OSError, ValueError, IndexError):  # not Linux
             return None
 
-    def _run(self, used: set[str]) -> None:
-        from diagnose.monitor.board import boards
-
-        try:
+    def _run(self, used: list[str]) -> None:
+        with contextlib.suppress(Exception):  # NVML errors derive from Exception; without a driver there is nothing
             if self._nvml is None:
                 import pynvml
 
                 self._nvml = pynvml
             self._nvml.nvmlInit()
-            own = [board for board in boards(self._nvml) if board.uuid.removeprefix("GPU-") in used]
-        except Exception:  # NVML errors derive from Exception; without a driver there are no readings
-            return
-        while own:
-            self._latest = tuple(board.read() for board in own)
-            if self._over.wait(NVML_PERIOD_S):
-                break
-        self._nvml.nvmlShutdown()
+            try:
+                own = [find_gpu(self._nvml, uuid) for uuid in used]
+                while True:
+                    self._latest = tuple(board_row(self._nvml, handle) for handle in own)
+                    if self._over.wait(10.0):  # what it shows changes slowly
+                        break
+            finally:
+                self._nvml.nvmlShutdown()
 
 
 def _device_memory() -> tuple[float | None, float | None]:

@@ -22,31 +22,47 @@ from typing import Any
 
 import msgspec
 
-from diagnose.capture.process.ranks import rank_and_size
+from diagnose.capture.process.process import rank_and_size
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable, replace_private
-from diagnose.monitor.held_memory import HeldMemory
 from diagnose.monitor.step_rows import Row, read_rows
 from diagnose.text.masking import mask_command
-
-__all__ = [
-    "REQUEST_FILE",
-    "RUNS",
-    "MonitoredRun",
-    "Recorded",
-    "RunFolder",
-    "RunInfo",
-    "check_name",
-    "load_runs",
-    "names_in",
-]
 
 RUNS = "diagnose-runs"  # in the working folder, where no other was asked for
 INFO, ROWS = "run.json", "rows.jsonl"
 REQUEST_FILE = "record"  # a file of this name asks for a window
-SCHEMA_VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-MAX_GIT_LEVELS = 20  # folders above the working folder that are looked into
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLine:
+    """One line whose values outlive the next step."""
+
+    file: str  # "" if it is not known
+    line: int
+    values: int  # that one step leaves
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedHolder:
+    """A variable or attribute that holds values of the step before."""
+
+    name: str
+    kind: str  # its type
+    members: int
+    keeps_graph: bool  # the graph of a member reaches an earlier step
+    file: str
+    lines: tuple[int, ...]  # that store into it
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMemory:
+    """What two steps show about memory that grows."""
+
+    text: str
+    lines: tuple[HeldLine, ...] = ()  # the most bytes first
+    holders: tuple[NamedHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +167,7 @@ class RunFolder:
         torch = sys.modules.get("torch")
         if torch is None:
             return
-        from diagnose.capture.record.script_config import describe_gpus
+        from diagnose.capture.record.gpus import describe_gpus
 
         self.info = replace(
             self.info,
@@ -176,7 +192,7 @@ class RunFolder:
         self._rows.close()
 
     def _write(self) -> None:
-        text = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self.info)}, indent=1)
+        text = json.dumps({"schema_version": 1, **asdict(self.info)}, indent=1)
         replace_private(self.path / INFO, text.encode("utf-8", "backslashreplace"))
 
 
@@ -227,7 +243,7 @@ def _read_info(values: Mapping[str, object]) -> RunInfo:
 
 def _commit(folder: Path) -> str:
     """Return the commit that the working folder's repository is at, without starting git; "" where there is none."""
-    for above in [folder, *folder.parents][:MAX_GIT_LEVELS]:
+    for above in [folder, *folder.parents][:20]:
         git = above / ".git"
         try:
             if git.is_file():

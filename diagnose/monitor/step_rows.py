@@ -10,8 +10,6 @@ import msgspec
 
 from diagnose.capture.steps.phases import PHASES, PhaseTimes
 
-__all__ = ["Block", "Readings", "Row", "percentile", "read_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Readings:

@@ -14,20 +14,15 @@ from statistics import median
 from diagnose.monitor.step_rows import Row, percentile
 from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["MIN_REFERENCE", "GrowthDetector", "Observation", "Slowdown", "SlowdownDetector", "observe", "trend"]
-
 MIN_REFERENCE = 4  # rows: their median shrugs off one odd row
 MAX_REFERENCE = 10  # rows: long enough for their spread, and early enough to show a creep
 CONFIRMED = 2  # rows in a row that must be slower: one may hold an evaluation or a neighbour's burst
-SPREADS = 4.0  # of the reference rows' medians: what equal rows differ by is no slowdown
 REACHED_PERCENT = (
     90  # of the reference rows: a run that alternates between two levels has no deviation, but reaches both
 )
-TO_SIGMA = 1.4826  # of a median absolute deviation, to compare with a standard deviation
 MIN_TREND_ROWS = 8
 MIN_TREND_Z = 3.0  # of the Mann-Kendall test: one in a thousand without a trend
-MIN_CREEP = 0.03  # of the median step, over the whole run
-MIN_GROWTH, MIN_GROWTH_MB = 0.05, 50.0  # of memory, over the run: below, caches that are still filling
+MIN_MEMORY_GROWTH, MIN_GROWTH_MB = 0.05, 50.0  # of memory, over the run: below, caches that are still filling
 MIN_TAIL = 1.5  # by which the 99th percentile over the median must rise
 MIN_PHASE = 0.05  # of the run's time, from which evaluation, checkpoints and epochs are worth a line
 
@@ -93,9 +88,11 @@ class SlowdownDetector:
 def _level(rows: Sequence[Row], min_share: float) -> tuple[float, float]:
     """Return the median step of these rows, and the step from which a row is slower."""
     level = median(row.p50_ns for row in rows)
-    spread = TO_SIGMA * median(abs(row.p50_ns - level) for row in rows)
+    # A median absolute deviation is this part of a standard deviation.
+    spread = 1.4826 * median(abs(row.p50_ns - level) for row in rows)
     reached = percentile(sorted(row.p50_ns for row in rows), REACHED_PERCENT) - level
-    return level, level + max(min_share * level, SPREADS * spread, reached + min_share / 2 * level)
+    # What equal rows differ by is no slowdown.
+    return level, level + max(min_share * level, 4.0 * spread, reached + min_share / 2 * level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +151,7 @@ def _creep(rows: Sequence[Row]) -> list[Observation]:
     values = _thinned(rows, lambda row: row.p50_ns)
     grown, z = trend(values)
     share = grown / median(values)
-    if z < MIN_TREND_Z or share < MIN_CREEP:
+    if z < MIN_TREND_Z or share < 0.03:
         return []
     text = f"Steps became slower little by little: {growth(share)} from step {rows[0].step} to step {rows[-1].step}."
     return [Observation("creep", text, share)]
@@ -183,7 +180,7 @@ def _growth(rows: Sequence[Row]) -> list[Observation]:
             continue
         grown, z = trend(values)
         share = grown / max(values[0], 1.0)
-        if z >= MIN_TREND_Z and share >= MIN_GROWTH and grown >= MIN_GROWTH_MB:
+        if z >= MIN_TREND_Z and share >= MIN_MEMORY_GROWTH and grown >= MIN_GROWTH_MB:
             per_1000 = grown / max(rows[-1].step - rows[0].step, 1) * 1000
             text = f"{name} grows: {values[0]:,.0f} MB to {values[-1]:,.0f} MB, {per_1000:,.3g} MB per 1,000 steps."
             found.append(Observation(kind, text, share))

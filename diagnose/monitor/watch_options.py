@@ -12,8 +12,6 @@ from diagnose.monitor.metrics import MetricsOptions
 from diagnose.monitor.run_folder import RUNS, check_name
 from diagnose.monitor.windows import WindowLimits
 
-__all__ = ["EVERY", "SLOW", "WatchOptions"]
-
 EVERY = 50  # steps of a row: their median shrugs off an odd step, and a slowdown is seen after two rows
 SLOW = 0.2  # by which steps have to become slower
 

@@ -6,16 +6,118 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diagnose.capture import CaptureOptions, Tracer
 from diagnose.capture.steps.listener import Listener
+from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.growth import PiledUp, held_words, piled_up
 from diagnose.errors import DiagnoseError
-from diagnose.monitor.run_folder import Recorded
+from diagnose.monitor.run_folder import HeldLine, HeldMemory, NamedHolder, Recorded
+from diagnose.text.numbers import enumeration
 
-__all__ = ["Analysis", "Window", "WindowLimits"]
+if TYPE_CHECKING:
+    from diagnose.capture.dataflow.holders import Holder
+    from diagnose.model.dataflow import Dataflow
+
+
+# Two steps that are recorded as a program when memory grows.
+
+MEMORY_STEPS = 2  # the second shows what the first one leaves
+MEMORY_WORDS = f"the values of {MEMORY_STEPS} steps"
+
+
+class MemoryWindow:
+    """Records from one step boundary on: ``step`` at every boundary until it returns true, then ``finish``.
+
+    What goes wrong ends the recording, and becomes its note.
+    """
+
+    def __init__(self, asked: Recorded) -> None:
+        from diagnose.capture.dataflow.window import DataflowWindow  # needs torch, which is the script's to import
+
+        self._asked, self._note = asked, ""
+        self._window: DataflowWindow = DataflowWindow()
+        try:
+            self._window.start()
+        except Exception as error:
+            self._fail(error)
+
+    def step(self) -> bool:
+        """End a step; return whether everything is recorded."""
+        self._window.end_step()
+        return self._window.num_steps >= MEMORY_STEPS or not self._window.is_recording
+
+    def finish(self) -> Recorded:
+        """End the recording at a step boundary, and return what it shows."""
+        memory: HeldMemory | None = None
+        try:
+            holders = self._window.holders()
+            self._window.stop()
+            memory = None if self._note else self._held(self._window.result(), holders)
+        except Exception as error:
+            self._fail(error)
+        return replace(self._asked, note=self._note, memory=memory)
+
+    def abandon(self) -> None:
+        """End the recording, wherever the script is."""
+        self._window.stop()
+
+    def _held(self, flow: Dataflow, found: Sequence[Holder]) -> HeldMemory | None:
+        if flow.num_steps < MEMORY_STEPS:
+            self._note = " ".join(("Two whole steps were not recorded.", *flow.left_out))
+            return None
+        graph = graph_of(flow)
+        lines = piled_up(graph)
+        stored = {graph.values[value].storage for one in lines for value in one.values}
+        holders = [one for one in found if one.keeps_graph or not stored.isdisjoint(one.storages)]
+        running = {frame.function for operator in flow.operators for frame in operator.stack}
+        return held_memory(lines, [_named(one, running) for one in sorted(holders, key=lambda one: -len(one.storages))])
+
+    def _fail(self, error: Exception) -> None:
+        self._note = f"The data flow could not be recorded: {type(error).__name__}: {error}."
+        self._window.stop()
+
+
+def _named(one: Holder, running: Collection[str]) -> NamedHolder:
+    from diagnose.capture.dataflow.holders import storing_lines
+
+    return NamedHolder(one.name, one.kind, one.num, one.keeps_graph, one.file, storing_lines(one, running))
+
+
+def held_memory(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> HeldMemory:
+    """Return the lines that make most of what stays and the variables that hold it, and the sentences on both."""
+    named = tuple(holders[:5])
+    return HeldMemory(_words(lines, named), tuple(map(_held, lines[:20])), named)
+
+
+def _held(one: PiledUp) -> HeldLine:
+    file, line = (one.line.file, one.line.line) if one.line is not None else ("", 0)
+    return HeldLine(file, line, one.num_values, one.num_bytes)
+
+
+def _words(lines: Sequence[PiledUp], holders: Sequence[NamedHolder]) -> str:
+    if not lines and not holders:
+        return "No tensor that one step made is still held after the next one: what grows is not made of tensors."
+    texts = [held_words(lines)] if lines else []
+    texts += map(_sentence, holders)
+    if not holders:
+        texts.append("No variable of the script was found that holds them.")
+    return " ".join(texts)
+
+
+def _sentence(one: NamedHolder) -> str:
+    kind = f"a {one.kind} of {one.members:,}" if one.kind != "Tensor" else "a tensor"
+    text = f"They are held by {one.name}, {kind}" if not one.keeps_graph else f"{one.name}, {kind}, keeps their graph"
+    if one.lines:
+        lines = "line" if len(one.lines) == 1 else "lines"
+        text += f"; {lines} {enumeration([str(line) for line in one.lines])} of {one.file.rpartition('/')[2]} "
+        text += "stores into it" if len(one.lines) == 1 else "store into it"
+    return f"{text}: store detached values." if one.keeps_graph else f"{text}."
+
 
 WINDOW_STEPS = 5  # timed without a profiler, then with one; the steps are steady already
 NICENESS = 10  # of the analysis: the training has precedence

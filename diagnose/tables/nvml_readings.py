@@ -1,4 +1,4 @@
-"""NVML's readings of the device while the steps ran; see ``diagnose.capture.record.nvml`` for the series."""
+"""NVML's readings of the device while the steps ran; see ``diagnose.capture.record.gpus`` for the series."""
 
 from __future__ import annotations
 

@@ -144,7 +144,6 @@ def _flow_from_cwd(flow: Dataflow, info: CaptureInfo) -> Dataflow:
     return replace(
         flow,
         operators=tuple(operator._replace(stack=named(operator.stack)) for operator in flow.operators),
-        values=tuple(value._replace(held_by=named(value.held_by)) for value in flow.values),
     )
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import ForkedChildren
-from diagnose.capture.process.ranks import rank_and_size
+from diagnose.capture.process.process import ForkedChildren, rank_and_size
 from diagnose.capture.process.run import leave_behind, silence_kineto, trace_script
 from diagnose.capture.process.script import Outcome, StopScript, check_script, run_script
 from diagnose.capture.record.script_config import ScriptConfig

@@ -101,7 +101,7 @@ def _checked(asked: Sequence[str], budget: str | float) -> float:
     Raises:
         UsageError: see `prove`.
     """
-    from diagnose.capture.process.ranks import rank_and_size
+    from diagnose.capture.process.process import rank_and_size
     from diagnose.trials.budget import parse_budget
     from diagnose.trials.candidates import check_ids
 

@@ -1,5 +1,6 @@
 """work-on-nothing: contents that make a part of the work needless."""
 
+from dataclasses import replace
 
 import pytest
 
@@ -63,14 +64,14 @@ def test_of_a_padded_batch_the_function_that_makes_it_is_named_first(recording):
 
     made = tables(recording, steps(embedded))
     info = CaptureInfo(loader=LoaderRecord(batches_by=("data.py", 20, 24, "collate")))
-    t = build_tables(capture := made.capture._replace(info=info), capture.trace)
+    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
     (finding,) = work_on_nothing.find(t)
     first = finding.where[0]
     assert (first.file, first.line, first.last_line, first.function) == ("data.py", 20, 24, "collate")
     assert finding.facts["sub_kind"] == "padded-batch"  # the id that this had as a rule
     line = ExpressionRecord(file="data.py", line=22, function="collate", padded_to=16)
     info = CaptureInfo(loader=info.loader, loaded=LoadedRecord(expressions=(line,)))
-    t = build_tables(capture := made.capture._replace(info=info), capture.trace)
+    t = build_tables(capture := replace(made.capture, info=info), capture.trace)
     assert [(w.file, w.line, w.last_line) for w in work_on_nothing.find(t)[0].where[:2]] == [
         ("data.py", 22, None), ("train.py", 5, None),
     ]  # fmt: skip
@@ -85,6 +86,6 @@ def test_signals_are_padded_only_if_loading_fills_them_up(recording):
     for length, num in ((16, 1), (20, 0)):
         line = ExpressionRecord(file="data.py", line=22, padded_to=length)
         info = CaptureInfo(loaded=LoadedRecord(expressions=(line,)))
-        t = build_tables(capture := made.capture._replace(info=info), capture.trace)
+        t = build_tables(capture := replace(made.capture, info=info), capture.trace)
         found = work_on_nothing.find(t)
         assert [one.facts["of_signals"] for one in found] == [True] * num

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.record.script_config import allocator_counters, allocator_map, counted_between
+from diagnose.capture.record.gpus import allocator_counters, allocator_map, counted_between
 
 
 def cuda(stats, *, used=True):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from diagnose.capture.record.anomaly_stacks import AnomalyStacks
+from diagnose.capture.record.recording import AnomalyStacks
 
 
 def test_what_a_stack_of_anomaly_detection_takes_is_measured():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from diagnose.capture.record.batch_makers import batch_maker
+from diagnose.capture.record.loading import batch_maker
 
 LIBRARY = TensorDataset(torch.zeros(4, 2))
 

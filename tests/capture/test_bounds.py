@@ -14,7 +14,7 @@ from diagnose.capture.record.plan import Plan
 from diagnose.capture.record.recording import Recorder, StepInterrupt
 from diagnose.capture.record.session import Session
 from diagnose.capture.record.window import (
-    MAX_FUNCTIONS_PER_STEP,
+    MAX_STEP_CALLS,
     TRACE_POLL_S,
     FrameCount,
     ScriptHeap,
@@ -157,11 +157,11 @@ def test_functions_are_counted_up_to_what_a_step_may_call():
     counting.stop()
     assert (counting.is_known, 10 <= counting.functions <= 12, sys.getprofile()) == (True, True, None)
     counting.start()
-    for _ in range(MAX_FUNCTIONS_PER_STEP + 10):
+    for _ in range(MAX_STEP_CALLS + 10):
         len(())
     assert sys.getprofile() is None
     counting.stop()
-    assert counting.functions > MAX_FUNCTIONS_PER_STEP
+    assert counting.functions > MAX_STEP_CALLS
 
 
 def test_a_profile_function_of_the_script_s_stays():

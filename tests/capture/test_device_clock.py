@@ -6,10 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from diagnose.capture.record import device_clock
-from diagnose.capture.record.device_clock import DeviceClock
 from diagnose.capture.record.folder import RunLog
-from diagnose.capture.record.measurements import Measurements
+from diagnose.capture.record.measurements import DeviceClock, Measurements
 
 
 class Device:
@@ -46,7 +44,6 @@ def device(monkeypatch):
     def install(*reached_ms):
         made = Device(*reached_ms)
         monkeypatch.setitem(sys.modules, "torch", made.torch)
-        monkeypatch.setattr(device_clock, "PATIENCE_S", 0.0)
         return made
 
     return install
@@ -71,7 +68,7 @@ def test_steps_that_the_device_has_not_ended_keep_the_host_s_time(device):
         clock.mark(number)
     queue.now_ms = 20.0
     clock._collect()
-    clock.finish()
+    clock.finish(0.0)
     assert clock.times(1, [3, 4]) == [14_000_000, 4]
 
 
@@ -100,7 +97,7 @@ def test_an_error_of_the_device_is_left_to_the_script(device):
 
     queue.torch.cuda.Event.record = record
     clock.mark(1)
-    clock.finish()
+    clock.finish(0.0)
     assert clock.step_ns == {}
 
 
@@ -148,6 +145,6 @@ def test_on_a_gpu_the_host_s_lead_does_not_shorten_a_step():
         for _ in range(4):
             a @ a
         clock.mark(number)
-    clock.finish()
+    clock.finish(0.0)
     assert sorted(clock.step_ns) == [1, 2, 3, 4, 5]
     assert min(clock.step_ns.values()) > 2_000_000  # four products of 1.1e12 operations at under 1e15 a second

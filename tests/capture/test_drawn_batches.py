@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diagnose.capture.record import constructions as module
-from diagnose.capture.record import random_state
-from diagnose.capture.record.constructions import DrawnBatches
+from diagnose.capture.record import loading as module
+from diagnose.capture.record.loading import DrawnBatches
 
 
 class Rows(Dataset):
@@ -74,7 +73,7 @@ def test_a_generator_of_its_own_anywhere_in_a_dataset_shows_nothing(generator):
 
 
 def test_generators_that_cannot_be_read_show_nothing(monkeypatch):
-    monkeypatch.setattr(random_state, "_read_random_state", lambda: 1 / 0)
+    monkeypatch.setattr(random, "getstate", lambda: 1 / 0)
     assert looked_at(Rows()) is None
 
 

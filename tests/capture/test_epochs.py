@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from diagnose.capture.record.epochs import comes_again
+from diagnose.capture.record.loading import comes_again
 
 ONCE = """
 for batch in opened():

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.capture.record import samplers as exact_sampler
 from diagnose.capture.record.sampler import is_users
 from diagnose.capture.record.samplers import Samplers
 
@@ -157,10 +156,9 @@ def in_a_window(samplers, work, enough):
 
 
 @pytest.fixture
-def samplers(monkeypatch):
+def samplers():
     """Return samplers that may take the time that so many samples need."""
-    monkeypatch.setattr(exact_sampler, "MAX_WINDOW_CPU_SHARE", 1.0)
-    made = Samplers(PERIOD_MS, wanted=True)
+    made = Samplers(PERIOD_MS, wanted=True, max_share=1.0)
     made.prepare()
     yield made
     made.stop()

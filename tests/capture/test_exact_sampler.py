@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from diagnose.capture.frames.layout import Addresses
-from diagnose.capture.record import samplers as exact_sampler
 from diagnose.capture.record import samplers as sampler_process
 from diagnose.capture.record.samplers import Samplers
 
@@ -70,10 +69,9 @@ def in_a_window(samplers, work, enough=20):
 
 
 @pytest.fixture
-def samplers(monkeypatch):
+def samplers():
     """Return samplers that may take the time that so many samples need."""
-    monkeypatch.setattr(exact_sampler, "MAX_WINDOW_CPU_SHARE", 1.0)
-    made = Samplers(PERIOD_MS, wanted=True)
+    made = Samplers(PERIOD_MS, wanted=True, max_share=1.0)
     made.prepare()
     yield made
     made.stop()

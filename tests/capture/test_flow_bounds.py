@@ -8,6 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from diagnose.capture.dataflow import mode as mode_module
+from diagnose.capture.dataflow.mode import Limits
 from diagnose.capture.dataflow.window import DataflowWindow
 
 
@@ -57,15 +58,14 @@ def test_an_error_of_the_script_is_its_own():
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "sentence"),
+    ("limits", "sentence"),
     [
-        ("MAX_OPERATORS", 5, "5 operators were recorded"),
-        ("MAX_COST_S", -1.0, "recording had taken"),
+        (Limits(operators=5), "5 operators were recorded"),
+        (Limits(cost_s=-1.0), "recording had taken"),
     ],
 )
-def test_bounds(monkeypatch, limit, value, sentence):
-    monkeypatch.setattr(mode_module, limit, value)
-    with DataflowWindow() as window:
+def test_bounds(limits, sentence):
+    with DataflowWindow(limits=limits) as window:
         for _ in range(10):
             torch.ones(2)
         window.end_step()
@@ -73,9 +73,8 @@ def test_bounds(monkeypatch, limit, value, sentence):
     assert sentence in left_out
 
 
-def test_contents_are_left_out_where_time_is_short(monkeypatch):
-    monkeypatch.setattr(mode_module, "MAX_LOOKING_S", -1.0)
-    with DataflowWindow() as window:
+def test_contents_are_left_out_where_time_is_short():
+    with DataflowWindow(limits=Limits(looking_s=-1.0)) as window:
         torch.ones(2)
         window.end_step()
     flow = window.result()

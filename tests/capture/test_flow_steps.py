@@ -10,8 +10,8 @@ from torch import distributed, nn
 
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
 from diagnose.capture.dataflow.window import DataflowWindow, record_dataflow
-from diagnose.capture.record.flow_steps import FLOW_STEPS, FlowSteps
 from diagnose.capture.record.measurements import Measurements, PlanHooks
+from diagnose.capture.record.recording import FLOW_STEPS, FlowSteps
 from diagnose.trace_reader.folders import open_captures
 
 NAME = "rank0.dataflow.json.gz"
@@ -59,7 +59,7 @@ def test_a_capture_holds_two_steps_with_its_own_names_of_files(step_fn, tmp_path
     folder = capture_steps(step_fn, steps=3, skip=2, output=tmp_path / "capture")
     (capture,) = open_captures([folder])
     flow = capture.dataflow
-    assert (flow.num_steps, flow.rank, flow.torch_version) == (2, 0, torch.__version__)
+    assert (flow.num_steps, flow.rank) == (2, 0)
     forward = next(operator for operator in flow.operators if operator.name == "aten::addmm")
     assert (forward.place.file, forward.place.function) == (Path(__file__).name, "step")
     assert json.loads((folder / "capture.json").read_text())["dataflow_file"] == NAME

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from diagnose.capture.dataflow import unread
+from diagnose.capture.dataflow import table as unread
 from diagnose.capture.dataflow.window import record_dataflow
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.liveness import dead_work

@@ -16,8 +16,7 @@ from types import CodeType, SimpleNamespace
 import pytest
 
 from diagnose.capture.frames import stretch
-from diagnose.capture.frames.layout import addresses, find_layout
-from diagnose.capture.frames.memory import Memory, UnreadableError
+from diagnose.capture.frames.layout import Memory, UnreadableError, addresses, find_layout
 from diagnose.capture.frames.reader import EndedError, FrameReader
 from diagnose.capture.frames.stretch import Order, Stretch
 
@@ -51,7 +50,7 @@ READING = """
 import json, os, sys, time
 sys.path.append(sys.argv[1])
 from frames.layout import Addresses, find_layout
-from frames.memory import Memory, UnreadableError
+from frames.layout import Memory, UnreadableError
 from frames.reader import FrameReader
 *where, ident, other = json.loads(sys.argv[3])
 layout = find_layout(Memory(os.getpid()))
@@ -106,7 +105,7 @@ def layout_of_this_python():
     """Return it as a new process finds it, which is what the sampler is: this one may have threads of the runner's."""
     find = (
         "import os, pickle, sys; from diagnose.capture.frames.layout import find_layout; "
-        "from diagnose.capture.frames.memory import Memory; "
+        "from diagnose.capture.frames.layout import Memory; "
         "sys.stdout.buffer.write(pickle.dumps(find_layout(Memory(os.getpid()))))"
     )
     return pickle.loads(subprocess.run([sys.executable, "-c", find], capture_output=True, check=True).stdout)

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from diagnose.capture.record.source_lines import MIN_LISTED, SourceLines, list_lookups
+from diagnose.capture.record.source_lines import MIN_LIST, SourceLines, list_lookups
 from tests.capture.test_source_lines import an_hour_old
 
 
@@ -89,7 +89,7 @@ def test_a_read_in_another_class_counts_too():
         "words",
         "np.array(words)",
         "[[w] for w in words]",
-        f"{list(range(MIN_LISTED - 1))}",
+        f"{list(range(MIN_LIST - 1))}",
         "[]",
     ],
 )
@@ -98,7 +98,7 @@ def test_sets_unknown_and_short_lists_are_left(builds):
 
 
 def test_a_list_of_some_length_is_one():
-    assert len(shown(rows(f"{list(range(MIN_LISTED))}"))) == 1
+    assert len(shown(rows(f"{list(range(MIN_LIST))}"))) == 1
 
 
 @pytest.mark.parametrize("uses", ["self.stop = {1}", "self.stop += [i]", "del self.stop", "other.stop = 1"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from diagnose.capture.record.random_state import random_state
+from diagnose.capture.record.loading import random_state
 from diagnose.capture.samples.recorder import Recorder, fingerprint, wide_types
 from diagnose.capture.samples.replay import load_again
 
@@ -23,7 +23,6 @@ SIZE = 64
 def users(monkeypatch):
     """Let this file be the user's, which lies in a folder of ours."""
     monkeypatch.setattr("diagnose.capture.samples.replay.is_users", lambda code: code.co_filename == __file__)
-    monkeypatch.setattr("diagnose.capture.samples.replay.MIN_SHARE", 0.0)  # no test depends on what takes how long
 
 
 class Rows(Dataset):
@@ -43,7 +42,7 @@ class Rows(Dataset):
 
 
 def loaded(kind, collate=torch.as_tensor, **options):
-    return load_again(DataLoader(kind(), 8, collate_fn=collate, **options))
+    return load_again(DataLoader(kind(), 8, collate_fn=collate, **options), min_share=0.0)
 
 
 def of(record, text):
@@ -145,7 +144,7 @@ def test_the_script_notices_nothing(tmp_path):
         loader = DataLoader(Read(), 8, shuffle=True, collate_fn=batch)
         before = random_state()
         file.seek(7)
-        record = load_again(loader)
+        record = load_again(loader, min_share=0.0)
         assert (record.left_out, record.samples) == ("", 32)
         assert file.tell() == 7
         assert random_state() == before
@@ -190,9 +189,9 @@ class Waiting(Rows):
         time.sleep(60)
 
 
-def test_a_sample_that_never_comes_is_waited_for_only_so_long(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.samples.replay.MAX_CHILD_S", 0.2)
-    assert loaded(Waiting).left_out == "Loading samples again did not end within 0.2 s."
+def test_a_sample_that_never_comes_is_waited_for_only_so_long():
+    left_out = load_again(DataLoader(Waiting(), 8, collate_fn=torch.as_tensor), max_s=0.2).left_out
+    assert left_out == "Loading samples again did not end within 0.2 s."
 
 
 class Stream(IterableDataset):
@@ -201,7 +200,7 @@ class Stream(IterableDataset):
 
 
 def test_a_stream_is_left_out():
-    left_out = load_again(DataLoader(Stream(), 8)).left_out
+    left_out = load_again(DataLoader(Stream(), 8), min_share=0.0).left_out
     assert left_out == "The dataset is a stream, whose samples cannot be loaded again."
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.capture.record import script_config as loading_counters
-from diagnose.capture.record.script_config import LoadingCounters
+from diagnose.capture.record import loading as loading_counters
+from diagnose.capture.record.loading import LoadingCounters
 
 
 @pytest.fixture
@@ -22,7 +22,6 @@ def machine(tmp_path, monkeypatch):
 
     machine = Machine()
     monkeypatch.setattr(loading_counters.time, "monotonic", lambda: machine.now)
-    monkeypatch.setattr(loading_counters, "TICK_S", 0.01)
     machine.counters = LoadingCounters(tmp_path)
     return machine
 

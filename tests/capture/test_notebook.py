@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.capture import CaptureOptions, Tracer, capture_steps
 from diagnose.capture import step_marker as marker
-from diagnose.capture.process.failure_messages import nothing_captured
+from diagnose.capture.process.run import nothing_captured
 from diagnose.capture.process.script import Outcome
 from diagnose.errors import CaptureError, UsageError
 

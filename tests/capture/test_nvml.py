@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from diagnose.capture.record.nvml import GpuMonitor
+from diagnose.capture.record.gpus import GpuMonitor
 
 GPUS = [{"index": 0, "uuid": "aaaa-1", "name": "Fake"}]
 ROWS = 4

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.record.other_threads import LOOK_EVERY, OtherThreads
+from diagnose.capture.record.taken import LOOK_EVERY, OtherThreads
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.process import process
 from diagnose.capture.process.process import busy_share
 from diagnose.capture.record import script_config
 from diagnose.capture.record.script_config import ScriptConfig
@@ -17,9 +16,8 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
-def proc(tmp_path, monkeypatch):
+def proc(tmp_path):
     """Return a function that writes a process of /proc: CPU seconds, and the uptime at which it began; now is 100."""
-    monkeypatch.setattr(process, "PROC", tmp_path)
     (tmp_path / "uptime").write_text("100.00 180.00\n")
 
     def write(pid, *, user_s, system_s, began_s):
@@ -30,18 +28,18 @@ def proc(tmp_path, monkeypatch):
     return write
 
 
-def test_the_share_is_of_the_lives_of_all_processes_together(proc):
+def test_the_share_is_of_the_lives_of_all_processes_together(proc, tmp_path):
     proc(7, user_s=25, system_s=5, began_s=60)  # 30 of 40 s
     proc(8, user_s=1, system_s=1, began_s=90)  # 2 of 10 s
-    assert busy_share([7]) == 0.75
-    assert busy_share([8]) == 0.2
-    assert busy_share([7, 8]) == 32 / 50
+    assert busy_share([7], tmp_path) == 0.75
+    assert busy_share([8], tmp_path) == 0.2
+    assert busy_share([7, 8], tmp_path) == 32 / 50
 
 
-def test_of_a_process_that_is_gone_nothing_is_known(proc):
+def test_of_a_process_that_is_gone_nothing_is_known(proc, tmp_path):
     proc(7, user_s=1, system_s=0, began_s=60)
-    assert busy_share([7, 9]) is None
-    assert busy_share([]) is None
+    assert busy_share([7, 9], tmp_path) is None
+    assert busy_share([], tmp_path) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -2,7 +2,7 @@
 
 import gc
 
-from diagnose.capture.process.child import skip_collections
+from diagnose.capture.process.launch import skip_collections
 
 
 def test_a_file_that_only_a_cycle_holds_is_flushed(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 
-from diagnose.capture import requirements
 from diagnose.capture.requirements import Check, check_cpus, check_machine, check_memory_limit, check_schedstat
 from diagnose.cli.main import run
 
@@ -27,12 +26,11 @@ def test_a_kernel_that_does_not_count_waits_is_named(tmp_path):
     assert check_schedstat(tmp_path / "schedstat").status == "ok"
 
 
-def test_a_check_that_fails_is_reported_and_the_others_go_on(monkeypatch):
+def test_a_check_that_fails_is_reported_and_the_others_go_on():
     def fails():
         raise RuntimeError("broken\ndriver")
 
-    monkeypatch.setattr(requirements, "_CHECKS", {"GPU": fails, "x": lambda: Check("x", "ok", "fine")})
-    first, second = check_machine()
+    first, second = check_machine({"GPU": fails, "x": lambda: Check("ok", "fine")})
     assert (first.status, first.found) == ("limited", "could not be checked (RuntimeError: broken driver)")
     assert second.status == "ok"
 

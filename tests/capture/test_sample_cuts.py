@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from diagnose.capture.samples.cuts import Cuts, Made
+from diagnose.capture.samples.recorder import Cuts, Made
 from diagnose.capture.samples.replay import load_again
 
 from_loader = pytest.mark.skipif(sys.platform != "linux", reason="samples are loaded again in a forked process")
@@ -19,7 +19,6 @@ SIZE = 64
 def users(monkeypatch):
     """Let this file be the user's, which lies in a folder of ours."""
     monkeypatch.setattr("diagnose.capture.samples.replay.is_users", lambda code: code.co_filename == __file__)
-    monkeypatch.setattr("diagnose.capture.samples.replay.MIN_SHARE", 0.0)  # no test depends on what takes how long
 
 
 def cut_of(*steps, at=slice(64, 576), single=range(9)):
@@ -90,7 +89,7 @@ class Rows(Dataset):
 
 
 def loaded(kind, collate):
-    return load_again(DataLoader(kind(), 8, collate_fn=collate))
+    return load_again(DataLoader(kind(), 8, collate_fn=collate), min_share=0.0)
 
 
 def of(record, text):

@@ -17,7 +17,6 @@ SIZE = 64
 def users(monkeypatch):
     """Let this file be the user's, which lies in a folder of ours."""
     monkeypatch.setattr("diagnose.capture.samples.replay.is_users", lambda code: code.co_filename == __file__)
-    monkeypatch.setattr("diagnose.capture.samples.replay.MIN_SHARE", 0.0)  # no test depends on what takes how long
 
 
 class Words(Dataset):
@@ -65,7 +64,7 @@ def stacked(samples):
 )
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_first_to_make_padded_rows_is_named(dataset, collate, text, shuffle):
-    record = load_again(DataLoader(dataset(), 8, shuffle=shuffle, collate_fn=collate))
+    record = load_again(DataLoader(dataset(), 8, shuffle=shuffle, collate_fn=collate), min_share=0.0)
     assert record.left_out == ""
     assert [(one.text, one.padded_to) for one in record.expressions if one.padded_to] == [(text, 32)]
 
@@ -75,7 +74,7 @@ def longest(samples):
 
 
 def test_rows_as_long_as_the_longest_of_a_batch_are_not_padded():
-    record = load_again(DataLoader(Words(), 8, shuffle=False, collate_fn=longest))
+    record = load_again(DataLoader(Words(), 8, shuffle=False, collate_fn=longest), min_share=0.0)
     assert (record.left_out, {one.padded_to for one in record.expressions}) == ("", {0})
 
 
@@ -126,7 +125,7 @@ def in_one(samples):
     ],
 )
 def test_what_fills_up_signals_is_named(dataset, collate, text):
-    record = load_again(DataLoader(dataset(), 8, collate_fn=collate))
+    record = load_again(DataLoader(dataset(), 8, collate_fn=collate), min_share=0.0)
     assert record.left_out == ""
     assert [(one.text, one.padded_to) for one in record.expressions if one.padded_to] == [(text, 40)]
 
@@ -151,8 +150,8 @@ def longest_signals(samples):
 
 
 def test_data_with_one_number_at_its_ends_and_signals_as_long_as_the_longest_are_not_padded():
-    record = load_again(DataLoader(Bordered(), 8, collate_fn=stacked))
+    record = load_again(DataLoader(Bordered(), 8, collate_fn=stacked), min_share=0.0)
     assert {one.text for one in record.expressions if one.padded_to} <= {"np.zeros((8, 8), np.float32)"}
     assert 64 not in {one.padded_to for one in record.expressions}
-    record = load_again(DataLoader(Signals(), 8, shuffle=True, collate_fn=longest_signals))
+    record = load_again(DataLoader(Signals(), 8, shuffle=True, collate_fn=longest_signals), min_share=0.0)
     assert (record.left_out, {one.padded_to for one in record.expressions}) == ("", {0})

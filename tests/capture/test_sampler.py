@@ -40,9 +40,9 @@ def until(done):
         assert time.monotonic() < end, "no sample was taken"
 
 
-def sampled(work, period_ms=2.0, samples=MIN_SAMPLES):
+def sampled(work, period_ms=2.0, samples=MIN_SAMPLES, **options):
     """Sample this thread while it does a piece of work again and again, until there are enough samples."""
-    sampler = Sampler(Taken(threading.get_ident(), threading.get_native_id(), period_ms))
+    sampler = Sampler(Taken(threading.get_ident(), threading.get_native_id(), period_ms, **options))
     sampler.start()
     until(lambda: work() is None and count(sampler) >= samples)
     sampler.stop()
@@ -158,9 +158,8 @@ def test_a_forked_process_begins_with_python_s_own_switching():
     os.close(writes)
 
 
-def test_collections_are_noted_in_windows_and_between_them(monkeypatch):
-    monkeypatch.setattr("diagnose.capture.record.samplers.MIN_PAUSE_NS", 0)
-    samplers, noted = Samplers(2.0, wanted=True), []
+def test_collections_are_noted_in_windows_and_between_them():
+    samplers, noted = Samplers(2.0, wanted=True, min_pause_ns=0), []
     samplers.sample_run(on=True)
     for on in (False, True, False):
         samplers.sample_window(on=on)
@@ -239,25 +238,23 @@ def test_the_cost_of_sampling_is_in_the_summary():
     assert 0 < summary["cost_share"] < 1  # how much it is, evaluation/bench measures
 
 
-def test_the_share_of_the_time_that_the_thread_stood_ready_without_a_core(monkeypatch):
+def test_the_share_of_the_time_that_the_thread_stood_ready_without_a_core():
     ready_ns = iter([1_000_000, 4_000_000, 10_000_000, 10_000_000])
-    monkeypatch.setattr(taken_module, "_ready_ns", lambda _: next(ready_ns))
-    sampler = sampled(spin, samples=1)
+    sampler = sampled(spin, samples=1, counts=lambda _: (0, next(ready_ns)))
     assert sampler.taken.summary()["ready_share"] == round(3_000_000 / sampler.taken._watched_ns, 5)
     sampler.start()
     sampler.stop()
     assert sampler.taken.summary()["ready_share"] == round(3_000_000 / sampler.taken._watched_ns, 5)
 
 
-def test_a_system_that_counts_nothing_gives_no_share(monkeypatch):
-    monkeypatch.setattr(taken_module, "_ready_ns", lambda _: None)
-    assert sampled(spin, samples=1).taken.summary()["ready_share"] is None
+def test_a_system_that_counts_nothing_gives_no_share():
+    assert sampled(spin, samples=1, counts=lambda _: (0, None)).taken.summary()["ready_share"] is None
 
 
 def test_this_system_s_count_is_read():
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this system does not count how long threads wait for a core")
-    assert taken_module._ready_ns(threading.get_native_id()) >= 0
+    assert taken_module.schedstat(threading.get_native_id())[1] >= 0
 
 
 @pytest.mark.parametrize(("depth", "pause"), [(1, 0.033333), (6, 0.08)])

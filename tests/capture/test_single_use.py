@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from diagnose.capture.samples.single_use import place_of, used_once
+from diagnose.capture.samples.instrument import place_of, used_once
 
 
 def single(body):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.frames.stretch import shortened
-from diagnose.capture.record.step_wait import PATIENCE_S, StepWait, spent_at
+from diagnose.capture.record.session import QUIET_S, StepWait, spent_at
 from diagnose.capture.record.taken import Taken
 
 
@@ -42,7 +42,7 @@ def test_a_step_begins_the_wait_again():
 
 def test_nothing_is_shown_while_work_of_ours_goes_on():
     wait, said = waiting(busy=True)
-    look_after(wait, PATIENCE_S + 1)
+    look_after(wait, QUIET_S + 1)
     assert said == []
 
 

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from diagnose.capture.process import process as stop_signals
 from diagnose.capture.process.process import StopSignals
 from diagnose.capture.process.script import StopScript, stop_script
 
@@ -57,9 +56,8 @@ def test_after_the_script_s_end_nothing_is_stopped():
 
 
 def test_a_request_that_the_main_thread_does_not_take_is_withdrawn(monkeypatch):
-    monkeypatch.setattr(stop_signals, "STOP_S", 0.0)
     monkeypatch.setattr(signal, "pthread_kill", lambda *_: None)
-    signals = StopSignals()
+    signals = StopSignals(stop_s=0.0)
     with signals.installed():
         assert on_a_thread(lambda: stop_script(print, signals)) is None
         signal.raise_signal(signal.SIGCONT)  # the signal arrives late

@@ -12,7 +12,7 @@ import pytest
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
-from diagnose.capture.process.child import CaptureRequest
+from diagnose.capture.process.launch import CaptureRequest
 from diagnose.cli.trace import ANALYSIS, import_analysis
 
 HUNG_S = 300
@@ -36,7 +36,7 @@ def test_a_killed_process_ends_with_128_and_the_signal(monkeypatch):
 
 def test_the_child_hands_over_its_sentence(monkeypatch):
     program = (
-        "import os, sys; from diagnose.capture.process.child import CaptureRequest;"
+        "import os, sys; from diagnose.capture.process.launch import CaptureRequest;"
         "request = CaptureRequest.decode(sys.argv[1]);"
         "os.write(request.failure_file, 'No step ‒ at all.'.encode()); sys.exit(5)"
     )
@@ -76,7 +76,7 @@ def test_the_script_dies_with_a_command_that_is_killed(tmp_path):
     pid_file = tmp_path / "pid"
     os.mkfifo(pid_file)
     child = (
-        "import os, signal, pathlib; from diagnose.capture.process.child import _die_with_parent;"
+        "import os, signal, pathlib; from diagnose.capture.process.launch import _die_with_parent;"
         "_die_with_parent(os.getppid());"
         f"pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); signal.pause()"
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.capture.process import ranks
+from diagnose.capture.process import process as ranks
 from diagnose.errors import UsageError
 from diagnose.model.launched import Launched, launched
 

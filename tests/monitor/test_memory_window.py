@@ -8,9 +8,8 @@ from itertools import count
 import pytest
 
 from diagnose.cli.main import run
-from diagnose.monitor.held_memory import HeldLine, NamedHolder
 from diagnose.monitor.long_run import Watch
-from diagnose.monitor.run_folder import load_runs
+from diagnose.monitor.run_folder import HeldLine, NamedHolder, load_runs
 from diagnose.monitor.step_rows import Readings
 from diagnose.monitor.watch_options import WatchOptions
 

@@ -1,6 +1,6 @@
 """How many steps the watch times, from what it takes itself: 0.5 % of a step."""
 
-from diagnose.monitor.own_cost import OwnCost
+from diagnose.monitor.long_run import OwnCost
 
 US, MS = 1_000, 1_000_000
 

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.capture.record import script_config as process_settings
-from diagnose.monitor.board import boards
-from diagnose.monitor.process_readings import ProcessReadings
+from diagnose.monitor import process_readings
+from diagnose.monitor.process_readings import ProcessReadings, board_row
 
 
 class NotSupportedError(Exception):
@@ -27,14 +26,13 @@ class FakeDriver:
     def nvmlShutdown(self):
         self.shut += 1
 
-    def nvmlDeviceGetCount(self):
-        return 2
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid not in ("GPU-0", "GPU-1"):
+            raise NotSupportedError
+        return int(uuid[-1])
 
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, handle):
-        return f"GPU-{handle}".encode()
+    def nvmlDeviceGetIndex(self, handle):
+        return handle
 
     def nvmlDeviceGetUtilizationRates(self, handle):
         return SimpleNamespace(gpu=90 - handle, memory=1)
@@ -67,15 +65,15 @@ FIRST = {
 
 
 def test_what_a_board_does_not_offer_is_none():
-    first, second = boards(FakeDriver())
-    assert (first.uuid, first.read()) == ("GPU-0", FIRST)
-    assert second.read() == {**FIRST, "index": 1, "kernel_running_percent": 89, "power_w": None, "slowed_by": []}
+    driver = FakeDriver()
+    assert board_row(driver, 0) == FIRST
+    assert board_row(driver, 1) == {**FIRST, "index": 1, "kernel_running_percent": 89, "power_w": None, "slowed_by": []}
 
 
 @pytest.mark.parametrize(("in_use", "rows"), [("0", (FIRST,)), ("9", ())])
 def test_a_row_holds_the_gpus_that_the_process_uses(monkeypatch, in_use, rows):
     used = [{"uuid": in_use, "in_use": True}, {"uuid": "1", "in_use": False}]
-    monkeypatch.setattr(process_settings, "describe_gpus", lambda: used)
+    monkeypatch.setattr(process_readings, "describe_gpus", lambda: used)
     driver = FakeDriver()
     readings = ProcessReadings(driver)
     readings._over.set()  # one round

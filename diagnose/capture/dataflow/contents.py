@@ -9,26 +9,127 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from isal.isal_zlib import crc32  # ten times as fast as that of Python's library
+from isal.isal_zlib import crc32
+from torch.utils._python_dispatch import _disable_current_modes
 
-from diagnose.capture.dataflow.bits import CODES, Bits, Code
-from diagnose.capture.dataflow.device_samples import DeviceSamples
-from diagnose.capture.dataflow.positions import MAX_SAMPLE, offsets
 from diagnose.capture.dataflow.storages import UNSEEN, Base
-from diagnose.capture.dataflow.structure import Kind, Structure, structure
+from diagnose.capture.dataflow.structure import CODES, MAX_SAMPLE, Bits, Code, Kind, Structure, offsets, structure
 from diagnose.model.shapes import num_elements
 
-__all__ = ["UNKNOWN", "Content", "Contents"]
+# Samples of contents on a device: they are taken and kept there, and fetched once after the steps.
 
-# Of a value in the host's memory whose fingerprint is of all elements: 10 us, and 0.1 ms for one that no operator made,
-# whose content alone tells it apart from others.
-MAX_EXACT_BYTES, MAX_GIVEN_BYTES = 1 << 18, 1 << 20
-MAX_PENDING = 4096  # looks of a kilobyte each that are judged together
-_READ_ONLY = 0x100  # PyBUF_READ
+MAX_WHOLE_BYTES = 1 << 16  # of a tensor of integers, or of a square one, that is copied whole: masks and indices
+_UNSIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # that all devices can index
+
+
+class Fetched(NamedTuple):
+    """The content of one value."""
+
+    number: int
+    base: Base
+    sample: bytes
+    whole: bytes  # b"" where only the sample was taken
+    with_kind: bool
+
+
+class _Taken(NamedTuple):
+    number: int
+    base: Base
+    sample: torch.Tensor
+    whole: torch.Tensor | None
+    with_kind: bool
+
+
+class DeviceSamples:
+    """The samples taken so far."""
+
+    def __init__(self) -> None:
+        self._taken: list[_Taken] = []
+        self._positions: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._num_bytes = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Return the devices of which samples were taken."""
+        return sorted({str(each.base.device) for each in self._taken})
+
+    def take(self, number: int, tensor: torch.Tensor, base: Base, num: int, *, with_kind: bool) -> bool:
+        """Take a sample of the ``num`` elements from a base's first to its last one; return whether that can be done.
+
+        Nothing of it is recorded, neither here, nor by modes of the script, nor by autograd.
+        """
+        is_readable = tensor.dtype == base.dtype and not (tensor.is_conj() or tensor.is_neg())
+        # All samples may take 64 MB.
+        if not is_readable or self._num_bytes > 64 << 20 or base.device.type == "meta" or _is_capturing(base.device):
+            return False
+        try:
+            with torch._C._AutoDispatchBelowAutograd(), _without_modes():
+                flat = tensor.as_strided((num,), (1,), base.offset).view(_UNSIGNED[base.dtype.itemsize])
+                sample = flat.index_select(0, self._of(base))
+                whole = flat.clone() if num > MAX_SAMPLE and _is_wanted_whole(base, num) else None
+        except RuntimeError:  # a device without these operators
+            return False
+        self._num_bytes += sample.nbytes + (whole.nbytes if whole is not None else 0)
+        self._taken.append(_Taken(number, base, sample, whole, with_kind))
+        return True
+
+    def fetch(self) -> Iterator[Fetched]:
+        """Yield what was taken; each device is waited for once."""
+        devices = {each.base.device for each in self._taken}
+        with _without_modes():
+            for device in devices:
+                if device.type != "cpu":
+                    torch.get_device_module(device).synchronize(device)  # samples were taken on several streams
+                yield from _device_samples_fetched([each for each in self._taken if each.base.device == device])
+        self._taken = []
+
+    def _of(self, base: Base) -> torch.Tensor:
+        key = base.shape, base.stride, base.device
+        found = self._positions.get(key)
+        if found is None:
+            found = torch.from_numpy(offsets(base.shape, base.stride).copy()).to(base.device)
+            self._positions[key] = found
+        return found
+
+
+def _is_wanted_whole(base: Base, num: int) -> bool:
+    shape = base.shape
+    is_integer = not (base.dtype.is_floating_point or base.dtype.is_complex)
+    is_square = len(shape) > 1 and shape[-1] == shape[-2]
+    return base.is_contiguous and (is_integer or is_square) and num * base.dtype.itemsize <= MAX_WHOLE_BYTES
+
+
+def _without_modes() -> Any:
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+
+
+def _is_capturing(device: torch.device) -> bool:
+    """Return whether what runs now becomes part of a graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _device_samples_fetched(taken: list[_Taken]) -> Iterator[Fetched]:
+    parts = [each.sample for each in taken] + [each.whole for each in taken if each.whole is not None]
+    data = torch.cat([part.view(torch.uint8) for part in parts]).cpu().numpy().tobytes()
+    ends, at = [], 0
+    for part in parts:
+        ends.append((at, at + part.nbytes))
+        at += part.nbytes
+    rest = iter(ends[len(taken) :])
+    for each, (begin, end) in zip(taken, ends, strict=False):
+        whole = b""
+        if each.whole is not None:
+            first, last = next(rest)
+            whole = data[first:last]
+        yield Fetched(each.number, each.base, data[begin:end], whole, each.with_kind)
+
+
 _START, _END = 1 << 16, 1 << 48  # between them are the addresses that systems give out unless asked for others
 
 
@@ -44,7 +145,6 @@ class Content(NamedTuple):
     padded_rows: float = -1.0
     kind: Kind = ""
     subnormal: float = 0.0
-    is_finite: bool = True
 
 
 UNKNOWN = Content()
@@ -54,7 +154,7 @@ _UNKNOWN = Structure()
 def _memory() -> Bits:
     view: Any = ctypes.pythonapi.PyMemoryView_FromMemory
     view.restype, view.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-    return np.frombuffer(view(_START, _END - _START, _READ_ONLY), np.uint8)
+    return np.frombuffer(view(_START, _END - _START, 0x100), np.uint8)  # PyBUF_READ
 
 
 _BYTES = _memory()  # the memory of this process: a slice of it is all that a look has to make
@@ -79,7 +179,9 @@ class Contents:
     Fingerprints can be compared under one ``salt`` only, which is kept nowhere: contents cannot be guessed from them.
     """
 
-    def __init__(self, *, in_place: bool = True, salt: bytes = b"") -> None:
+    def __init__(self, *, in_place: bool = True, salt: bytes = b"", max_pending: int = 4096) -> None:
+        """``max_pending`` looks, of a kilobyte each, are judged together."""
+        self._max_pending = max_pending
         self._in_place, self._salt = in_place, salt or os.urandom(16)
         self._found: list[Content] = []
         self._pending: list[_Look] = []  # that are not judged yet
@@ -112,10 +214,12 @@ class Contents:
             else:
                 at, rest = divmod(start, size)
                 bits = _unaligned(start, num, code) if rest else _WORDS[size][at : at + num]
-                max_bytes = MAX_GIVEN_BYTES if is_given else MAX_EXACT_BYTES
+                # The fingerprint of a value that no operator made, whose content alone tells it apart, may take 0.1 ms,
+                # that of another one 10 us: larger ones have that of a sample.
+                max_bytes = 1 << 20 if is_given else 1 << 18
                 self._pending.append(_read(number, bits, base, max_bytes, with_kind=with_kind))
         self._found.append(UNKNOWN)
-        if len(self._pending) >= MAX_PENDING:
+        if len(self._pending) >= self._max_pending:
             self._judge()
         return number
 
@@ -183,12 +287,11 @@ def _statistics(dtype: torch.dtype, looks: list[_Look]) -> list[Content]:
     size = bits & code.unsigned(code.magnitude)
     zeros = (size == 0).mean(1).tolist()
     subnormal = ((size > 0) & (size < code.normal)).mean(1).tolist() if code.normal else [0.0] * len(looks)
-    finite = (size < code.infinite).all(1).tolist() if code.infinite else [True] * len(looks)
     found = []
     for i, look in enumerate(looks):
         of = look.structure or structure(bits[i], bits[i], look.base.shape, code, with_kind=look.with_kind)
         shares = of.padded, of.evenly_padded, of.zero_rows, of.padded_rows
-        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i], finite[i]))
+        found.append(Content("", look.checksum >= 0, zeros[i], *shares, of.kind, subnormal[i]))
     return found
 
 

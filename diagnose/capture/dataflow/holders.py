@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,15 +17,12 @@ from typing import Any, NamedTuple
 import torch
 
 from diagnose.capture.dataflow.storages import Storages
-from diagnose.capture.record.sampler import is_users, is_users_file
-
-__all__ = ["Holder", "holders", "storing_lines"]
+from diagnose.capture.record.sampler import is_users_file, users_frames
+from diagnose.capture.record.source_lines import tree_of
 
 MAX_LOOKED = 500_000  # members: 0.5 s
 MAX_ENDS = 1_000  # members at either end of a container, where steps add theirs
-MAX_DEPTH = 6  # attributes and keys in a name
-MAX_KEYS = 32  # of a mapping whose keys are names; one with more is filled by the steps
-MAX_NESTED = 3  # containers in a container that count as one
+MAX_NAME_DEPTH = 6  # attributes and keys in a name
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _NO_OWNERS = (type, ModuleType, FunctionType, str, bytes, int, float)
 _STORING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"})
@@ -99,8 +95,9 @@ class _Search:
 
     def _container(self, place: _Place, held: Any) -> Iterator[Holder]:
         self._seen[id(held)] = held
-        if isinstance(held, dict) and len(held) <= MAX_KEYS and all(isinstance(key, str) for key in held):
-            if place.depth < MAX_DEPTH:
+        # A mapping of more names is filled by the steps.
+        if isinstance(held, dict) and len(held) <= 32 and all(isinstance(key, str) for key in held):
+            if place.depth < MAX_NAME_DEPTH:
                 for key, each in list(held.items()):
                     name = f"{place.name}[{key!r}]"
                     self._queue.append((place._replace(name=name, depth=place.depth + 1, key=key), each))
@@ -116,14 +113,14 @@ class _Search:
             if isinstance(each, torch.Tensor):
                 tensors.append(each)
             elif isinstance(each, _CONTAINERS):
-                if depth < MAX_NESTED and id(each) not in self._seen:
+                if depth < 3 and id(each) not in self._seen:  # deeper containers are others
                     self._seen[id(each)] = each
                     self._members(place, each, tensors, depth + 1)
-            elif place.depth < MAX_DEPTH and not isinstance(each, _NO_OWNERS) and each is not None:
+            elif place.depth < MAX_NAME_DEPTH and not isinstance(each, _NO_OWNERS) and each is not None:
                 self._queue.append((place._replace(name=f"{place.name}[…]", depth=place.depth + 1), each))
 
     def _attributes(self, place: _Place, held: Any) -> None:
-        if place.depth >= MAX_DEPTH:
+        if place.depth >= MAX_NAME_DEPTH:
             return
         file = _file_of(type(held))
         scope = (file, "") if is_users_file(file) else (place.file, place.function)
@@ -200,13 +197,11 @@ def _file_of(kind: type) -> str:
 def _namespaces(frame: FrameType | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield the variables of the script's functions that run, then those of its modules."""
     modules: dict[int, tuple[str, Mapping[str, Any]]] = {}
-    while frame is not None:
-        code = frame.f_code
-        if is_users(code):
-            modules[id(frame.f_globals)] = code.co_filename, frame.f_globals
-            if code.co_flags & inspect.CO_OPTIMIZED:
-                yield code.co_filename, code.co_name, _variables(frame)
-        frame = frame.f_back
+    for each in users_frames(frame):
+        code = each.f_code
+        modules[id(each.f_globals)] = code.co_filename, each.f_globals
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            yield code.co_filename, code.co_name, _variables(each)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if type(module) is ModuleType else None
         if isinstance(file, str) and is_users_file(file):
@@ -218,12 +213,10 @@ def _variables(frame: FrameType) -> Mapping[str, Any]:
     """Return a function's variables; up to Python 3.12 reading them leaves a copy at the frame, which is emptied."""
     kept = frame.f_locals
     found = dict(kept)
-    if isinstance(kept, dict) and sys.getrefcount(kept) <= _REFERENCES:
+    # References to the copy: the frame's, the variable's and the argument's; more if the script has it too.
+    if isinstance(kept, dict) and sys.getrefcount(kept) <= 3:
         kept.clear()
     return found
-
-
-_REFERENCES = 3  # to the copy: the frame's, the variable's and the argument's; more if the script has it too
 
 
 def storing_lines(holder: Holder, running: Collection[str]) -> tuple[int, ...]:
@@ -231,10 +224,7 @@ def storing_lines(holder: Holder, running: Collection[str]) -> tuple[int, ...]:
 
     Those of functions that are known to have run are preferred; ``running`` are their names.
     """
-    try:
-        tree = ast.parse("".join(linecache.getlines(holder.file)))
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
+    tree = tree_of(holder.file) or ast.Module([], [])
     found = _storing(_scopes(tree, {holder.function}) or [tree], holder)
     ran = found & _storing(_scopes(tree, running), holder)
     return tuple(sorted(ran or found))
@@ -256,22 +246,17 @@ def _storing(scopes: Sequence[ast.AST], holder: Holder) -> set[int]:
 def _stores(node: ast.stmt, holder: Holder) -> bool:
     """Return whether a statement adds to what a holder names, or assigns to it what is made of it."""
     name = holder.identifier
-    if isinstance(node, ast.AugAssign):
-        return _identifier(node.target) == name
-    if isinstance(node, ast.Assign):
-        targets = [each for target in node.targets for each in _targets(target)]
-        if any(isinstance(each, ast.Subscript) and _identifier(each) == name for each in targets):
-            return True
-        read = {_identifier(each) for each in ast.walk(node.value) if isinstance(each, ast.Name | ast.Attribute)}
-        return name in read and any(_identifier(each) == name for each in targets)
-    call = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _STORING:
-        return False
-    return _identifier(call.func.value) == name
-
-
-def _targets(target: ast.expr) -> list[ast.expr]:
-    return list(target.elts) if isinstance(target, ast.Tuple | ast.List) else [target]
+    match node:
+        case ast.AugAssign(target=target):
+            return _identifier(target) == name
+        case ast.Expr(ast.Call(ast.Attribute(held, method))):
+            return method in _STORING and _identifier(held) == name
+        case ast.Assign(targets=targets, value=value):
+            parts = [each for target in targets for each in getattr(target, "elts", [target])]
+            mine = [each for each in parts if _identifier(each) == name]
+            read = {_identifier(each) for each in ast.walk(value) if isinstance(each, ast.Name | ast.Attribute)}
+            return any(name in read or isinstance(each, ast.Subscript) for each in mine)
+    return False
 
 
 def _identifier(node: ast.expr) -> str:

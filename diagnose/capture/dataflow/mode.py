@@ -7,28 +7,30 @@ import threading
 import time
 from functools import partial
 from threading import get_ident
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diagnose.capture.dataflow.calls import PLAIN_TENSORS, Attribute, Call, sorted_arguments, tensors_in
 from diagnose.capture.dataflow.contents import Contents
 from diagnose.capture.dataflow.modules import Modules
-from diagnose.capture.dataflow.schemas import Schema
+from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, Attribute, Call, Schema, sorted_arguments, tensors_in
 from diagnose.capture.dataflow.stacks import FUNCTION, NO_BACKWARD, OPTIMIZER, Stacks, Walk
 from diagnose.capture.dataflow.storages import PENDING, UNSEEN, RawUse, RawValue, Storages
 from diagnose.capture.record.recording import first_line
 
-__all__ = ["FlowMode", "RawOperator", "accept_higher_order"]
-
 _MASKS = frozenset({torch.bool, torch.uint8})
-MAX_COST_S, MAX_LOOKING_S = 30.0, 15.0  # of all operators; from then on no content is looked at
-MAX_OPERATORS = 200_000  # each takes 1.5 kB of memory
-_NO_NUMBER = 1 << 62  # nodes that accumulate gradients have the largest number of 64 bits
 _now, _row = time.perf_counter_ns, tuple.__new__  # the latter is what the class of a named tuple calls
+
+
+class Limits(NamedTuple):
+    """What a recording may take."""
+
+    operators: int = 200_000  # each takes 1.5 kB of memory
+    cost_s: float = 30.0
+    looking_s: float = 15.0  # of this cost: from then on no content is looked at
 
 
 class RawOperator(NamedTuple):
@@ -66,7 +68,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     supports_higher_order_operators = True
 
-    def __init__(self, contents: Contents, modules: Modules) -> None:
+    def __init__(self, contents: Contents, modules: Modules, limits: Limits) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[RawOperator] = []
         self.storages = Storages(lambda: len(self.operators) - 1)
@@ -77,7 +79,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.why_ended = ""
         self.subclasses: set[type] = set()
         self.is_on = True
-        self._contents, self._modules = contents, modules
+        self._contents, self._modules, self._limits = contents, modules, limits
         self._schemas: dict[int, Schema] = {}
         self._others: dict[str, Schema] = {}
         self._lock = threading.RLock()  # of all tables: several threads of autograd may run operators
@@ -128,7 +130,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     @property
     def is_short_of_time(self) -> bool:
         """Return whether so much time is spent that contents are no longer looked at."""
-        return self.cost_ns > MAX_LOOKING_S * 1e9
+        return self.cost_ns > self._limits.looking_s * 1e9
 
     def _schema(self, func: Any) -> Schema:
         schema = self._schemas[id(func)] = Schema(func)
@@ -179,7 +181,8 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 call.attributes,
                 walk,
                 self._modules.current(thread),
-                -1 if node is None or (number := node._sequence_nr()) >= _NO_NUMBER else number,
+                # Nodes that accumulate gradients have the largest number of 64 bits.
+                -1 if node is None or (number := node._sequence_nr()) >= 1 << 62 else number,
                 in_backward,
                 torch.is_grad_enabled(),
                 thread,
@@ -187,10 +190,10 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                 schema.indexes and any(tensor.dtype in _MASKS for tensor in call.reads[1:]),
             )
             self.operators.append(_row(RawOperator, row))
-        if operator + 1 >= MAX_OPERATORS:
-            self._end(f"{MAX_OPERATORS:,} operators were recorded")
-        elif self.cost_ns > MAX_COST_S * 1e9:
-            self._end(f"recording had taken {MAX_COST_S:g} s")
+        if operator + 1 >= self._limits.operators:
+            self._end(f"{self._limits.operators:,} operators were recorded")
+        elif self.cost_ns > self._limits.cost_s * 1e9:
+            self._end(f"recording had taken {self._limits.cost_s:g} s")
 
     def _written(self, begun: _Begun, result: Any, operator: int) -> tuple[list[RawUse], bool]:
         """Return what an operator has written, and whether its result is a view of something else."""
@@ -234,7 +237,7 @@ class FlowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Return the schema of something that is no operator."""
         schema = self._others.get(name)
         if schema is None:
-            schema = self._others[name] = Schema(_Outside(name))
+            schema = self._others[name] = Schema(SimpleNamespace(name=name))
         return schema
 
     def _note_outside(self, schema: Schema, call: Call) -> None:
@@ -271,13 +274,6 @@ def accept_higher_order() -> None:
 
 def _dispatched(operator: Any, mode: FlowMode, *args: Any, **kwargs: Any) -> Any:
     return mode.__torch_dispatch__(operator, (), args, kwargs)
-
-
-class _Outside:
-    """Something that uses tensors and is no operator."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 def _is_part(tensor: torch.Tensor) -> bool:

@@ -6,35 +6,42 @@ address; lines are looked up after the steps.
 
 from __future__ import annotations
 
+import ast
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple, TypeAlias
 
 import torch
 
-from diagnose.capture.dataflow.statements import statement_line
 from diagnose.capture.record.sampler import is_users
+from diagnose.capture.record.source_lines import long_statements, tree_of
 from diagnose.model.dataflow import Frame
 
-__all__ = [
-    "COMPILED",
-    "FUNCTION",
-    "LOADING",
-    "NO_BACKWARD",
-    "OPTIMIZER",
-    "RECOMPUTING",
-    "STARTING",
-    "StackKey",
-    "Stacks",
-    "Walk",
-]
+# Returns the first line of the statement that a line of a source file belongs to.
+
+
+def statement_line(file: str, line: int) -> int:
+    """Return the first line of the innermost statement at a line; the line itself where the source is not known."""
+    return _first_lines(file).get(line, line)
+
+
+@lru_cache(maxsize=256)
+def _first_lines(file: str) -> dict[int, int]:
+    """Return the first line of the innermost statement at each line of one on several lines."""
+    first: dict[int, int] = {}
+    for begin, last in long_statements(tree_of(file) or ast.Module([], [])):
+        for line in range(begin, last + 1):
+            first[line] = max(first.get(line, 0), begin)
+    return first
+
 
 NO_BACKWARD = -1  # autograd's number of the backward pass outside of any
 
 StackKey: TypeAlias = tuple[int, ...]  # addresses of code objects, each followed by the offset of its instruction
 
 # What a frame says about the operator below it; of frames that say nothing the kind is 0.
-USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = 1, 2, 4, 8, 16, 32, 64, 128, 256
+USER, BOTTOM, ENGINE, FUNCTION, OPTIMIZER, LOADING, RECOMPUTING, STARTING, COMPILED = (1 << i for i in range(9))
 _TORCH = f"{Path(torch.__file__).parent}/"
 _KINDS = (
     ("optim/", OPTIMIZER),

@@ -11,11 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from diagnose.capture.dataflow.bits import CODES, Code
-from diagnose.capture.dataflow.positions import extent
+from diagnose.capture.dataflow.structure import CODES, Code, extent
 from diagnose.model.shapes import num_elements
-
-__all__ = ["PENDING", "UNSEEN", "Base", "RawUse", "RawValue", "Storages"]
 
 UNSEEN, PENDING = -1, -2  # instead of the number of a content: it is not to be looked at, or not yet
 

@@ -6,27 +6,101 @@ the others more is read, and of large ones some rows.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from diagnose.capture.dataflow.bits import Bits, Code
-from diagnose.capture.dataflow.positions import RUN, Positions, spread
+from diagnose.model.intervals import distinct
+from diagnose.model.shapes import num_elements
 
-__all__ = ["Kind", "Structure", "runs_at_start", "structure"]
+# How the numbers of each dtype are coded, so that contents can be judged by their bits.
+#
+# Bits need no arithmetic, which would treat subnormal numbers as zeros where a script asks for that.
+
+Bits = npt.NDArray[Any]  # of unsigned integers
+
+
+class Code(NamedTuple):
+    """One dtype: the unsigned type as wide, and of floating-point numbers the bits without their sign."""
+
+    unsigned: Any
+    magnitude: int  # which bits count for whether a number is zero
+    normal: int = 0  # the smallest normal number, 0 where there are no subnormal ones
+    one: int = 1
+    is_index: bool = False  # whether its numbers may be one
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of a number."""
+        return int(np.dtype(self.unsigned).itemsize)
+
+
+_FLOATS = {
+    torch.float16: Code(np.uint16, 0x7FFF, 0x0400, 0x3C00),
+    torch.bfloat16: Code(np.uint16, 0x7FFF, 0x0080, 0x3F80),
+    torch.float32: Code(np.uint32, 0x7FFFFFFF, 0x00800000, 0x3F800000),
+    torch.float64: Code(np.uint64, (1 << 63) - 1, 1 << 52, 0x3FF << 52),
+    torch.float8_e5m2: Code(np.uint8, 0x7F, 0x04, 0x3C),
+    torch.float8_e4m3fn: Code(np.uint8, 0x7F, 0x08, 0x38),
+}
+_INTEGERS = {
+    torch.bool: Code(np.uint8, 0xFF),
+    torch.uint8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int8: Code(np.uint8, 0xFF, is_index=True),
+    torch.int16: Code(np.uint16, 0xFFFF, is_index=True),
+    torch.int32: Code(np.uint32, 0xFFFFFFFF, is_index=True),
+    torch.int64: Code(np.uint64, (1 << 64) - 1, is_index=True),
+}
+CODES: dict[torch.dtype, Code] = {**_FLOATS, **_INTEGERS}
+
+
+# Which elements of a large tensor are looked at: always the same for a shape, and without a random generator.
+
+MAX_SAMPLE = 256  # elements; a tensor with no more is looked at as a whole
+RUN = 4  # of them side by side, in one line of the cache: reading what lies in no cache is most of the time
+_GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples spread evenly, and fall into all columns of a matrix
+
+Positions = npt.NDArray[np.int64]
+
+
+def extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Return how many elements lie between the first and the last one of a strided tensor, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def offsets(shape: tuple[int, ...], stride: tuple[int, ...]) -> Positions:
+    """Return where the elements of a sample lie, counted in elements from the tensor's first one."""
+    num = num_elements(shape)
+    if not shape:
+        return np.zeros(1, np.int64)
+    flat = spread(num, MAX_SAMPLE)
+    if num > MAX_SAMPLE:
+        flat = (spread(num // RUN, MAX_SAMPLE // RUN)[:, None] * RUN + np.arange(RUN)).ravel()
+    found: Positions = np.zeros(len(flat), np.int64)
+    for place, step in zip(np.unravel_index(flat, shape), stride, strict=True):
+        found = found + place * step
+    return found
+
+
+@lru_cache(maxsize=4096)
+def spread(num: int, most: int) -> Positions:
+    """Return at most so many numbers below ``num``, in order: all, or some that are spread evenly."""
+    if num <= most:
+        return np.arange(num)
+    found: Positions = distinct((np.modf((np.arange(most) + 1) * _GOLDEN)[0] * num).astype(np.int64))
+    return found if len(found) == most else np.linspace(0, num - 1, most).astype(np.int64)
+
 
 Kind: TypeAlias = Literal["", "one-hot", "triangular", "constant"]
 
 MAX_PADDED = 1 << 22  # integers of a batch of which the padded ones are counted: 2 ms
 MAX_COMPARED_BYTES = 1 << 17  # that are compared one by one for any other question: of more some, spread evenly
-MIN_ROWS, MAX_ROWS = 16, 64  # that are compared with zero
-MIN_SIDE = 4  # of a triangle: smaller ones come about by chance
-MIN_EQUAL = 1 / 8  # of a sample's numbers equal the next one: a fifth of the smallest triangle
-MIN_ZERO_RUNS = 1 / 8  # of a sample: numbers of which a ReLU takes half have a sixteenth
 _LINE = 64  # elements side by side where some of a large tensor are compared
-_FEW = 8  # rows that are compared first
 
 
 class Structure(NamedTuple):
@@ -50,7 +124,8 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     """
     num_equal = np.count_nonzero(sample[1:] == sample[:-1])
     may_be_padded = code.is_index and with_kind and len(shape) == 2
-    if num_equal < MIN_EQUAL * sample.size and not may_be_padded:
+    # A fifth of the numbers of the smallest triangle equal the next one.
+    if num_equal < sample.size / 8 and not may_be_padded:
         return _PLAIN
     if num_equal == sample.size - 1 and sample.size > 1 and _is_constant(bits):
         return Structure("constant")
@@ -60,7 +135,7 @@ def structure(sample: Bits, bits: Bits, shape: tuple[int, ...], code: Code, *, w
     padded = _padded(rows) if may_be_padded else (-1.0, -1.0)
     if with_kind and 2 * np.count_nonzero(sample) <= sample.size and _is_one_hot(rows, code.one):
         return Structure("one-hot")
-    may_be_triangular = with_kind and shape[-2] == shape[-1] >= MIN_SIDE
+    may_be_triangular = with_kind and shape[-2] == shape[-1] >= 4  # smaller ones are chance
     kind: Kind = "triangular" if may_be_triangular and _is_triangular(rows) else ""
     frames = _padded_rows(bits.reshape(shape)) if with_kind and len(shape) == 3 else -1.0
     return Structure(kind, *padded, _zero_rows(sample, rows), frames)
@@ -74,12 +149,12 @@ def _is_constant(bits: Bits) -> bool:
 
 
 def _num_compared(row_bytes: int) -> int:
-    return max(MAX_COMPARED_BYTES // row_bytes, MIN_ROWS)
+    return max(MAX_COMPARED_BYTES // row_bytes, 16)
 
 
 def _some(rows: Bits) -> Bits:
     """Return rows that stand for all."""
-    most = min(_num_compared(rows.shape[-1] * rows.itemsize), MAX_ROWS)
+    most = min(_num_compared(rows.shape[-1] * rows.itemsize), 64)
     return rows if len(rows) <= most else rows[spread(len(rows), most)]
 
 
@@ -93,7 +168,8 @@ def _is_one_hot(rows: Bits, one: int) -> bool:
 def _zero_rows(sample: Bits, rows: Bits) -> float:
     """Return the share of rows, some of all, that hold positive zeros throughout; 0 where it is a small one."""
     runs = sample[: sample.size // RUN * RUN].reshape(-1, RUN)
-    if len(runs) - np.count_nonzero(runs.any(1)) < MIN_ZERO_RUNS * len(runs):
+    # Where a ReLU takes half of the numbers, a sixteenth of the runs is zero.
+    if np.count_nonzero(~runs.any(1)) < len(runs) / 8:
         return 0.0
     some = _some(rows)
     return 1.0 - float(np.count_nonzero(some.any(1))) / len(some)
@@ -109,7 +185,7 @@ def _is_triangular(rows: Bits) -> bool:
     if upper == lower or not (upper == rows[0, 1] or lower == rows[side - 1, 1]):
         return False
     is_above = bool((rows[0, 1:] == upper).all())
-    for most in (_FEW, _num_compared(side * rows.itemsize)):
+    for most in (8, _num_compared(side * rows.itemsize)):  # a few first
         some, is_asked = _beside_diagonals(len(rows), side, most, is_above)
         if ((rows[some] != (upper if is_above else lower)) & is_asked).any():
             return False

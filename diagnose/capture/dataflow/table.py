@@ -2,24 +2,121 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import ast
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from diagnose.capture.dataflow.calls import attributes_text
 from diagnose.capture.dataflow.contents import UNKNOWN, Content
 from diagnose.capture.dataflow.mode import FlowMode, RawOperator
-from diagnose.capture.dataflow.outliving import needed_values
-from diagnose.capture.dataflow.roles import Roles
-from diagnose.capture.dataflow.schemas import MAKES_INPUT
+from diagnose.capture.dataflow.modules import Roles
+from diagnose.capture.dataflow.schemas import MAKES_INPUT, attributes_text
 from diagnose.capture.dataflow.stacks import FUNCTION, LOADING, OPTIMIZER, RECOMPUTING, STARTING
 from diagnose.capture.dataflow.storages import RawUse, RawValue
-from diagnose.capture.dataflow.unread import unread_values
-from diagnose.model.dataflow import Dataflow, Frame, Operator, Phase, Role, Use, Value
+from diagnose.capture.record.sampler import is_users_file
+from diagnose.capture.record.source_lines import tree_of
+from diagnose.model.dataflow import Dataflow, Operator, Phase, Role, Use, Value
 
-__all__ = ["Recorded", "dataflow"]
+# Which attributes of the script's objects no line of its sources reads, but to make their own next value.
+#
+# A running statistic is needed if it is read at last. Two steps do not show whether it is, but sources do: a name that
+# stands in one statement only is read by that one. Where names are made of text, nothing is known.
+
+# These get at attributes by other means than their names, or write whole objects.
+_BY_TEXT = frozenset(
+    {"__dict__", "vars", "locals", "getattr", "attrgetter", "asdict", "astuple", "pickle", "save", "dump", "dumps"}
+)
+
+
+def unread_values(operators: Sequence[Operator], values: Sequence[Value], alive: Iterable[int]) -> frozenset[int]:
+    """Return those of the values alive at the end that a statement puts into an attribute which nothing else reads."""
+    made: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for number in alive:
+        value = values[number]
+        stack = operators[value.producer].stack if value.producer >= 0 else ()
+        if stack and value.role in ("", "state"):
+            made[stack[0].file, stack[0].line].append(number)
+    attributes = {place: name for place in made if (name := _attribute(*place))}
+    if not attributes:
+        return frozenset()
+    loaded = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
+    users = {file for file in loaded if file.endswith(".py") and is_users_file(file) and Path(file).is_file()}
+    trees = {file: tree_of(file) for file in users.union(file for file, _ in made)}
+    return frozenset(
+        number
+        for (file, line), name in attributes.items()
+        if not any(_reads(tree, name, line * (file == each)) for each, tree in trees.items())
+        for number in made[file, line]
+    )
+
+
+def _attribute(file: str, line: int) -> str:
+    """Return the attribute that the statement which begins at a line sets, or changes in place; "" if it is none."""
+    for node in ast.walk(tree_of(file) or ast.Module([], [])):
+        if isinstance(node, ast.stmt) and node.lineno == line:
+            match node:
+                case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AugAssign(target=ast.Attribute(attr=name)):
+                    return name
+                case ast.Expr(ast.Call(ast.Attribute(ast.Attribute(attr=name), method))) if method.endswith("_"):
+                    return name
+    return ""
+
+
+def _reads(tree: ast.Module | None, name: str, line: int) -> bool:
+    """Return whether a file may read an attribute, or hold its name, outside of the statement at a line."""
+    if tree is None:
+        return True
+    own = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == line]
+    mine = {id(node) for statement in own for node in ast.walk(statement)}
+    return any(_may_read(node, name) for node in ast.walk(tree) if id(node) not in mine)
+
+
+def _may_read(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in _BY_TEXT or (node.attr == name and isinstance(node.ctx, ast.Load))
+    if isinstance(node, ast.AnnAssign):  # a field of a data class, which prints itself
+        return isinstance(node.target, ast.Name) and node.target.id == name
+    if isinstance(node, ast.Name):
+        return node.id in _BY_TEXT
+    return isinstance(node, ast.Constant) and node.value == name
+
+
+# Which values are needed after the steps, and which a variable merely holds until the next step replaces them.
+
+
+def needed_values(operators: Sequence[Operator], values: Sequence[Value], alive: frozenset[int]) -> frozenset[int]:
+    """Return those of the values alive at the end that may be needed.
+
+    The last step ends with the loss, the last batch and the gradients still there. What the same operator made in the
+    step before shows whether they are read in the next step: if it was replaced without being read, they are not.
+    """
+    last = operators[-1].step if operators else 0
+    read = {use.value for operator in operators if operator.step == last for use in operator.reads}
+    latest = {value.storage: number for number, value in enumerate(values)}
+    begin = next((i for i, operator in enumerate(operators) if operator.step == last), 0)
+    leftovers = set[tuple[object, ...]]()
+    for key, number in _made(operators, last - 1):
+        value = values[number]
+        is_gone = value.dies >= begin or latest[value.storage] != number
+        if is_gone and number not in read:
+            leftovers.add(key)
+    of_last = {number: key for key, number in _made(operators, last)}
+    return frozenset(number for number in alive if of_last.get(number) not in leftovers)
+
+
+def _made(operators: Sequence[Operator], step: int) -> Iterator[tuple[tuple[object, ...], int]]:
+    """Yield the values that a step's operators write, each with what identifies it in every step."""
+    count = Counter[tuple[object, ...]]()
+    for operator in operators:
+        if operator.step == step:
+            key = operator.name, operator.phase, operator.stack, operator.module
+            count[key] += 1
+            for i, use in enumerate(operator.writes):
+                yield (*key, count[key], i), use.value
 
 
 class Recorded(NamedTuple):
@@ -48,16 +145,12 @@ def dataflow(recorded: Recorded, num_steps: int, rank: int, left_out: Sequence[s
     )
     return Dataflow(
         operators=operators,
-        values=tuple(
-            value._replace(held_by=_made_at(value, operators)) if number in alive else value
-            for number, value in enumerate(values)
-        ),
+        values=values,
         num_steps=num_steps,
         rank=rank,
         left_out=tuple(left_out),
         cost_ns=mode.cost_ns,
         roots=needed_values(operators, values, alive) - unread_values(operators, values, alive),
-        torch_version=torch.__version__,
     )
 
 
@@ -154,10 +247,6 @@ def _value(raw: RawValue, contents: Sequence[Content], role: tuple[Role, str], *
         is_kept=is_kept,
         dies=dies,
     )
-
-
-def _made_at(value: Value, operators: Sequence[Operator]) -> tuple[Frame, ...]:
-    return operators[value.producer].stack if value.producer >= 0 else ()
 
 
 def _roles(values: Sequence[RawValue], operators: Sequence[Operator], roles: Roles) -> list[tuple[Role, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -10,25 +12,110 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import _disable_current_modes
 
-from diagnose.capture.dataflow.calls import PLAIN_TENSORS, tensors_in
-from diagnose.capture.dataflow.contents import Contents
-from diagnose.capture.dataflow.device_samples import MAX_WHOLE_BYTES
-from diagnose.capture.dataflow.eager import EagerStance
-from diagnose.capture.dataflow.garbage import no_full_collections
+from diagnose.capture.dataflow.contents import MAX_WHOLE_BYTES, Contents
 from diagnose.capture.dataflow.holders import Holder, holders
-from diagnose.capture.dataflow.host_reads import watch_host_reads
-from diagnose.capture.dataflow.launches import GRAPH, watch_launches
-from diagnose.capture.dataflow.mode import FlowMode, accept_higher_order
-from diagnose.capture.dataflow.modules import Modules
-from diagnose.capture.dataflow.positions import MAX_SAMPLE
-from diagnose.capture.dataflow.roles import Roles
+from diagnose.capture.dataflow.mode import FlowMode, Limits, accept_higher_order
+from diagnose.capture.dataflow.modules import Modules, Roles
+from diagnose.capture.dataflow.schemas import PLAIN_TENSORS, tensors_in
 from diagnose.capture.dataflow.stacks import COMPILED
+from diagnose.capture.dataflow.structure import MAX_SAMPLE
 from diagnose.capture.dataflow.table import Recorded, dataflow
-from diagnose.capture.steps.hooks import Undo, replace_function
+from diagnose.capture.steps.hooks import Undo, around, replace_function, undo_all
 from diagnose.model.dataflow import Dataflow
 
-__all__ = ["DataflowWindow", "record_dataflow"]
+# Puts full collections of garbage off while steps are recorded.
+#
+# What is recorded are many objects that live on, which makes Python search all objects of the process again: 0.1 s
+# each time with torch imported, more than all else that recording takes. Young objects are collected as always.
+
+
+def no_full_collections() -> Undo:
+    """Let no full collection start by itself; return what ends that, and leaves thresholds set meanwhile."""
+    before = gc.get_threshold()
+    held = (*before[:2], (1 << 31) - 1)
+    gc.set_threshold(*held)
+
+    def undo() -> None:
+        if gc.get_threshold() == held:
+            gc.set_threshold(*before)
+
+    return undo
+
+
+# Lets what torch.compile has made run eagerly, and what compiles itself run as it does.
+
+
+class EagerStance:
+    """The compiler's stance while steps are recorded."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+
+    def start(self) -> None:
+        """Run compiled regions eagerly; does nothing where nothing has been compiled."""
+        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+        if compiler is not None:
+            self._before = compiler._stance
+            torch.compiler.set_stance("force_eager")
+
+    def stop(self) -> None:
+        """Put the stance back that was there."""
+        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+        if self._before is not None:
+            compiler._set_stance(self._before)
+            self._before = None
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Compile in this block as if nothing were recorded, without any mode."""
+        self.stop()
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self.start()
+
+
+# Reports work that passes the dispatcher by: Triton kernels that the script launches itself, and replayed graphs.
+
+GRAPH = "cuda::graph_replay"
+
+
+def watch_launches(launched: Callable[[str, list[torch.Tensor]], None]) -> Undo:
+    """Call ``launched`` before each launch, with a name and the tensors that it is given; return what ends that."""
+    undo = []
+    triton = sys.modules.get("triton.runtime.jit")
+    if triton is not None:
+
+        def watched(run: Any) -> Callable[..., Any]:
+            def watched_run(self: Any, *args: Any, **kwargs: Any) -> Any:
+                launched(f"triton::{self.__name__}", tensors_in([*args, *kwargs.values()]))
+                return run(self, *args, **kwargs)
+
+            return watched_run
+
+        undo.append(replace_function(triton.JITFunction, "run", watched))
+    if hasattr(torch.cuda.CUDAGraph, "replay"):
+        undo.append(around(torch.cuda.CUDAGraph, "replay", before=lambda _graph: launched(GRAPH, [])))
+
+    return undo_all(undo)
+
+
+# Reports what Python does with the content of a tensor without an operator: ``tolist``, ``numpy`` and their like.
+
+READERS = ("tolist", "numpy")  # ``__array__`` calls ``numpy``; ``item`` and comparisons are operators
+SHARERS = ("__dlpack__", "data_ptr")  # they hand the memory to code that torch does not know
+
+
+def watch_host_reads(used: Callable[[torch.Tensor, str, bool], None]) -> Undo:
+    """Call ``used`` before each such call, with the tensor, the method's name and whether it only reads."""
+
+    def before(name: str) -> Callable[[Any], None]:
+        return lambda tensor: used(tensor, name, name in READERS)
+
+    return undo_all([around(torch.Tensor, name, before=before(name)) for name in (*READERS, *SHARERS)])
 
 
 _SAMPLED = (
@@ -40,10 +127,10 @@ _SAMPLED = (
 class DataflowWindow:
     """Holds the mode while it is on the stack; everything happens on the thread that steps."""
 
-    def __init__(self, contents: Contents | None = None) -> None:
+    def __init__(self, contents: Contents | None = None, limits: Limits | None = None) -> None:
         self.num_steps = 0  # whole ones
         self._modules, self._contents = Modules(), contents or Contents()
-        self._mode = FlowMode(self._contents, self._modules)
+        self._mode = FlowMode(self._contents, self._modules, limits or Limits())
         self._roles = Roles(self._modules, self._mode.storages)
         self._stance = EagerStance()
         self._undo: list[Undo] = []

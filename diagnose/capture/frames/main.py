@@ -4,25 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import marshal
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-from .layout import Addresses, Layout, find_layout
-from .memory import WORD, Memory, UnreadableError, word_at
-from .messages import Message, receive, send
+from .layout import WORD, Addresses, Layout, Memory, UnreadableError, find_layout, word_at
 from .reader import FrameReader, Place
 from .stretch import Order, Stretch
 
-__all__ = ["main"]
+# Messages between the process that is sampled and the one that samples: tuples, each behind its length.
 
-PR_SET_NAME, PR_SET_TIMERSLACK = 15, 29  # linux/prctl.h; the slack in ns
+Message: TypeAlias = tuple[Any, ...]  # a word and what belongs to it; marshal, since both run the same Python
+
+LENGTH = struct.Struct("I")
+
+
+def send(channel: socket.socket, message: Message) -> None:
+    """Send a message."""
+    data = marshal.dumps(message)
+    channel.sendall(LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket) -> Message | None:
+    """Return the next message; None where the other end is closed."""
+    head = _exactly(channel, LENGTH.size)
+    data = _exactly(channel, *LENGTH.unpack(head)) if head else b""
+    if not data:
+        return None
+    message: Message = marshal.loads(data)
+    return message
+
+
+def _exactly(channel: socket.socket, num: int) -> bytes:
+    data = bytearray()
+    while len(data) < num:
+        piece = channel.recv(num - len(data))
+        if not piece:
+            return b""
+        data += piece
+    return bytes(data)
+
+
 NAME = b"diagnose-frames"
-WAITING_S = 2.0  # until the thread that asks waits for the answer: microseconds, where it has a core
-ALIVE_S = 1.0  # between two looks whether the process is still there, where the system does not report it
 
 
 class Service:
@@ -55,7 +83,8 @@ class Service:
             self._lock = at.runtime + lock.holder
         elif lock is not None:
             self._lock = word_at(self._memory.read(at.interpreter + lock.pointer, WORD), 0) + lock.holder
-        end = time.monotonic() + WAITING_S
+        # The thread that asks waits for the answer within microseconds, if it has a core.
+        end = time.monotonic() + 2.0
         while (seen := self._reader.innermost(at.thread, ident)[0].place) != known:  # not yet
             if time.monotonic() > end:
                 self._reader = None
@@ -101,7 +130,8 @@ def main(descriptor: int, pid: int) -> None:
         sources: list[Any] = [channel, *watch]
         while watch or _is_alive(pid):
             due = service.stretch.due_s if service.stretch is not None else None
-            limits = [each for each in (due, None if watch else ALIVE_S) if each is not None]
+            # Without a descriptor it is looked for each second.
+            limits = [each for each in (due, None if watch else 1.0) if each is not None]
             ready, _, _ = select.select(sources, [], [], min(limits) if limits else None)
             if any(each in ready for each in watch):
                 return
@@ -118,8 +148,8 @@ def _prepare() -> None:
     """Stand apart from the process that is sampled: in no folder of its, and with timed waits that end on time."""
     os.chdir("/")
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_NAME, NAME, 0, 0, 0)
-    libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0)
+    libc.prctl(15, NAME, 0, 0, 0)  # PR_SET_NAME
+    libc.prctl(29, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_TIMERSLACK, ns
 
 
 def _watch(pid: int) -> list[int]:

@@ -8,19 +8,9 @@ import time
 from array import array
 from typing import NamedTuple
 
-from .memory import WORD, Memory, UnreadableError, word_at
-from .reader import MAX_FRAMES, EndedError, FrameReader, Place
+from .layout import WORD, Memory, UnreadableError, word_at
+from .reader import MAX_STACK, EndedError, FrameReader, Place
 
-__all__ = ["BOOTSTRAP", "UNKNOWN", "Order", "Rows", "Stretch", "shortened"]
-
-MAX_DEBT = 8  # periods to the next sample at most, where one was dear because all of its code was new
-GOLDEN = 0.618034  # a step through [0, 1) that comes near every point soonest
-MAX_UNREADABLE = 50  # samples in a row, after which no more are tried
-# From before the frames are read until after: 0.1 to 0.3 ms on a virtual machine. Where this process loses its core
-# meanwhile it is some ms, and what it sees is of later: a line of the next batch would lie in the optimizer's step.
-MAX_READING_NS = 500_000
-MAX_READINGS = 3  # of one sample, of which the quickest counts: one may be long because all of its code is new
-LOOK_EVERY = 2  # samples of the sampled thread for one of the others
 UNKNOWN = -1  # whether the thread ran
 NUM_OUTER = 3  # lines: the script's, its main function's and one that this calls
 BOOTSTRAP = "<string>"  # the outermost frame of the process that runs a script: python -c
@@ -98,15 +88,16 @@ class Stretch:
         if self._over or time.monotonic_ns() < self._due_ns:
             return
         self._sample()
-        if self._order.others and self._num % LOOK_EVERY == 0:
+        if self._order.others and self._num % 2 == 0:  # half as often
             self._look_at_others()
         self._num += 1
         if self._num >= self._order.max_samples:
             self._over = "There are enough samples."
         period = self._order.period_ns
         earned = (time.process_time_ns() - self._began_ns) / (self._num * self._order.max_share)
-        self._spread = (self._spread + GOLDEN) % 1.0
-        self._due_ns = time.monotonic_ns() + int(max(period, min(earned, MAX_DEBT * period)) * (0.5 + self._spread))
+        self._spread = (self._spread + 0.618034) % 1.0  # comes near every point of [0, 1) soonest
+        # A sample may be dear because all of its code was new: the next one is at most 8 periods away.
+        self._due_ns = time.monotonic_ns() + int(max(period, min(earned, 8 * period)) * (0.5 + self._spread))
 
     def take(self) -> Rows:
         """Return what was seen since the last time."""
@@ -138,7 +129,7 @@ class Stretch:
         except UnreadableError as error:
             self._dropped += 1
             self._in_a_row += 1
-            if self._in_a_row >= MAX_UNREADABLE:
+            if self._in_a_row >= 50:  # in a row: no more are tried
                 self._over = str(error)
             return
         self._in_a_row = 0
@@ -158,16 +149,19 @@ class Stretch:
         """
         order, quickest = self._order, math.inf
         found: tuple[int, tuple[Place, ...]] = (0, ())
-        for _ in range(MAX_READINGS):
+        # The quickest of three readings counts: one may be long because all of its code is new.
+        for _ in range(3):
             before_ns = time.time_ns()
-            seen = self._reader.users(self._thread, order.ident, 1 if order.depth == 1 else MAX_FRAMES)
+            seen = self._reader.users(self._thread, order.ident, 1 if order.depth == 1 else MAX_STACK)
             took_ns = abs(time.time_ns() - before_ns)  # the clock may be set back
             if took_ns < quickest:
                 quickest, found = (
                     took_ns,
                     (before_ns + took_ns // 2, shortened([each.place for each in seen], order.depth)),
                 )
-            if took_ns <= MAX_READING_NS:
+            # 0.1 to 0.3 ms on a virtual machine. If this process loses its core meanwhile it is some ms, and what it
+            # sees is of later: a line of the next batch would lie in the optimizer's step.
+            if took_ns <= 500_000:
                 break
         return found
 

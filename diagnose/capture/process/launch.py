@@ -7,6 +7,10 @@ diagnosis down with it; and the command itself never has to import torch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import io
+import json
 import os
 import select
 import signal
@@ -17,22 +21,107 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
-from diagnose.capture.process.child import CaptureRequest
+from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import RUN_VARIABLE, STDERR, new_mark
 from diagnose.capture.process.rank_processes import StoreLink
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
+from diagnose.errors import DiagnoseError
+from diagnose.text.progress import Progress
 
-__all__ = ["Ended", "Place", "supervise"]
+# The process that runs the traced script: started by ``diagnose trace``, it captures and does nothing else.
+#
+# ``sys.argv`` holds the request (see `CaptureRequest`) as JSON, then [-m] SCRIPT and its arguments.
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """The settings that the parent passes to the child."""
+
+    options: CaptureOptions
+    parent: int  # id of the process that waits for this one
+    failure_file: int  # open file that takes the text of a DiagnoseError: the parent prints it, once
+    signal_file: int  # open file that takes the number of each signal that arrived here, one byte each
+    store_socket: int = -1  # open socket over which the ranks' store is lent; -1: nobody wants it
+
+    def encode(self) -> str:
+        """Return the request as one argument."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def decode(cls, text: str) -> CaptureRequest:
+        """Read what ``encode`` wrote."""
+        values = json.loads(text)
+        options = CaptureOptions(**{**values["options"], "output": Path(values["options"]["output"])})
+        return cls(**{**values, "options": options})
+
+
+def main() -> NoReturn:
+    """Run the script under capture and end as it ended."""
+    request = CaptureRequest.decode(sys.argv[1])
+    _die_with_parent(request.parent)
+    os.set_blocking(request.signal_file, False)
+    signal.set_wakeup_fd(request.signal_file, warn_on_full_buffer=False)  # leaves the script's handlers alone
+    module = sys.argv[2] == "-m"
+    script = sys.argv[3:] if module else sys.argv[2:]
+    from diagnose.capture import trace_script
+
+    try:
+        result = trace_script(script, request.options, module=module, progress=Progress(quiet=request.options.quiet))
+    except DiagnoseError as error:
+        os.write(request.failure_file, str(error).encode("utf-8", "replace"))
+        sys.exit(error.exit_code)
+    if request.store_socket >= 0 and result.store is not None:
+        from diagnose.capture.process.rank_processes import serve_store
+
+        serve_store(result.store, request.store_socket, result.folder, result.info.run_id)
+    if result.threads:
+        _leave_at_once(result.exit_code)
+    if result.info.ended == "stopped":
+        skip_collections()
+    sys.exit(result.exit_code)
+
+
+def skip_collections() -> None:
+    """Let the interpreter end without going through all objects again, which takes a second where torch is loaded.
+
+    Objects that only cycles hold are not finalized then, so files are flushed first.
+    """
+    are_files: dict[type, bool] = {}  # asking each of a million objects takes 0.3 s
+    for each in gc.get_objects():
+        kind = type(each)
+        if (is_file := are_files.get(kind)) is None:
+            is_file = are_files[kind] = issubclass(kind, io.IOBase)
+        if is_file:
+            with contextlib.suppress(Exception):  # closed, broken, or a class of the script's own
+                each.flush()
+    gc.freeze()
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """Leave without waiting for threads that the stopped script has left running."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask Linux to end this process when ``diagnose trace`` is killed: no training run is left without its owner."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        sys.exit(128 + signal.SIGTERM)
+
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-STORE_POLL_S = 0.5  # between two looks whether a child has ended that lends no store
-GROUP_SIGNAL_S = 0.2  # a signal to the group reaches both processes within this time
 
-BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.child import main; main()"
+BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.capture.process.launch import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +160,7 @@ def supervise(
     ``with_store`` is called once the capture is written, if the script's ranks share a store, which it may use while it
     runs.
     """
-    with (
-        tempfile.TemporaryFile() as failure,
-        tempfile.TemporaryFile() as signals,
-        contextlib.ExitStack() as sockets,
-    ):
+    with tempfile.TemporaryFile() as failure, tempfile.TemporaryFile() as signals, contextlib.ExitStack() as sockets:
         files = (failure.fileno(), signals.fileno())
         request = replace(request, failure_file=files[0], signal_file=files[1])
         own, lent = _sockets(sockets) if with_store is not None else (None, None)
@@ -110,7 +195,7 @@ def _while_lent(child: subprocess.Popen[bytes], own: socket.socket, use: Callabl
 
     What the script has started may hold the other end open beyond the child's own end.
     """
-    while not select.select([own], [], [], STORE_POLL_S)[0]:
+    while not select.select([own], [], [], 0.5)[0]:  # the child may end without lending one
         if child.poll() is not None:
             return
     link = StoreLink(own)
@@ -136,7 +221,7 @@ def _signals_to(child: subprocess.Popen[bytes], log: int) -> Iterator[None]:
 
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal known
-        time.sleep(GROUP_SIGNAL_S)
+        time.sleep(0.2)  # a signal to the group reaches both processes within this time
         news = os.pread(log, os.fstat(log).st_size, known)
         known += len(news)
         if number not in news:

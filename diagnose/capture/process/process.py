@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -18,23 +19,56 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-__all__ = [
-    "RUN_VARIABLE",
-    "STDERR",
-    "ForkedChildren",
-    "Killed",
-    "StopSignals",
-    "busy_share",
-    "compiled_graphs",
-    "end_marked",
-    "end_others",
-    "end_workers",
-    "heap_mb",
-    "kill_marked",
-    "mark_run",
-    "new_mark",
-    "silent_stderr",
-]
+from diagnose.errors import UsageError
+from diagnose.model.launched import JOB_VARIABLES, launched
+
+# Which rank this process is, and an id that all ranks of one run share.
+
+STORE_KEY = "diagnose/run_id"
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return rank and number of ranks: torch.distributed's once it is up, what the launcher set before that."""
+    distributed = _distributed()
+    if distributed is not None:
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        found = launched()
+    except UsageError:
+        return 0, 1
+    return found.rank, found.world_size
+
+
+def ranks_on_this_node(num_ranks: int) -> int:
+    """Return how many of the ranks run on this machine: all of them, where no launcher states it."""
+    try:
+        found = launched()
+    except UsageError:
+        return num_ranks
+    return found.on_this_node if found.world_size > 1 else num_ranks
+
+
+def agree_on_run_id() -> str:
+    """Return the same text in every rank of a run.
+
+    The ranks' store takes the first proposal; it answers at once and waits for no other rank. Without it the
+    launcher's variables must do.
+    """
+    distributed = _distributed()
+    if distributed is not None:
+        try:
+            store = distributed.distributed_c10d._get_default_store()
+            return str(store.compare_set(STORE_KEY, "", uuid.uuid4().hex).decode())
+        except (RuntimeError, ValueError, AttributeError):
+            pass
+    known = [os.environ.get(name, "") for name in JOB_VARIABLES]
+    return hashlib.sha256("|".join(known).encode()).hexdigest()[:32] if any(known) else uuid.uuid4().hex
+
+
+def _distributed() -> Any:  # the module torch.distributed, if it is loaded and initialised
+    module = sys.modules.get("torch.distributed")
+    return module if module is not None and module.is_available() and module.is_initialized() else None
+
 
 # Stop signals: SIGTERM and SIGHUP unwind the script, and none of them disturbs the writing of the capture.
 #
@@ -46,7 +80,6 @@ __all__ = [
 
 UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 DEFERRED = (*UNWINDING, signal.SIGINT)
-STOP_S = 5.0  # within which the main thread executes Python again, unless it stays in a call of C such as a GUI's loop
 
 Handler: TypeAlias = Callable[[int, "FrameType | None"], None]
 
@@ -58,7 +91,8 @@ class Killed(BaseException):  # not an error of the script
 class StopSignals:
     """The handlers of one run; a handler of the script's own has precedence while the script runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stop_s: float = 5.0) -> None:
+        self._stop_s = stop_s  # until then the main thread executes Python again, unless it stays in a GUI's loop
         self.stopped_by = 0  # the signal that unwound the script
         self.deferred = 0  # the latest signal that came while the capture was written
         self._owner = os.getpid()
@@ -92,7 +126,7 @@ class StopSignals:
         request = (error, threading.Event())
         self._requests.append(request)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCONT)
-        request[1].wait(STOP_S)
+        request[1].wait(self._stop_s)
         try:
             self._requests.remove(request)
         except ValueError:  # it was taken
@@ -170,7 +204,6 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 # Each process of a run inherits an environment variable whose value names the run; /proc shows it. Without /proc no
 # such process is found.
 
-MEMBER_POLL_S = 0.02
 # They end by themselves once no process uses them any more, and remove what would otherwise be left in shared memory.
 HELPERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 
@@ -192,7 +225,7 @@ def end_marked(variable: str, value: str, *, grace_s: float) -> None:
         if time.monotonic() > deadline + grace_s:
             return  # not to be killed: it hangs in the kernel
         asked |= members
-        time.sleep(MEMBER_POLL_S)
+        time.sleep(0.02)
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -225,7 +258,6 @@ def _words(file: Path) -> list[bytes]:
 
 
 STDERR = 2
-PROC = Path("/proc")
 
 
 def compiled_graphs() -> int:
@@ -276,14 +308,14 @@ def _heap_reader() -> Callable[[], int] | None:
     return allocated if grown >= PROBE_BYTES // 2 else None
 
 
-def busy_share(pids: Iterable[int]) -> float | None:
+def busy_share(pids: Iterable[int], proc: Path = Path("/proc")) -> float | None:
     """Return the share of their lifetime that these processes spent on a CPU; None where it is unknown."""
     used = lived = 0.0
     try:
-        now = float((PROC / "uptime").read_text().split()[0])
+        now = float((proc / "uptime").read_text().split()[0])
         tick = os.sysconf("SC_CLK_TCK")
         for pid in pids:
-            fields = (PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()
+            fields = (proc / str(pid) / "stat").read_text().rpartition(") ")[2].split()
             used += (int(fields[11]) + int(fields[12])) / tick  # user and system time
             lived += now - int(fields[19]) / tick
     except (OSError, ValueError, IndexError):  # not Linux, or one has ended

@@ -24,33 +24,13 @@ from typing import Any, Final
 import msgspec
 
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import end_workers
-from diagnose.capture.process.ranks import rank_and_size
+from diagnose.capture.process.process import end_workers, rank_and_size
 from diagnose.capture.process.script import Ended, StopScript, stop_script
 from diagnose.capture.record.folder import OUR_FILES, CaptureFolder
 from diagnose.capture.record.session import Session
-from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
+from diagnose.capture.steps.hooks import Undo, replace_function, undo_all, when_imported
 from diagnose.errors import DiagnoseError
 from diagnose.text.progress import Progress
-
-__all__ = [
-    "MAX_VALUE_BYTES",
-    "RANKS",
-    "KeptStore",
-    "SpawnedRank",
-    "StoreGone",
-    "StoreLink",
-    "adopt_ranks",
-    "captured_ranks",
-    "destroy_process_group",
-    "end_forked_rank",
-    "options_of_ranks",
-    "publish_rank",
-    "serve_store",
-    "trace_processes",
-    "watch_forked",
-    "watch_spawned",
-]
 
 # The store that the script's ranks share, lent to the process that waits for the script.
 #
@@ -60,9 +40,6 @@ __all__ = [
 
 MAX_VALUE_BYTES: Final = 7 << 20  # torch's TCPStore takes 8 MiB at a time
 MAX_MESSAGE_BYTES: Final = MAX_VALUE_BYTES + (1 << 16)
-SLICE_S = 1.0  # of a wait for a key: in between signals are handled
-MIN_WAIT_S = 0.01  # less than a millisecond means no limit to torch
-_HEAD_BYTES = 4
 
 
 class StoreGone(Exception):  # an event of the run, and no error of anybody
@@ -162,7 +139,8 @@ def _wait_for(store: Any, key: str, wait_s: float) -> bytes | None:
         if left <= 0:
             return None
         with contextlib.suppress(RuntimeError):
-            store.wait([key], timedelta(seconds=min(max(left, MIN_WAIT_S), SLICE_S)))
+            # In slices, so that signals are handled; less than a millisecond means no limit to torch.
+            store.wait([key], timedelta(seconds=min(max(left, 0.01), 1.0)))
     data = bytes(store.get(key))
     if len(data) > MAX_VALUE_BYTES:
         raise ValueError("the value is too large")
@@ -219,14 +197,14 @@ class StoreLink:
 
 def _send(link: socket.socket, message: msgspec.Struct) -> None:
     data = msgspec.msgpack.encode(message)
-    link.sendall(len(data).to_bytes(_HEAD_BYTES, "big") + data)
+    link.sendall(len(data).to_bytes(4, "big") + data)
 
 
 def _receive(link: socket.socket) -> bytes | None:
     """Return the next message, None where the other side has closed the socket."""
-    head = _exactly(link, _HEAD_BYTES)
+    head = _exactly(link, 4)
     size = int.from_bytes(head, "big")
-    if len(head) < _HEAD_BYTES or size > MAX_MESSAGE_BYTES:
+    if len(head) < 4 or size > MAX_MESSAGE_BYTES:
         return None
     data = _exactly(link, size)
     return data if len(data) == size else None
@@ -318,11 +296,7 @@ def watch_spawned(session: Session, is_first: Callable[[], bool], ended: Callabl
 
     undo = [replace_function(owner, "start_processes", watched) for owner in (module, torch.multiprocessing)]
 
-    def end() -> None:
-        for one in undo:
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def options_of_ranks(session: Session) -> CaptureOptions:
@@ -461,11 +435,7 @@ def end_forked_rank(ended: Ended) -> None:
 
 
 def trace_processes(
-    options: CaptureOptions,
-    command: tuple[str, ...],
-    *,
-    is_first: Callable[[], bool],
-    all_captured: Callable[[], None],
+    options: CaptureOptions, command: tuple[str, ...], *, is_first: Callable[[], bool], all_captured: Callable[[], None]
 ) -> Undo:
     """Let processes that this one starts capture themselves if they turn out to be ranks.
 
@@ -494,11 +464,7 @@ def trace_processes(
 
     undo = [replace_function(BaseProcess, "start", start_of), replace_function(BaseProcess, "join", join_of)]
 
-    def end() -> None:
-        for one in undo:
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def _may_be_rank(process: Any) -> bool:

@@ -19,18 +19,6 @@ from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import is_utf8
 
-__all__ = [
-    "BY_SIGNAL",
-    "NO_FOLDER_IN_FRONT",
-    "Ended",
-    "Outcome",
-    "StopScript",
-    "check_script",
-    "check_utf8",
-    "run_script",
-    "stop_script",
-]
-
 Ended: TypeAlias = Literal["stopped", "finished", "raised", "interrupted", "killed"]
 
 BY_SIGNAL = 128  # a shell reports this plus the number of the signal

@@ -11,101 +11,13 @@ import inspect
 import itertools
 import os
 import sys
-import weakref
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from diagnose.capture.record.excerpts import excerpt_of
-from diagnose.capture.record.random_state import random_state
-from diagnose.capture.record.sampler import is_users
-from diagnose.capture.record.source_lines import SourceLines
-
-__all__ = ["Constructions", "DrawnBatches"]
-
-# Whether loading a batch in the script's process draws random numbers: the generators before and after it.
-
-MAX_BATCHES = 4  # of a dataset, that are looked at: 30 µs each
-MIN_BATCHES = 2  # that have to agree
-MAX_HELD, MAX_ITEMS = 500, 50  # objects of a dataset that are looked at; of a list, as of transforms
-# Packages whose transforms draw from generators of their own, which nothing here sees.
-_OWN_GENERATORS = ("albumentations", "audiomentations", "imgaug", "monai", "torchio")
-
-
-class DrawnBatches:
-    """Looks at the global generators around a few batches of each dataset.
-
-    An iterator's first batch is left out: with it the sampler draws the seed of its order.
-    """
-
-    def __init__(self) -> None:
-        self._own: set[int] = set()  # datasets with generators of their own
-        self._begun: weakref.ref[Any] | None = None  # the iterator whose first batch came
-        self._before: tuple[Hashable, ...] = ()
-        self._looked: Counter[int] = Counter()  # batches, by dataset
-        self._drew: set[int] = set()
-
-    def asked(self, iterator: Any) -> None:  # torch's iterator, whose type is private
-        """Take down where the generators stand before a batch is made."""
-        self._before = ()
-        if self._begun is None or self._begun() is not iterator:
-            self._begun = weakref.ref(iterator)
-            return
-        dataset = getattr(iterator, "_dataset", None)
-        if self._looked[id(dataset)] < MAX_BATCHES:
-            if not self._looked[id(dataset)] and _has_generator(dataset):
-                self._own.add(id(dataset))
-            self._before = random_state()
-
-    def delivered(self, dataset: object, iterator: object) -> None:
-        """Compare with where they stand once it is there."""
-        if self._before and self._begun is not None and self._begun() is iterator:
-            self._looked[id(dataset)] += 1
-            if random_state() != self._before:
-                self._drew.add(id(dataset))
-        self._before = ()
-
-    def of(self, dataset: int) -> bool | None:
-        """Return whether batches of a dataset, by its id, draw random numbers; None where that is not known."""
-        if dataset in self._drew:
-            return True
-        is_hidden = dataset in self._own or any(name in sys.modules for name in _OWN_GENERATORS)
-        return False if self._looked[dataset] >= MIN_BATCHES and not is_hidden else None
-
-
-def _has_generator(dataset: object) -> bool:
-    """Return whether a dataset, or what it holds, as a transform, has a generator of random numbers of its own."""
-    import random
-
-    import torch
-
-    kinds: tuple[type, ...] = (random.Random, torch.Generator)
-    if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"].random
-        kinds = (*kinds, numpy.Generator, numpy.RandomState)
-    pending, seen = [dataset], set[int]()
-    while pending and len(seen) < MAX_HELD:
-        held = pending.pop()
-        if isinstance(held, kinds):
-            return True
-        if id(held) not in seen and not isinstance(held, type):
-            seen.add(id(held))
-            pending += _inside(held)
-    return False
-
-
-def _inside(held: Any) -> Iterable[object]:
-    """Return an object's attributes, and the items of a short list, tuple or mapping."""
-    attributes = getattr(held, "__dict__", {}).values()
-    if type(held) not in (list, tuple, dict) or len(held) > MAX_ITEMS:
-        return attributes
-    return [*attributes, *(held.values() if type(held) is dict else held)]
-
-
-MAX_CALL_LINES = 60
-MAX_PARAMETERS = 60
+from diagnose.capture.record.sampler import users_frames
+from diagnose.capture.record.source_lines import SourceLines, excerpt_of, parsed
 
 
 class Constructions:
@@ -133,7 +45,7 @@ class Constructions:
         It is looked for in the files of the user's functions that are being executed. ``given`` are the object's own
         arguments: a call that passes another constant made another object.
         """
-        frames = {frame.f_code.co_filename: frame for frame in reversed(list(_users_frames(sys._getframe(1))))}
+        frames = {frame.f_code.co_filename: frame for frame in reversed(list(users_frames(sys._getframe(1))))}
         found = [
             (call, frame)
             for file, frame in frames.items()
@@ -147,7 +59,7 @@ class Constructions:
         file = frame.f_code.co_filename
         lines = self._lines.text(file)
         shown = excerpt_of(call, lines) if lines is not None else None
-        if shown is None or len(shown.lines) - 1 > MAX_CALL_LINES:
+        if shown is None:
             return None
         return {
             "name": name,
@@ -173,10 +85,7 @@ class Constructions:
     def _calls_of(self, file: str) -> list[ast.Call]:
         if file not in self._calls:
             lines = self._lines.text(file)
-            try:
-                tree = ast.parse("\n".join(lines or ()))
-            except (SyntaxError, ValueError, RecursionError):  # cells with magics, text that is no Python
-                tree = ast.Module([], [])
+            tree = parsed("\n".join(lines or ())) or ast.Module([], [])
             self._calls[file] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         return self._calls[file]
 
@@ -191,15 +100,7 @@ def _place(frame: FrameType) -> tuple[int | None, ...] | None:
 
 def _users_frame(frame: FrameType | None, made: object) -> FrameType | None:
     """Return the innermost frame of the user's code that is not one of the object's own constructors."""
-    return next((each for each in _users_frames(frame) if not _constructs(each, made)), None)
-
-
-def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of the user's code, innermost first."""
-    while frame is not None:
-        if is_users(frame.f_code):
-            yield frame
-        frame = frame.f_back
+    return next((each for each in users_frames(frame) if not _constructs(each, made)), None)
 
 
 def _passes(call: ast.Call, given: Mapping[str, object]) -> bool:
@@ -241,10 +142,7 @@ def _parameters(made: type) -> Mapping[str, object]:
     except (TypeError, ValueError):
         return {"parameters": (), "takes_any": False}
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return {
-        "parameters": tuple(named[:MAX_PARAMETERS]),
-        "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters),
-    }
+    return {"parameters": tuple(named[:60]), "takes_any": any(p.kind is p.VAR_KEYWORD for p in parameters)}
 
 
 def _spread(call: ast.Call, frame: FrameType) -> Sequence[str] | None:

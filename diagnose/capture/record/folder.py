@@ -33,18 +33,6 @@ from diagnose.model.launched import RECEIVED_FILE
 if TYPE_CHECKING:
     from diagnose.model.capture import CaptureInfo
 
-__all__ = [
-    "STATES",
-    "CaptureFolder",
-    "CapturePaths",
-    "RowFiles",
-    "RunLog",
-    "StepState",
-    "name_cells",
-    "rewrite_texts",
-    "unfinished",
-    "write_rows",
-]
 
 # A row for every step of the run, recorded or not: when it began, how long it took, and into which phases it went.
 #
@@ -54,7 +42,6 @@ StepState: TypeAlias = Literal["plain", "light", "attribution", "edge"]
 """What was recorded of a step; an edge is one in which the tool started or had just stopped a profiler."""
 
 STATES: tuple[StepState, ...] = ("plain", "light", "attribution", "edge")
-MAX_STEPS = 200_000  # hours of most scripts; 8 numbers a step
 
 
 class RunLog:
@@ -71,7 +58,7 @@ class RunLog:
 
     def add(self, ended_ns: int, took_ns: int, state: StepState, phases: PhaseTimes) -> None:
         """Take down a step that is over; the first 200,000 are kept."""
-        if len(self) >= MAX_STEPS:
+        if len(self) >= 200_000:  # hours of most scripts; 8 numbers a step
             return
         self._began.append(ended_ns - took_ns)
         self._took.append(took_ns)
@@ -96,32 +83,23 @@ class RunLog:
 
 # Gives other names to files of the program in a capture that is written: a cell its number, a copy its original.
 
-TEXTS = (".json", ".log", ".txt")
-MAX_BYTES = 512 << 20  # a trace is smaller; a script could leave anything
+TEXTS = (".json", ".log", ".txt", ".gz")
 ANONYMOUS_CELL = rb"<ipython-input-(\d+)-\w+>"
 
 
 def rewrite_texts(folder: Path, rewrite: Callable[[bytes], bytes]) -> None:
     """Rewrite every text in the folder, and every packed one."""
-    for path in folder.glob("*"):
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            continue
-        if path.suffix == ".gz":
-            data = _unpacked(path.read_bytes())
-            if (after := rewrite(data)) != data:
-                replace_private(path, packed(after))
-        elif path.suffix in TEXTS:
-            data = path.read_bytes()
-            if (after := rewrite(data)) != data:
-                replace_private(path, after)
-
-
-def _unpacked(data: bytes) -> bytes:
     from isal import igzip
 
     decompress: Any = igzip.decompress
-    return bytes(decompress(data))
+    for path in folder.glob("*"):
+        found, is_packed = path.lstat(), path.suffix == ".gz"
+        # A trace is smaller than half a gigabyte; a script could leave anything.
+        if not stat.S_ISREG(found.st_mode) or found.st_size > 512 << 20 or path.suffix not in TEXTS:
+            continue
+        data = bytes(decompress(path.read_bytes())) if is_packed else path.read_bytes()
+        if (after := rewrite(data)) != data:
+            replace_private(path, packed(after) if is_packed else after)
 
 
 def name_cells(folder: Path) -> None:
@@ -160,7 +138,6 @@ OUR_FILES = (
     RECEIVED_FILE,
 )
 SPARE = ".spare"  # a file that is given up when the disk is full, so that the description still fits
-SPARE_BYTES = 128 * 1024  # descriptions are 5 to 50 kB
 TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}  # of a rename: something stands there
 
 
@@ -231,7 +208,8 @@ class CaptureFolder:
             self._set_leftover_aside()
             self.partial.mkdir(mode=0o700)
             with open_private(self.partial / SPARE) as spare:
-                spare.write(os.urandom(SPARE_BYTES))  # zeros would take no space on some file systems
+                # Descriptions are 5 to 50 kB; zeros would take no space on some file systems.
+                spare.write(os.urandom(128 * 1024))
         except OSError as error:
             self.discard()
             raise cannot_write(target, error) from error

@@ -15,47 +15,30 @@ import math
 import time
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from diagnose.capture.options import QUICK_S, CaptureOptions
-from diagnose.capture.record.flow_steps import FLOW_STEPS
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.recording import Recorder, Steps, first_line
+from diagnose.capture.record.recording import FLOW_STEPS, Recorder, Steps, first_line
 from diagnose.capture.record.window import (
     HEAP_POLL_S,
     JSON_BYTES,
-    MAX_FUNCTIONS,
-    MAX_FUNCTIONS_PER_STEP,
+    MAX_RECORDED_CALLS,
+    MAX_STEP_CALLS,
     FrameCount,
     StepSize,
     WindowKind,
 )
 from diagnose.capture.steps.step_source import MIN_WINDOW_STEPS, converged_since
 from diagnose.model.growth import grows
-
-__all__ = [
-    "LONG_STEP_S",
-    "MIN_STEPS",
-    "Economy",
-    "Patience",
-    "Plan",
-    "WatchedSteps",
-    "attribution_steps",
-    "economy",
-    "fitting_steps",
-    "steady_steps",
-]
+from diagnose.model.statistics import MIN_LONG_RATIO
 
 # How long a quick recording waits, so that the whole command answers within 15 s.
 #
 # What a script does before its first sign of work, such as reading a model, is no step and is waited for.
 
-LONG_STEP_S = 1.0  # too long to wait for several of them
-PATIENCE_S = 3.0  # for the end of the first step, from the first sign of work,
-BEGIN_S = 6.0  # but of the script's whole run; importing torch takes 2 to 4 of them
+BEGIN_S = 6.0  # of the script's run, if it worked earlier; importing torch takes 2 to 4 of them
 END_S = BEGIN_S + QUICK_S  # of the run: writing, reading, the rules and the report have the rest of 15 s
-MIN_WINDOW_S = 2.0  # for a script that prepared for longer: 400 samples of the executing line
 
 
 class Patience:
@@ -68,24 +51,19 @@ class Patience:
         """Return in how many seconds recording begins in the midst of a step; a sign is an event or a wait."""
         if first_sign_at is None:
             return math.inf
-        return min(first_sign_at + PATIENCE_S, self._started_at + BEGIN_S) - time.monotonic()
+        return min(first_sign_at + 3.0, self._started_at + BEGIN_S) - time.monotonic()
 
     @property
     def window_s(self) -> float:
         """Return how long what is recorded from now on may take."""
-        return min(QUICK_S, max(MIN_WINDOW_S, self._started_at + END_S - time.monotonic()))
+        # Two seconds, 400 samples of the executing line, for a script that prepared for longer.
+        return min(QUICK_S, max(2.0, self._started_at + END_S - time.monotonic()))
 
 
 # How long steps are watched once everything is recorded: until what recurs now and then has been seen to recur.
 
 STEADY_NS = 3_000_000_000  # of steps without a profiler, where they are all alike
 ALL_NS = 5_000_000_000  # of steps, recorded ones included, where no window was broken off inside one
-GROWING_NS = 8_000_000_000  # where they get longer one after the other: samples must show at which place
-MAX_NS = 15_000_000_000  # of steps without a profiler, where some are longer than the others
-MIN_LONG_RATIO = 3.0  # times the median: such a step does something that the others do not
-MIN_LONG_SHARE = 0.05  # of the time: less, and a collection or a pause of the machine is not waited for again
-MIN_RECURRENCES = 3  # show a period
-LOOK_NS = 250_000_000  # of steps between two looks
 
 
 class WatchedSteps:
@@ -111,35 +89,28 @@ class WatchedSteps:
     def enough(self) -> bool:
         """Return whether further steps are unlikely to show anything else."""
         if not self._was_enough and self._all_ns >= self._look_at_ns:
-            self._look_at_ns = self._all_ns + LOOK_NS
+            self._look_at_ns = self._all_ns + 250_000_000  # the next look
             self._was_enough = self._is_enough()
         return self._was_enough
 
     def _is_enough(self) -> bool:
         usual = median(self._plain) if self._plain else 0
         long = [ns for ns in self._plain if ns > MIN_LONG_RATIO * usual]
-        if sum(long) - usual * len(long) >= MIN_LONG_SHARE * max(self._plain_ns, 1) and long:
-            return self._plain_ns >= (STEADY_NS if len(long) >= MIN_RECURRENCES else MAX_NS)
+        # What takes less of the time, as a collection or a pause of the machine, is not waited for again.
+        if sum(long) - usual * len(long) >= 0.05 * max(self._plain_ns, 1) and long:
+            return self._plain_ns >= (STEADY_NS if len(long) >= 3 else 15_000_000_000)  # three show a period
         if usual and self._broken_ns > MIN_LONG_RATIO * usual:
             return self._plain_ns >= ALL_NS
-        if self._plain_ns < GROWING_NS and grows(self._plain):
+        # If steps get longer one after the other, samples must show at which place.
+        if self._plain_ns < 8_000_000_000 and grows(self._plain):
             return False
         return self._plain_ns >= STEADY_NS or self._all_ns >= ALL_NS
 
 
 # How many steps a recorded window has, and how many show that steps are steady.
 
-MIN_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
-LONG_WINDOW_NS = 5_000_000_000  # so long a window needs no ten steps: long ones vary less
-MIN_LONG_STEPS = 2
-LONG_STEP_NS = 1_000_000_000  # of such steps one and one show that they are steady: they vary little
-VERY_LONG_STEP_NS = 3_000_000_000  # what the profiler's own first step costs, some 0.1 s, is within a few percent
-MAX_STEPS = 100  # and of short steps so many that the window lasts
-WINDOW_NS = 500_000_000  # half a second: a hundred samples of the executing line
-# Of JSON text, or MIN_ATTRIBUTION_STEPS where these take more: 21 MB name the same lines as 87 MB, and the command took
-# 12.5 s of CPU time instead of 23.4 (a loader that indexes 1,024 rows in each step).
-ATTRIBUTION_MB = 30.0
-MIN_ATTRIBUTION_STEPS = 3
+USUAL_STEPS = 10  # of a window without --steps: the median of ten is steady to a few percent
+LONG_STEP_S = 1.0  # of such steps one and one show that they are steady: they vary little
 
 
 def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
@@ -148,48 +119,29 @@ def fitting_steps(times: Sequence[int], device_ns: float | None) -> int:
     ``times`` are the host's (ns), which may only queue what the device takes ``device_ns`` for.
     """
     if not times:
-        return MIN_STEPS
-    step_ns = max(median(times[-MIN_STEPS:]), device_ns or 0.0)
-    least = min(max(math.ceil(LONG_WINDOW_NS / step_ns), MIN_LONG_STEPS), MIN_STEPS)
-    return min(max(math.ceil(WINDOW_NS / step_ns), least), MAX_STEPS)
+        return USUAL_STEPS
+    step_ns = max(median(times[-USUAL_STEPS:]), device_ns or 0.0)
+    # A window of five seconds needs no ten steps: long ones vary less. One of short steps lasts half a second,
+    # a hundred samples of the executing line.
+    least = min(max(math.ceil(5_000_000_000 / step_ns), 2), USUAL_STEPS)
+    return min(max(math.ceil(500_000_000 / step_ns), least), 100)
 
 
 def attribution_steps(step_mb: float, left_mb: float) -> int:
     """Return how many steps of ``step_mb`` of JSON text the attribution window may have, where ``left_mb`` are left."""
-    return int(min(left_mb, max(ATTRIBUTION_MB, MIN_ATTRIBUTION_STEPS * step_mb)) / step_mb)
+    # 21 MB name the same lines as 87 MB, and the command took 12.5 s of CPU time instead of 23.4 (a loader that indexes
+    # 1,024 rows in each step).
+    return int(min(left_mb, max(30.0, 3 * step_mb)) / step_mb)
 
 
 def steady_steps(times: Sequence[int]) -> int:
     """Return how many steps make the smallest group that is compared with the one before."""
-    return 1 if times and median(times[-2:]) >= LONG_STEP_NS else MIN_WINDOW_STEPS
+    return 1 if times and median(times[-2:]) >= LONG_STEP_S * 1e9 else MIN_WINDOW_STEPS
 
 
-class Economy(NamedTuple):
-    """What is left out where steps are so long that each costs more than what it would show."""
-
-    rests: bool  # no step is spent on the cost of stopping a profiler, of some 0.1 s
-    attribution: bool  # one step with stacks, without one before it: its times count for nothing
-    first: bool  # nor is the timing window's first step left without a mark
-
-
-def economy(times: Sequence[int]) -> Economy:
-    """Return what to leave out, judging by the steps seen so far, ns."""
-    step_ns = median(times[-MIN_STEPS:]) if times else 0
-    is_long = step_ns >= LONG_STEP_NS
-    return Economy(is_long, is_long, step_ns >= VERY_LONG_STEP_NS)
-
-
-DEFAULT_SKIP = 40  # steps: compiling, autotuning and caches are over before, or never
-RANKED_SKIP = 20  # steps that several ranks wait: past compilation and the first buckets, still affordable
-QUICK_SKIP = 3  # the same with --quick
-MAX_ATTRIBUTION_STEPS = 20  # stacks are heavy and name the same lines in every step
 REST_STEPS = 2  # unprofiled steps between windows: the first absorbs the cost of stopping, the second refills the queue
-WAIT_SHARE = 0.4  # of max_seconds for waiting,
-PLAIN_SHARE = 0.6  # then until the unprofiled steps are done,
-TIMING_SHARE = 0.8  # and the timing window; the attribution window has the rest
 RESERVED_STEPS = 4  # the least that the windows need: one to warm up and one to record, twice
 TIMING_MB_SHARE = 0.4  # of max_mb for the timing window
-ATTRIBUTION_GROWTH = 3.5  # MB a step against the timing window: 3.1 with all flags, measured on small CPU steps
 
 
 class Plan:
@@ -205,8 +157,8 @@ class Plan:
         self._at_once = at_once
         self.done = self.failed = False
         self.num_steps = 0
-        self._num_steps = MIN_STEPS
-        self._economy = economy(())
+        self._num_steps = USUAL_STEPS
+        self._usual_s = 0.0  # what a step takes, where a long one may leave out what costs more than it would show
         self._options = options
         self._hooks = hooks
         self._measured = measured
@@ -263,7 +215,7 @@ class Plan:
     @property
     def wanted_steps(self) -> int:
         """Return how many steps the first timing window is to have."""
-        return self._options.steps or min(self._num_steps, MIN_STEPS)
+        return self._options.steps or min(self._num_steps, USUAL_STEPS)
 
     @property
     def due_in(self) -> float:
@@ -324,11 +276,11 @@ class Plan:
         yield from self._plain()
         self.has_begun = True
         first = self.wanted_steps
-        yield from self._record("light", first, TIMING_SHARE)
+        yield from self._record("light", first, 0.8)
         if self._recorder.given_up and not self._measured.timing:
             return
         if self._affords(REST_STEPS + 2):
-            yield from self._pass(0 if self._economy.rests else REST_STEPS - 1)
+            yield from self._pass(0 if self._usual_s >= LONG_STEP_S else REST_STEPS - 1)
             yield from self._count_functions()
         if self._recorder.without_timing and not self._together:
             return
@@ -358,13 +310,16 @@ class Plan:
     def _wait(self) -> Steps:
         """Watch step times until they settle; with several ranks wait a fixed number of steps."""
         fixed = self._together or self._options.skip == 0
-        usual = QUICK_SKIP if fixed and self._options.quick else RANKED_SKIP if fixed else DEFAULT_SKIP
+        # Compiling, autotuning and caches are over before 40 steps, or never; 20 that several ranks wait are past
+        # compilation and the first buckets, and still affordable.
+        usual = 40 if not fixed else 3 if self._options.quick else 20
         limit = self._options.skip if self._options.skip is not None else usual
         times: list[int] = []
         converging_from = 0
         compiled = self._hooks.compiled()
         converged: int | None = None
-        while len(times) < limit and not (times and (self._late(WAIT_SHARE) or not self._affords(RESERVED_STEPS))):
+        # Of --max-seconds 40 % are for waiting, 20 % for unprofiled steps, 20 % for the timing window.
+        while len(times) < limit and not (times and (self._late(0.4) or not self._affords(RESERVED_STEPS))):
             times.append((yield))
             if compiled != self._hooks.compiled():
                 compiled, converging_from, converged = self._hooks.compiled(), len(times), None
@@ -375,12 +330,11 @@ class Plan:
             now_ms = median(times[-8:]) / 1e6
             self._hooks.report(f"waiting for a steady state: step {len(times)}, now {now_ms:.1f} ms each")
         self._num_steps = self._options.steps or (
-            MIN_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
+            USUAL_STEPS if self._together else fitting_steps(times, self._measured.clock.recent_ns)
         )
-        if not self._together and self._options.steps is None:
-            self._economy = economy(times)
+        if times and not self._together and self._options.steps is None:
+            self._usual_s = median(times[-USUAL_STEPS:]) / 1e9
         self._hooks.converged()
-        start = time.time_ns()
         if converged is None:
             if times and not self._affords(RESERVED_STEPS):
                 self._measured.unprofiled.append(times[-1])
@@ -391,8 +345,6 @@ class Plan:
         else:
             self._measured.converged_after = converging_from + converged
             self._measured.unprofiled += times[converging_from + converged :]
-            start -= sum(self._measured.unprofiled)
-        self._measured.spans["unprofiled"] = (start, start)
         self._measured.first["unprofiled"] = self.num_steps - len(self._measured.unprofiled) + 1
 
     def _plain(self) -> Steps:
@@ -405,17 +357,17 @@ class Plan:
             if times and not self._affords(RESERVED_STEPS):
                 break
             times.append((yield))
-            if self._late(PLAIN_SHARE):
+            if self._late(0.6):
                 break
-        self._measured.spans["unprofiled"] = (self._measured.spans["unprofiled"][0], time.time_ns())
 
     def _record(self, kind: WindowKind, num_steps: int, share: float) -> Steps:
         limit_mb = self._options.max_mb - sum(self._measured.mb.values())
         if kind == "light":
             other = self._measured.mb.get("attribution", 0.0)
             limit_mb = min(TIMING_MB_SHARE * self._options.max_mb, self._options.max_mb - other)
-        skips_first = self._economy.first if kind == "light" else self._economy.attribution
-        warm_up = self._affords(2) and not skips_first
+        # The profiler's own first step costs some 0.1 s: of three seconds a few percent, and times with stacks count
+        # for nothing.
+        warm_up = self._affords(2) and self._usual_s < (3.0 if kind == "light" else LONG_STEP_S)
         return self._recorder.record(kind, num_steps, limit_mb, lambda: self._full(kind, share), warm_up=warm_up)
 
     def _count_functions(self) -> Steps:
@@ -429,10 +381,10 @@ class Plan:
         if not functions.is_known:
             return
         self._functions = functions.functions
-        if self._functions > MAX_FUNCTIONS_PER_STEP:
+        if self._functions > MAX_STEP_CALLS:
             self._recorder.stacks = False
             self._measured.notes.append(
-                f"A step calls more than {MAX_FUNCTIONS_PER_STEP:,} Python functions, so they were not recorded: lines "
+                f"A step calls more than {MAX_STEP_CALLS:,} Python functions, so they were not recorded: lines "
                 "come from the sampler, and operators have no stacks."
             )
         elif self._measured.timing:
@@ -442,19 +394,21 @@ class Plan:
     def _attribution_mb(self) -> float:
         """Return what a step of the attribution window takes, judging by the timing window and what it calls."""
         measured = self._measured
-        operators = ATTRIBUTION_GROWTH * measured.mb["light"] / len(measured.timing)
+        # A step takes 3.1 times the MB of one of the timing window, measured on small CPU steps.
+        operators = 3.5 * measured.mb["light"] / len(measured.timing)
         return max(operators, measured.mb["light"] / len(measured.timing) + self._functions * JSON_BYTES / 1e6)
 
     def _attribution_steps(self) -> int:
         """Return how many steps the attribution window may have, judging its size by the timing window's."""
-        wanted = 1 if self._economy.attribution else min((self._num_steps + 1) // 2, MAX_ATTRIBUTION_STEPS)
+        # Stacks are heavy and name the same lines in every step.
+        wanted = 1 if self._usual_s >= LONG_STEP_S else min((self._num_steps + 1) // 2, 20)
         measured = self._measured
         if self._together or not measured.timing:
             return wanted
         per_step = self._attribution_mb()
         fitting = attribution_steps(per_step, self._options.max_mb - measured.mb["light"]) if per_step else wanted
         if self._functions and self._recorder.stacks:
-            fitting = min(fitting, MAX_FUNCTIONS // self._functions - 1)
+            fitting = min(fitting, MAX_RECORDED_CALLS // self._functions - 1)
         return max(1, min(wanted, fitting))
 
     def _longer_window(self) -> int:

@@ -3,26 +3,173 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from diagnose.capture.record.anomaly_stacks import AnomalyStacks
-from diagnose.capture.record.flow_steps import FlowSteps
 from diagnose.capture.record.folder import StepState
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.window import SAFETY, TRACE_POLL_S, ScriptHeap, StepSize, TraceSize, Window, WindowKind
-from diagnose.capture.steps.hooks import Undo, around
-from diagnose.model.files import reason
+from diagnose.capture.record.window import (
+    SAFETY,
+    TRACE_POLL_S,
+    ScriptHeap,
+    StepSize,
+    TraceSize,
+    Window,
+    WindowKind,
+    packed,
+)
+from diagnose.capture.steps.hooks import Undo, around, replace_function
+from diagnose.model.files import reason, replace_private
 
-__all__ = ["OtherProfilers", "Recorder", "StepInterrupt", "Steps", "first_line"]
+if TYPE_CHECKING:
+    from diagnose.capture.dataflow.window import DataflowWindow
+
+
+# Two steps that are recorded as a program, after the windows: what goes wrong here ends them, never the script.
+
+FLOW_STEPS = 2  # the second shows what is the same in every step
+
+
+class FlowSteps:
+    """Holds the window while it is open."""
+
+    def __init__(self, hooks: PlanHooks, measured: Measurements) -> None:
+        self._hooks, self._measured = hooks, measured
+        self._window: DataflowWindow | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a step is being recorded, or was until it was cut."""
+        return self._window is not None
+
+    def cut(self) -> None:
+        """Record no more, inside a step."""
+        if self._window is not None:
+            self._window.pause()
+
+    def record(self) -> Generator[None, int, None]:
+        """Record the steps and write them; every rank lets as many pass, whatever goes wrong on it."""
+        self._hooks.report(f"recording {FLOW_STEPS} steps as a program")
+        window = self._window = None if self._hooks.other_active() else self._started()
+        try:
+            for _ in range(FLOW_STEPS):
+                yield
+                if window is not None:
+                    window.end_step()
+        finally:
+            self._window = None
+            if window is not None:
+                self._finish(window)
+        self._load_samples()
+
+    def _load_samples(self) -> None:
+        """Load some samples of the training loader's again, in another process."""
+        loader = self._hooks.training_loader()
+        if loader is None or self._hooks.other_active():
+            return
+        from diagnose.capture.samples.replay import load_again
+
+        self._hooks.report("loading some samples again")
+        try:
+            self._measured.loaded = load_again(loader)
+        except Exception as error:
+            self._measured.notes.append(f"Samples could not be loaded again: {type(error).__name__}.")
+        if self._measured.loaded.left_out:
+            self._measured.notes.append(self._measured.loaded.left_out)
+
+    def _started(self) -> DataflowWindow | None:
+        window = None
+        try:
+            from diagnose.capture.dataflow.window import DataflowWindow  # needs torch, which is the script's to import
+
+            window = DataflowWindow()
+            window.start()
+        except Exception as error:
+            self._note(error)
+            if window is not None:
+                window.stop()
+            return None
+        return window
+
+    def _finish(self, window: DataflowWindow) -> None:
+        from diagnose.model.dataflow_file import dataflow_rows
+
+        name = f"{self._hooks.prefix}.dataflow.json.gz"
+        try:
+            window.stop()
+            flow = window.result(rank=int(self._hooks.prefix.removeprefix("rank")))
+            if not flow.num_steps:
+                self._measured.notes += [f"No data flow was recorded. {sentence}" for sentence in flow.left_out]
+                return
+            self._hooks.report(f"writing {name}")
+            replace_private(self._hooks.folder / name, packed(json.dumps(dataflow_rows(flow)).encode()))
+        except Exception as error:
+            self._note(error)
+            return
+        self._measured.dataflow_file = name
+        self._hooks.wrote()
+
+    def _note(self, error: Exception) -> None:
+        why = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}."
+        self._measured.notes.append(f"The data flow could not be recorded: {why}")
+
+
+# Measures how long autograd's anomaly detection takes to record the stack of an operator, as deep as a model calls.
+
+
+class AnomalyStacks:
+    """Watches the calls of modules on the thread that starts it, until one runs under anomaly detection."""
+
+    def __init__(self) -> None:
+        self._undo: Undo | None = None
+        self._thread = 0
+        self.stack_ns = 0  # that one stack takes, 0 where anomaly detection is off
+
+    def start(self) -> None:
+        """Begin to watch; what was measured before is forgotten."""
+        from torch.nn import Module
+
+        self.stop()
+        self._thread, self.stack_ns = threading.get_ident(), 0
+        self._undo = replace_function(Module, "_call_impl", self._watched)
+
+    def stop(self) -> None:
+        """End watching."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+
+    def _watched(self, call: Any) -> Callable[..., Any]:
+        def watched_call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.stack_ns and threading.get_ident() == self._thread:
+                self.stack_ns = _stack_ns()
+            return call(module, *args, **kwargs)
+
+        return watched_call
+
+
+def _stack_ns() -> int:
+    import torch
+
+    if not torch.is_anomaly_enabled():
+        return 0
+    took = []
+    for _ in range(3):  # the first one reads source lines
+        began = time.perf_counter_ns()
+        traceback.format_stack()
+        took.append(time.perf_counter_ns() - began)
+    return min(took)
+
 
 # Notices profilers that the script itself starts: two at once would ruin each other.
 
@@ -82,9 +229,6 @@ def _caller() -> FrameType:
 # a script that has its own handler for it keeps it, and is then not interrupted. A wait such as time.sleep goes on
 # after it. While the main thread is inside a C function that returns late, nothing can be done.
 
-AGAIN_S = 0.05  # until the next try, where the thread was inside a boundary or a backward pass
-MAX_WAIT_S = 1.0  # between two looks
-
 
 class StepInterrupt:
     """Calls ``act`` once ``due_in``, the seconds until the next look, is not above 0."""
@@ -123,8 +267,8 @@ class StepInterrupt:
             wait = self._due_in()
             if wait <= 0:
                 signal.pthread_kill(main, signal.SIGURG)
-                wait = AGAIN_S
-            self._changed.wait(min(wait, MAX_WAIT_S))
+                wait = 0.05  # the thread may be inside a boundary or a backward pass
+            self._changed.wait(min(wait, 1.0))
             self._changed.clear()
 
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
@@ -137,10 +281,7 @@ Steps: TypeAlias = Generator[None, int, None]
 
 
 MAX_ATTEMPTS = 3  # of a window that is cut although its trace is small
-MIN_TRACE_SHARE = 0.5  # of the limit: a trace below it was cut because of the script's own memory
 MIN_MB_PER_S = 5.0  # as much as an ordinary training script gives
-MAX_WRITE_S_PER_MB = 0.25  # of a small trace most of the time goes into starting to write it
-MAX_DISTURBED = 5  # windows that the script's own profiler broke off before the recording is given up
 
 
 class Recorder:
@@ -224,7 +365,7 @@ class Recorder:
     @property
     def given_up(self) -> bool:
         """Return whether the script's own profiler began so often that no window can be expected to be whole."""
-        return self._num_disturbed >= MAX_DISTURBED
+        return self._num_disturbed >= 5
 
     @property
     def without_timing(self) -> bool:
@@ -286,12 +427,11 @@ class Recorder:
         self._window = None if self._hooks.other_active() else self._start(kind, num_steps)
         self._size = size = TraceSize(kind, self._highest.get(kind), self.script_heap, self._expected.get(kind))
         self._hooks.look()
-        began, small = time.time_ns(), False
+        small = False
         try:
             self._hooks.sampling(kind == "light")  # of a step that is too long for the window this may be all there is
             if warm_up:
                 yield  # recorded but not marked: the profiler's own first step is slow
-            began = time.time_ns()
             self._marking = True
             if kind == "attribution" and not self._hooks.compiled():  # what is compiled calls no module
                 self._stacks.start()
@@ -307,8 +447,9 @@ class Recorder:
             window, self._window, self._marking = self._window, None, False
             if window is not None:
                 elapsed = self._recorded_s if self._cut else size.elapsed_s
-                mb = self._write(window, times, (began, time.time_ns()))
-                small = self._cut and mb < MIN_TRACE_SHARE * self._limit_mb
+                mb = self._write(window, times)
+                # It was cut because of the script's own memory.
+                small = self._cut and mb < 0.5 * self._limit_mb
                 self._highest[kind] = max(SAFETY * mb / elapsed, MIN_MB_PER_S)
         return self._disturbed or small
 
@@ -331,7 +472,7 @@ class Recorder:
             return None
         return window
 
-    def _write(self, window: Window, times: list[int], span: tuple[int, int]) -> float:
+    def _write(self, window: Window, times: list[int]) -> float:
         """Stop the profiler, write what it has if that is of use, and return its size in MB."""
         measured, kind = self._measured, window.kind
         began = time.monotonic()
@@ -354,10 +495,10 @@ class Recorder:
             return 0.0
         measured.files[kind] = name
         measured.first[kind] = self._first
-        measured.spans[kind] = span
         measured.flags[kind] = window.flags
         measured.mb[kind] = mb
-        measured.write_s_per_mb = min((time.monotonic() - began) / mb, MAX_WRITE_S_PER_MB) if mb else 0.0
+        # Of a small trace most of the time goes into starting to write it.
+        measured.write_s_per_mb = min((time.monotonic() - began) / mb, 0.25) if mb else 0.0
         if kind == "light":
             measured.timing = times[: window.num_steps]
         else:

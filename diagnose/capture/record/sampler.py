@@ -13,29 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-from diagnose.capture.frames.codes import PACKAGES
+from diagnose.capture.frames.reader import PACKAGES
 from diagnose.capture.frames.stretch import BOOTSTRAP, UNKNOWN, shortened
-from diagnose.capture.record.other_threads import OWN_THREADS
-from diagnose.capture.record.taken import Taken
-
-__all__ = ["LIBRARIES", "MAX_CPU_SHARE", "MAX_SAMPLES", "Sampler", "is_users", "is_users_file"]
+from diagnose.capture.record.taken import OWN_THREADS, Taken
 
 METHOD = "interpreter"
-# Of the time since the last sample, what must be CPU time to count as running: where no state is known; and where one
-# could be, but reading it would hold up a thread that computes in Python once more.
-RUNNING_SHARE, BUSY_SHARE = 0.5, 0.95
-# A thread that computes in Python gives the interpreter up after this long when another one wants it. With Python's
-# 5 ms the sampler would hardly ever look into short runs of Python, but into the call of torch or NumPy that comes
-# after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the samples for 70 % of the time; with 20 µs
-# 68 %). So short a wait has to end on time, or it ends with that call. Where other threads compute in Python too they
-# would take the interpreter from each other as often. Outside of windows it stays as Python has it: a sampler that
-# waits for long calls which keep the interpreter would wake every 20 µs (measured: 9 to 29 samples instead of 160).
-SWITCH_S, SHARED_SWITCH_S = 0.00002, 0.0002
-PR_SET_TIMERSLACK = 29  # linux/prctl.h; in ns, of the calling thread alone
-MAX_SAMPLES = 200_000  # an hour of a run that is watched to its end
+MAX_RUN_SAMPLES = 200_000  # an hour of a run that is watched to its end
 # Of a core: where waking a thread is dear, as on virtual machines (0.2 ms a sample), samples come less often. A window
 # lasts less than a second, and a place that a quarter of it goes to needs some samples.
 MAX_CPU_SHARE, MAX_WINDOW_CPU_SHARE = 0.0125, 0.03
@@ -50,7 +38,6 @@ class Sampler:
 
     def __init__(self, taken: Taken) -> None:
         self.taken = taken
-        self._user_code: dict[CodeType, bool] = {}
         self._enough = False
         self._switch_s = sys.getswitchinterval()
         self._thread: threading.Thread | None = None
@@ -63,7 +50,14 @@ class Sampler:
             if self.taken.depth == 1:
                 self._switch_s = sys.getswitchinterval()
                 _OF_FORKED.append(self._switch_s)
-                sys.setswitchinterval(min(self._switch_s, SWITCH_S if self._is_alone() else SHARED_SWITCH_S))
+                # A thread that computes in Python gives the interpreter up after this long when another one wants it.
+                # With Python's 5 ms the sampler would hardly ever look into short runs of Python, but into the call of
+                # torch or NumPy that comes after it: with 0.2 ms still, where both take 0.3 ms (measured: 7 % of the
+                # samples for 70 % of the time; with 20 µs 68 %). So short a wait has to end on time, or it ends with
+                # that call. Where other threads compute in Python too they would take the interpreter from each other
+                # as often. Outside of windows it stays as Python has it: a sampler that waits for long calls would
+                # wake every 20 µs (measured: 9 to 29 samples instead of 160).
+                sys.setswitchinterval(min(self._switch_s, 0.00002 if self._is_alone() else 0.0002))
             self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}sampler", daemon=True)
             self._thread.start()
 
@@ -90,7 +84,7 @@ class Sampler:
         most = MAX_WINDOW_CPU_SHARE if taken.depth == 1 else MAX_CPU_SHARE
         taken.begin()
         with _states(taken.thread_id, taken.native_id) as state:
-            while not self._enough and len(taken.time_ns) < MAX_SAMPLES:
+            while not self._enough and len(taken.time_ns) < MAX_RUN_SAMPLES:
                 time.sleep(pause)  # an Event would cost several times as much per round
                 frames = sys._current_frames()
                 frame = frames.get(taken.thread_id)
@@ -99,7 +93,7 @@ class Sampler:
                 taken.time_ns.append(time.time_ns())
                 taken.place.append(self._row_of(frame))
                 if taken.others is not None:
-                    taken.others.look(frames, self._line_of)
+                    taken.others.look(frames, _users_place)
                 del frame, frames
                 taken.running.append(state())
                 num += 1
@@ -109,30 +103,10 @@ class Sampler:
 
     def _row_of(self, frame: FrameType) -> int:
         """Return the row of the innermost user lines; of the innermost line at all where there is none."""
-        found: list[tuple[str, int, str]] = []
-        each: FrameType | None = frame
-        while each is not None and (self.taken.depth > 1 or not found):
-            if self._is_user_code(each.f_code):
-                found.append(_place(each))
-            each = each.f_back
+        found = [place_of(each) for each in islice(users_frames(frame), None if self.taken.depth > 1 else 1)]
         if len(found) > 1 and found[-1][0] == BOOTSTRAP:
             found.pop()
-        return self.taken.row_of(shortened(found or [_place(frame)], self.taken.depth))
-
-    def _line_of(self, frame: FrameType) -> tuple[str, int, str]:
-        """Return the innermost user line of a frame; of the frame itself where there is none."""
-        each: FrameType | None = frame
-        while each is not None:
-            if self._is_user_code(each.f_code):
-                return _place(each)
-            each = each.f_back
-        return _place(frame)
-
-    def _is_user_code(self, code: CodeType) -> bool:
-        known = self._user_code.get(code)
-        if known is None:
-            known = self._user_code[code] = is_users(code)
-        return known
+        return self.taken.row_of(shortened(found or [place_of(frame)], self.taken.depth))
 
 
 _OF_FORKED: list[float] = []  # while a window is sampled: the switching that a forked process begins with
@@ -153,12 +127,27 @@ def is_users(code: CodeType) -> bool:
     return is_users_file(code.co_filename)
 
 
+@lru_cache(maxsize=4096)
 def is_users_file(file: str) -> bool:
     """Return the same of the code's file."""
     return not file.startswith(LIBRARIES) and not any(folder in file for folder in PACKAGES)
 
 
-def _place(frame: FrameType) -> tuple[str, int, str]:
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of the user's code, innermost first."""
+    while frame is not None:
+        if is_users(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
+def _users_place(frame: FrameType) -> tuple[str, int, str]:
+    """Return the innermost line of the user's; of the frame itself where there is none."""
+    return place_of(next(users_frames(frame), frame))
+
+
+def place_of(frame: FrameType) -> tuple[str, int, str]:
+    """Return file, line and function of a frame."""
     return frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name
 
 
@@ -178,7 +167,7 @@ LIBRARIES = _libraries()
 
 
 def _wake_on_time() -> None:
-    """Let timed waits of this thread end when they should: Linux lets them last 50 µs longer, twice what SWITCH_S is.
+    """Let timed waits of this thread end when they should: Linux lets them last 50 µs longer.
 
     Of samples of a dataset that computes 0.11 ms in Python and 0.03 ms in torch.tensor, 71 to 75 % lie in the first
     then, and 28 to 33 % otherwise.
@@ -187,7 +176,11 @@ def _wake_on_time() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(
-            PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0
+            29,
+            ctypes.c_ulong(1),
+            0,
+            0,
+            0,  # linux/prctl.h; in ns, of the calling thread alone
         )  # no error matters: samples lie as before
 
 
@@ -205,7 +198,8 @@ def _states(thread_id: int, native_id: int) -> Iterator[Callable[[], int]]:
         return
     share = _cpu_share(thread_id)
     try:
-        yield lambda: 1 if (share() or 0.0) >= BUSY_SHARE else _state_in(file)
+        # Reading would hold up a thread that computes in Python once more.
+        yield lambda: 1 if (share() or 0.0) >= 0.95 else _state_in(file)
     finally:
         os.close(file)
 
@@ -224,7 +218,7 @@ def _by_cpu_time(thread_id: int) -> Callable[[], int]:
 
     def running() -> int:
         found = share()
-        return UNKNOWN if found is None else int(found >= RUNNING_SHARE)
+        return UNKNOWN if found is None else int(found >= 0.5)
 
     return running
 

@@ -21,28 +21,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diagnose.capture.frames.layout import addresses
-from diagnose.capture.frames.messages import Message, receive, send
+from diagnose.capture.frames.main import Message, receive, send
 from diagnose.capture.frames.stretch import Order, Rows
-from diagnose.capture.record.other_threads import OWN_THREADS, WAITING
-from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_SAMPLES, Sampler
-from diagnose.capture.record.taken import Taken
-
-__all__ = ["ExactSampler", "GcWatch", "LostError", "SamplerProcess", "Samplers"]
+from diagnose.capture.record.sampler import LIBRARIES, MAX_CPU_SHARE, MAX_RUN_SAMPLES, Sampler
+from diagnose.capture.record.taken import OWN_THREADS, WAITING, Taken
 
 # Records when Python's garbage collector ran on the training thread.
 #
 # The profiler records collections only together with stacks, which slow the step down; this needs neither.
 
 # Collections of the youngest objects take microseconds and are many: they are work like any other.
-MIN_PAUSE_NS = 100_000
-MAX_RUNS = 50_000  # that are kept: a run that is watched to its end may take days
 
 
 class GcWatch:
     """Keeps (begin, end) of collections on one thread, wall clock in unix ns, while it is started."""
 
-    def __init__(self, thread_id: int) -> None:
-        self._thread_id = thread_id
+    def __init__(self, thread_id: int, min_pause_ns: int) -> None:
+        self._thread_id, self._min_pause_ns = thread_id, min_pause_ns
         self._began = 0
         self.runs: list[tuple[int, int]] = []
 
@@ -63,15 +58,13 @@ class GcWatch:
         now = time.time_ns()
         if phase == "start":
             self._began = now
-        elif self._began and now - self._began >= MIN_PAUSE_NS and len(self.runs) < MAX_RUNS:
+        elif self._began and now - self._began >= self._min_pause_ns and len(self.runs) < 50_000:
             self.runs.append((self._began, now))
             self._began = 0
 
 
 # The process that samples this one from outside: started, asked and ended so that a script does not notice it.
 
-PATIENCE_S = 10.0  # for an answer, which takes a millisecond, and the start of Python, which takes 50
-PR_SET_PTRACER = 0x59616D61  # linux/prctl.h: who may read this process's memory where that is restricted (Yama)
 CODE = (
     "import sys; sys.path.append(sys.argv[1]); from frames.main import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
@@ -110,7 +103,7 @@ class SamplerProcess:
             return
         finally:
             lent.close()
-        own.settimeout(PATIENCE_S)
+        own.settimeout(10.0)  # an answer takes a millisecond, the start of Python 50
         self._channel, self._inode = own, os.fstat(own.fileno()).st_ino
         _RUNNING.add(self)
 
@@ -235,7 +228,8 @@ def _unfit() -> str:
 def _allow(pid: int) -> None:
     """Let a process read this one's memory; none with 0."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+        # PR_SET_PTRACER: who may read this process's memory where that is restricted (Yama).
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 _RUNNING: weakref.WeakSet[SamplerProcess] = weakref.WeakSet()
@@ -259,7 +253,7 @@ if hasattr(os, "register_at_fork"):
 METHOD = "memory"
 # Of a core, while a window is sampled: it holds nothing up. A sample costs 0.05 ms where it follows the one before at
 # once, but 0.1 to 0.3 ms on virtual machines, where the process wakes up with cold caches.
-MAX_WINDOW_CPU_SHARE = 0.05
+MAX_EXACT_SHARE = 0.05
 SHIM = "<shim>"  # the file of frames in which C calls into Python
 # Instructions at which threads take turns: of loops and at the beginnings of functions.
 _TURNS = tuple(
@@ -272,8 +266,8 @@ _TURNS = tuple(
 class ExactSampler:
     """Samples into ``taken`` as long as the process does not fail."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
-        self._process, self._taken = process, taken
+    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float = MAX_EXACT_SHARE) -> None:
+        self._process, self._taken, self._max_share = process, taken, max_share
         self._runs = False
         self._places: list[int] = []  # of the stretch: their rows
 
@@ -292,7 +286,7 @@ class ExactSampler:
             native_id=taken.native_id,
             period_ns=int(taken.period_ms * 1e6),
             depth=taken.depth,
-            max_share=MAX_WINDOW_CPU_SHARE if window else MAX_CPU_SHARE,
+            max_share=self._max_share if window else MAX_CPU_SHARE,
             max_samples=self._left,
             others=window,
             left_out=tuple(own),
@@ -325,7 +319,7 @@ class ExactSampler:
 
     @property
     def _left(self) -> int:
-        return MAX_SAMPLES - len(self._taken.time_ns)
+        return MAX_RUN_SAMPLES - len(self._taken.time_ns)
 
     def _add(self, question: str) -> None:
         try:
@@ -346,17 +340,12 @@ class ExactSampler:
                 taken.others.add(*each)
 
 
-# From the first import of torch on: a long step of a tenth of a second still has five samples, for 1 % of a core.
-RUN_SAMPLER_MS = 20.0
-RUN_DEPTH = 6  # innermost lines of the user's code; the outermost ones are kept too
-
-
 class _Watch:
     """Samples a thread from outside, or where that fails from a thread beside it."""
 
-    def __init__(self, process: SamplerProcess, taken: Taken) -> None:
+    def __init__(self, process: SamplerProcess, taken: Taken, max_share: float) -> None:
         self.taken = taken
-        self._exact, self._beside = ExactSampler(process, taken), Sampler(taken)
+        self._exact, self._beside = ExactSampler(process, taken, max_share), Sampler(taken)
 
     def start(self) -> None:
         if not self._exact.start():
@@ -379,11 +368,14 @@ class Samplers:
     ``period_ms`` is that of the timing windows.
     """
 
-    def __init__(self, period_ms: float, *, wanted: bool) -> None:
+    def __init__(
+        self, period_ms: float, *, wanted: bool, max_share: float = MAX_EXACT_SHARE, min_pause_ns: int = 100_000
+    ) -> None:
         self._in_windows: _Watch | None = None
         self._of_run: _Watch | None = None  # while no window is open
         self._gc_watch: GcWatch | None = None
         self._period_ms, self._wanted = period_ms, wanted
+        self._max_share, self._min_pause_ns = max_share, min_pause_ns
         self._process = SamplerProcess()
 
     def prepare(self) -> None:
@@ -412,8 +404,9 @@ class Samplers:
             for watch in (self._of_run, self._gc_watch):  # of the thread that imported torch, which makes no steps
                 if watch is not None:
                     watch.stop()
-            self._of_run = self._watch(RUN_SAMPLER_MS, RUN_DEPTH)
-            self._gc_watch = GcWatch(threading.get_ident())
+            # A long step of a tenth of a second still has five samples, for 1 % of a core.
+            self._of_run = self._watch(20.0, 6)
+            self._gc_watch = GcWatch(threading.get_ident(), self._min_pause_ns)
             self._gc_watch.start()  # to the end: how often it runs is known from all steps, not from a dozen
         if on:
             self._of_run.start()
@@ -422,7 +415,7 @@ class Samplers:
 
     def _watch(self, period_ms: float, depth: int) -> _Watch:
         taken = Taken(threading.get_ident(), threading.get_native_id(), period_ms, depth=depth)
-        return _Watch(self._process, taken)
+        return _Watch(self._process, taken, self._max_share)
 
     def stop(self) -> None:
         """End the threads and the process."""

@@ -6,212 +6,23 @@ import contextlib
 import os
 import select
 import sys
-import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from diagnose.capture.process.process import busy_share
-from diagnose.capture.record.batch_makers import batch_maker
-from diagnose.capture.record.constructions import Constructions, DrawnBatches
-from diagnose.capture.record.epochs import comes_again
+from diagnose.capture.record.constructions import Constructions
+from diagnose.capture.record.loading import DrawnBatches, LoadingCounters, batch_maker, comes_again
 from diagnose.capture.steps.hooks import ANOMALY
 from diagnose.capture.steps.phases import page_fault_ns
+from diagnose.capture.steps.step_source import MAX_BATCH_DEPTH
 from diagnose.model.launched import cores_of_rank
-
-__all__ = [
-    "LoadingCounters",
-    "ScriptConfig",
-    "allocator_counters",
-    "allocator_map",
-    "counted_between",
-    "describe_gpus",
-    "describe_optimizer",
-    "process_flags",
-]
-
-# What the processes that load batches read and compute: Linux's own counters, read at the ends of each window.
-#
-# Reading them takes some 0.1 ms a process, outside the steps that are timed. A worker that is replaced at the begin of
-# an epoch counts from its first reading to its last one.
-
-PROC = Path("/proc")
-MIN_S = 0.05  # shorter intervals are about a few ticks of the clock
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-class _Reading(NamedTuple):
-    """One process at one moment; None where the kernel does not show it."""
-
-    time_s: float
-    disk_bytes: int | None  # fetched from storage
-    read_bytes: int | None  # returned by reads, from storage or the page cache, pipes and sockets included
-    major_faults: int
-    user_s: float
-    system_s: float
-    swap_bytes: int
-
-
-class LoadingCounters:
-    """Sums up what the loading processes did between the first reading and the last."""
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
-        self._first: dict[int, _Reading] = {}
-        self._last: dict[int, _Reading] = {}
-        self._batches = [0, 0]  # delivered at the first and at the last reading
-        self._in_workers = False
-
-    def read(self, workers: Sequence[int], batches: int) -> None:
-        """Take a reading of the workers, of this process where there are none; ``batches`` were delivered so far."""
-        if bool(workers) != self._in_workers or not self._first:
-            self._first.clear()
-            self._last.clear()
-            self._in_workers = bool(workers)
-            self._batches[0] = batches
-        self._batches[1] = batches
-        for pid in workers or [os.getpid()]:
-            reading = _read(self._proc / str(pid))
-            if reading is not None:
-                self._first.setdefault(pid, reading)
-                self._last[pid] = reading
-
-    def summary(self, batch_size: int | None) -> dict[str, float]:
-        """Return what was measured by the names of the loader's record; what is not known is missing."""
-        pairs = [(first, self._last[pid]) for pid, first in self._first.items()]
-        pairs = [(a, b) for a, b in pairs if b.time_s - a.time_s >= MIN_S]
-        if not pairs:
-            return {}
-        lasted = max(b.time_s - a.time_s for a, b in pairs)
-        lived = sum(b.time_s - a.time_s for a, b in pairs)
-        user = sum(b.user_s - a.user_s for a, b in pairs)
-        system = sum(b.system_s - a.system_s for a, b in pairs)
-        found = {
-            "processes": float(len(pairs)),
-            "counted_s": lasted,
-            "cpu_share": (user + system) / lived,
-            "major_faults_per_s": sum(b.major_faults - a.major_faults for a, b in pairs) / lasted,
-            "swapped_mb": sum(b.swap_bytes for _, b in pairs) / 1e6,
-        }
-        if all(None not in (*a, *b) for a, b in pairs):
-            disk, read = (sum((b[i] or 0) - (a[i] or 0) for a, b in pairs) for i in (1, 2))
-            found |= {"disk_mb_per_s": disk / 1e6 / lasted, "read_mb_per_s": read / 1e6 / lasted}
-            if read > 0:
-                found["cached_share"] = min(1.0, max(0.0, 1 - disk / read))
-        samples = (self._batches[1] - self._batches[0]) * (batch_size or 0)
-        if self._in_workers and samples > 0:  # in the training process most of the CPU time is the training's
-            found |= {"user_ms_per_sample": user * 1e3 / samples, "system_ms_per_sample": system * 1e3 / samples}
-        return {name: round(value, 4) for name, value in found.items()}
-
-
-def _read(process: Path) -> _Reading | None:
-    """Return the counters of a process, None where it has ended or this is not Linux."""
-    try:
-        fields = (process / "stat").read_text().rpartition(") ")[2].split()
-        status = (process / "status").read_text()
-        major_faults, user, system = int(fields[9]), int(fields[11]) * TICK_S, int(fields[12]) * TICK_S
-        swap = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmSwap:")), 0)
-    except (OSError, ValueError, IndexError):
-        return None
-    disk, read = _io(process)
-    return _Reading(time.monotonic(), disk, read, major_faults, user, system, swap)
-
-
-def _io(process: Path) -> tuple[int | None, int | None]:
-    """Return bytes fetched from storage and bytes read; a kernel or a container may not show them."""
-    try:
-        lines = dict(line.split(": ") for line in (process / "io").read_text().splitlines())
-        return int(lines["read_bytes"]), int(lines["rchar"])
-    except (OSError, ValueError, KeyError):
-        return None, None
-
-
-# What torch's caching allocator counts, before and after the recorded windows.
-
-_COUNTERS = {
-    "retries": "num_alloc_retries",
-    "out_of_memory": "num_ooms",
-    "allocated_peak_bytes": "allocated_bytes.all.peak",
-    "reserved_peak_bytes": "reserved_bytes.all.peak",
-    "inactive_split_bytes": "inactive_split_bytes.all.current",
-    "reserved_bytes": "reserved_bytes.all.current",
-}
-_SINCE_START = ("retries", "out_of_memory")  # counted from the begin of the process
-
-
-def allocator_counters() -> dict[str, int]:
-    """Return the counters of the current CUDA device, and its memory; empty while CUDA is not in use."""
-    cuda = _cuda()
-    if cuda is None:
-        return {}
-    try:
-        stats, (free, whole) = cuda.memory_stats(), cuda.mem_get_info()
-    except Exception:  # another allocator, as of cudaMallocAsync or a plugin, counts nothing
-        return {}
-    found = {ours: int(stats[theirs]) for ours, theirs in _COUNTERS.items() if theirs in stats}
-    return found | {"free_bytes": int(free), "capacity_bytes": int(whole)} if found else {}
-
-
-def allocator_map() -> dict[str, int]:
-    """Return what the allocator's snapshot of the current CUDA device shows of free memory; empty without CUDA.
-
-    Memory that is free in pieces between blocks in use serves no request that is larger than the largest piece.
-    """
-    cuda = _cuda()
-    if cuda is None:
-        return {}
-    try:
-        device = cuda.current_device()
-        segments = [one for one in cuda.memory_snapshot() if one["device"] == device]
-        free = [b["size"] for one in segments for b in one["blocks"] if b["state"] == "inactive"]
-    except Exception:  # another allocator keeps no map
-        return {}
-    if not segments:
-        return {}
-    largest = max(free, default=0)
-    return {"segments": len(segments), "free_pieces_bytes": sum(free), "largest_free_piece_bytes": largest}
-
-
-def _cuda() -> Any:  # a module, which may not be there
-    """Return torch.cuda where it is in use, None otherwise."""
-    torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
-
-
-def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the later counters, those that only grow less what they were before."""
-    return {name: value - before.get(name, 0) * (name in _SINCE_START) for name, value in after.items()}
-
 
 # What decides how fast a process computes: the settings of torch, the instructions of its CPU, its GPUs.
 
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-
-
-def describe_gpus() -> list[dict[str, object]]:
-    """Return the GPUs that this process sees, by torch's own index; empty while CUDA is not in use."""
-    import torch
-
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it without types
-        return []
-    gpus: list[dict[str, object]] = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append(
-            {
-                "index": index,
-                "uuid": str(getattr(properties, "uuid", "")),
-                "name": properties.name,
-                "memory_bytes": properties.total_memory,
-                "num_sms": properties.multi_processor_count,
-                "compute_capability": [properties.major, properties.minor],
-                "in_use": index == torch.cuda.current_device() or torch.cuda.memory_reserved(index) > 0,
-            }
-        )
-    return gpus
 
 
 def process_flags(ranks_here: int) -> dict[str, object]:
@@ -247,7 +58,6 @@ LOADER_ARGUMENTS = (
     "num_workers", "pin_memory", "persistent_workers", "prefetch_factor",
     "batch_size", "drop_last", "timeout", "in_order",
 )  # fmt: skip
-MAX_DEPTH = 3  # of lists and mappings in a batch
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable", "maximize")
 DDP_ARGUMENTS = ("find_unused_parameters", "broadcast_buffers", "gradient_as_bucket_view", "static_graph")
 
@@ -316,7 +126,7 @@ class ScriptConfig:
             self._loaders[id(dataset)] = {
                 **_describe_loader(loader, dataset),
                 "made": self._call("DataLoader", dataset),
-                "comes_again": _comes_again(sys._getframe()),
+                "comes_again": comes_again(sys._getframe()),
             }
 
     def first_batch(self, dataset: object, batch: object) -> None:
@@ -442,15 +252,6 @@ class ScriptConfig:
         return self._ddp
 
 
-def _comes_again(frame: FrameType | None) -> bool | None:
-    """Return whether the loop over a loader that is being opened is in another one; None where it is not known."""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(("diagnose.", "torch.utils.data")):
-        frame = frame.f_back
-    with contextlib.suppress(Exception):  # a script must not fail for what is only printed
-        return comes_again(frame)
-    return None
-
-
 def _describe_loader(loader: Any, dataset: object) -> dict[str, object]:
     described: dict[str, object] = {name: getattr(loader, name, None) for name in LOADER_ARGUMENTS}
     context = getattr(loader, "multiprocessing_context", None)
@@ -478,10 +279,10 @@ def _tensors(batch: Any, depth: int = 0) -> Iterable[object]:
     """Yield what a batch holds that has bytes, in lists, tuples and mappings three deep."""
     if isinstance(getattr(batch, "nbytes", None), int):
         yield batch
-    elif depth < MAX_DEPTH and type(batch) in (list, tuple):
+    elif depth < MAX_BATCH_DEPTH and type(batch) in (list, tuple):
         for part in batch:
             yield from _tensors(part, depth + 1)
-    elif depth < MAX_DEPTH and type(batch) is dict:
+    elif depth < MAX_BATCH_DEPTH and type(batch) is dict:
         for part in batch.values():
             yield from _tensors(part, depth + 1)
 

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeAlias
 
 from diagnose import __version__
 from diagnose.capture.options import CaptureOptions
-from diagnose.capture.process.process import compiled_graphs
-from diagnose.capture.process.ranks import agree_on_run_id, rank_and_size, ranks_on_this_node
+from diagnose.capture.process.process import agree_on_run_id, compiled_graphs, rank_and_size, ranks_on_this_node
 from diagnose.capture.record.folder import CaptureFolder, RunLog, StepState, write_rows
+from diagnose.capture.record.gpus import GpuMonitor, allocator_counters, allocator_map, counted_between, describe_gpus
 from diagnose.capture.record.measurements import Measurements, PlanHooks
-from diagnose.capture.record.nvml import GpuMonitor
 from diagnose.capture.record.plan import LONG_STEP_S, Patience, Plan
 from diagnose.capture.record.recording import OtherProfilers, StepInterrupt
+from diagnose.capture.record.sampler import is_users_file, place_of, users_frames
 from diagnose.capture.record.samplers import Samplers
-from diagnose.capture.record.script_config import (
-    ScriptConfig,
-    allocator_counters,
-    allocator_map,
-    counted_between,
-    describe_gpus,
-    process_flags,
-)
+from diagnose.capture.record.script_config import ScriptConfig, process_flags
 from diagnose.capture.record.source_lines import SourceLines
-from diagnose.capture.record.step_wait import StepWait, spent_at
+from diagnose.capture.record.taken import Taken
 from diagnose.capture.record.window import recorded_kinds
-from diagnose.capture.steps.autograd_state import in_backward
+from diagnose.capture.steps.hooks import in_backward
 from diagnose.capture.steps.listener import Listener
 from diagnose.errors import OutputError
 from diagnose.model.accelerators import unrecorded_note
@@ -50,8 +47,88 @@ from diagnose.model.records import (
     fitting,
 )
 from diagnose.text.masking import mask_command, mask_text
+from diagnose.text.numbers import duration, percent
 
-__all__ = ["Session", "describe"]
+# Where a thread is while no step ends: for the progress lines, and for a run that ends without one.
+
+QUIET_S = 20.0  # without a step until a line is shown; each further one after twice the time
+
+_Place: TypeAlias = tuple[str, int, str]  # file, line, function
+
+
+class StepWait:
+    """Shows a line about the thread that created it if no step ends for long."""
+
+    def __init__(self, report: Callable[[str], None], *, is_busy: Callable[[], bool]) -> None:
+        """``is_busy`` returns whether nothing is to be shown now, as work of ours goes on."""
+        self._report, self._is_busy = report, is_busy
+        self._ident, self._owner = threading.get_ident(), os.getpid()
+        self._over = threading.Event()
+        self._since, self._next_s = time.monotonic(), QUIET_S
+        self.since_ns = time.time_ns()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        threading.Thread(target=self._watch, name="diagnose-waits", daemon=True).start()
+
+    def stepped(self) -> None:
+        """Take notice of the end of a step on this thread."""
+        self._ident, self._since, self._next_s = threading.get_ident(), time.monotonic(), QUIET_S
+        self.since_ns = time.time_ns()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(1.0) and os.getpid() == self._owner:
+            self.look(time.monotonic())
+
+    def look(self, now_s: float) -> None:
+        """Show where the thread is, if no step has ended for long enough."""
+        waited_s = now_s - self._since
+        if waited_s < self._next_s or self._is_busy():
+            return
+        self._next_s *= 2
+        path = list(map(place_of, users_frames(sys._current_frames().get(self._ident))))
+        if path:
+            self._report(f"no step for {duration(waited_s * 1e9)}: running {_named(path)}")
+
+
+def spent_at(taken: Taken | None, since_ns: int) -> str:
+    """Return a sentence about the innermost line that most samples since a time share, "" without one."""
+    if taken is None:
+        return ""
+    paths = list(taken.places)
+    since = [row for time_ns, row in zip(taken.time_ns, taken.place, strict=False) if time_ns >= since_ns]
+    if len(since) < 5:
+        return ""
+    total, num, depth = len(since), Counter[_Place](), dict[_Place, int]()
+    for row, count in Counter(since).items():
+        for callers, at in enumerate(reversed([at for at in paths[row] if is_users_file(at[0])])):
+            num[at] += count
+            depth[at] = max(depth.get(at, 0), callers)
+    shared = [at for at in num if num[at] >= 0.7 * total]  # they are at a line or in what it calls
+    if not shared:
+        return ""
+    at = max(shared, key=lambda at: depth[at])
+    path = next(path for path in paths if at in path)
+    took = duration(taken.time_ns[-1] - max(since_ns, taken.time_ns[0]))
+    return f"{percent(num[at] / total, 0)} of the last {took} were spent at {_named(path[path.index(at) :])}."
+
+
+def _named(path: Sequence[_Place]) -> str:
+    """Return "search.py:5 in search, called at train.py:12 in main": the first line and the outermost function's."""
+    (file, line, function), *callers = path
+    text = f"{_short(file)}:{line} in {function}"
+    outer = next((at for at in reversed(callers) if at[2] != "<module>" and is_users_file(at[0])), None)
+    return text if outer is None else f"{text}, called at {_short(outer[0])}:{outer[1]} in {outer[2]}"
+
+
+def _short(file: str) -> str:
+    path = os.path.relpath(file) if file.startswith("/") else file
+    return file if path.startswith("..") else path
+
 
 # Describes a session in a CaptureInfo.
 
@@ -108,8 +185,6 @@ def _flags(session: Session) -> FlagsRecord:
         "ddp": fitting(DdpRecord, session.script_config.ddp),
         "autocast": fitting(AutocastRecord, session.script_config.autocast),
         "anomaly": session.script_config.anomaly,
-        "spans_ns": measured.spans,
-        "light_mb": round(measured.mb.get("light", 0.0), 3),
     }
     return fitting(FlagsRecord, noted)
 
@@ -123,10 +198,6 @@ def _unrecorded(session: Session) -> list[str]:
     devices = session.script_config.optimizer.get("devices")
     note = unrecorded_note(devices, recorded_kinds()) if isinstance(devices, list) and devices else ""
     return [note] if note else []
-
-
-MAX_STOPS = 3  # a script that swallows BaseException thrice keeps running
-MIN_MESSAGE_S = 1.0  # seconds between two lines about the same wait
 
 
 class Session:
@@ -292,7 +363,8 @@ class Session:
         self.complete = True
         self._end_threads()
         alone = self.plan is not None and self.plan.failed and self.num_ranks > 1  # the other ranks go on
-        if self._stop is not None and not (self.options.keep_going or self._stops == MAX_STOPS or alone):
+        # A script that swallows BaseException thrice keeps running.
+        if self._stop is not None and not (self.options.keep_going or self._stops == 3 or alone):
             self._stops += 1
             self._stop()
         self._remove_hooks()
@@ -365,7 +437,7 @@ class Session:
     def report(self, text: str) -> None:
         """Pass a line on, but not the same kind of line many times a second."""
         kind, now = text.partition(":")[0], time.monotonic()
-        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < MIN_MESSAGE_S):
+        if self.options.quiet or (kind == self._said[0] and now - self._said[1] < 1.0):
             return
         self._said = (kind, now)
         self._report(text)

@@ -9,6 +9,7 @@ checksum that identifies its version.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import linecache
 import re
@@ -16,18 +17,65 @@ import stat
 import tempfile
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.util import decode_source
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
-from diagnose.capture.record.excerpts import excerpt_of
 from diagnose.model.locations import RANDOM_DRAW
 from diagnose.text.masking import mask_code
 
-__all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups", "source_tree"]
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the tree of a source, None if there is none or it is no Python, such as a cell with magics."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes: the script had them already
+        return ast.parse(text) if text else None
+    return None
+
+
+def tree_of(file: str) -> ast.Module | None:
+    """Return the tree of a file or of a notebook's cell, None if it is not known."""
+    return parsed("".join(linecache.getlines(file)))
+
+
+# The lines around an expression of the script's, as a diff of it needs them.
+
+CONTEXT = 3  # lines before and after an expression, as a unified diff has them
+
+
+class Excerpt(NamedTuple):
+    """An expression's place in its lines, as ``CallRecord`` has it; columns are in characters."""
+
+    first: int  # number of the first line
+    lines: list[str]
+    begin: tuple[int, int]  # line and column
+    end: tuple[int, int]
+    ends_file: bool  # its last line has no end of its own
+
+
+def excerpt_of(node: ast.expr, lines: Sequence[str]) -> Excerpt | None:
+    """Return an expression of a file with the lines around it; None if they are many or hold a credential."""
+    end = node.end_lineno or node.lineno
+    first, last = max(1, node.lineno - CONTEXT), min(len(lines), end + CONTEXT)
+    shown = [line.rstrip("\r\n") for line in lines[first - 1 : last]]
+    if len(shown) > 61 or any(mask_code(line) != line for line in shown):  # nobody edits more
+        return None
+    return Excerpt(
+        first,
+        shown,
+        (node.lineno, _characters(lines[node.lineno - 1], node.col_offset)),
+        (end, _characters(lines[end - 1], node.end_col_offset or 0)),
+        last == len(lines),
+    )
+
+
+def _characters(line: str, offset: int) -> int:
+    """Return the column in characters of an offset in bytes of UTF-8, as syntax trees have it."""
+    return len(line.encode("utf-8")[:offset].decode("utf-8", "replace"))
+
 
 # Finds what goes through a list or a deque each time: tests of membership in a list, and a deque that is indexed.
 #
@@ -35,174 +83,111 @@ __all__ = ["DrawLines", "SourceLines", "SourceTree", "draw_lines", "list_lookups
 # expression that builds it, those with a credential left out. A list that is assigned twice, that may hold what has no
 # hash, or that is short, is none of these.
 
-MAX_LOOKUPS = 100
-MAX_BUILT_LINES = 60
-MIN_LISTED = 8  # going through fewer values takes about as long as a hash
-MIN_INDEXED = 1000  # an index passes 64 values at once
-_BUILDERS = frozenset({"list", "tuple", "sorted"})
+MIN_LIST = 8  # going through fewer values takes about as long as a hash
 _WITHOUT_HASH = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 _BINDS = (ast.arg, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler, ast.MatchAs)
-
-_Named: TypeAlias = ast.Attribute | ast.Name
-_Access: TypeAlias = ast.Compare | ast.Subscript
-_Test: TypeAlias = tuple[_Access, _Named, ast.expr]  # the expression, what it goes through, what that was built by
 
 
 def list_lookups(tree: ast.Module, lines: Sequence[str]) -> list[Mapping[str, object]]:
     """Return the tests of membership in lists, as ``LookupRecord`` has them, but for the file's name."""
     nodes = list(ast.walk(tree))
-    tested = {id(right) for node in nodes for _, right in _looked_up(node)}
-    used = {name for node in nodes if id(node) not in tested for name in _used(node)}
-    found: list[Mapping[str, object]] = []
-    for node, right, built in (*_of_module(tree, nodes), *_of_classes(nodes)):
-        if _is_long_deque(built) if isinstance(node, ast.Subscript) else _is_long_list(built):
-            name = right.attr if isinstance(right, ast.Attribute) else right.id
-            found.append(
-                {
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    searched = {id(held) for node in nodes if isinstance(node, ast.Compare) for held in _accessed(node)}
+    used = {name for node in nodes if id(node) not in searched for name in _used(node)}
+    stored = Counter(name for node in nodes for name in _stored(node))
+    stored.update(f".{name}" for cls in classes for name in _assigned(cls.body))
+    found: dict[int, Mapping[str, object]] = {}
+    scopes: list[ast.Module | ast.ClassDef] = [tree, *classes]
+    for scope in scopes:
+        inner = list(ast.walk(scope))
+        built = {name: value for name, value in _assigned(inner).items() if name.startswith(".")}
+        built |= {f"{'.' * (scope is not tree)}{name}": value for name, value in _assigned(scope.body).items()}
+        for node in inner:
+            if not isinstance(node, ast.Compare | ast.Subscript):
+                continue
+            for held in _accessed(node):
+                name, indexed = _key(held), isinstance(node, ast.Subscript)
+                is_own = stored[name] == 1 and name.startswith(".") is (scope is not tree)
+                if not is_own or not _is_long(built.get(name), indexed=indexed):
+                    continue
+                is_plain = name.strip(".") not in used and _is_in_place(built[name])
+                shown = excerpt_of(built[name], lines) if is_plain else None
+                found[id(node)] = {
                     "line": node.lineno,
                     "last": node.end_lineno or node.lineno,
-                    "name": ast.unparse(right),
-                    "built": built.lineno,
-                    "indexed": isinstance(node, ast.Subscript),
-                    "made": _shown(built, lines) if name not in used and _is_in_place(built) else None,
+                    "name": ast.unparse(held),
+                    "built": built[name].lineno,
+                    "indexed": indexed,
+                    "made": shown and {"name": "list", "file": "", **shown._asdict()},  # the file is the test's
                 }
-            )
-    return found[:MAX_LOOKUPS]
+    return list(found.values())[:100]
 
 
-def _looked_up(node: ast.AST) -> Iterator[tuple[ast.Compare, _Named]]:
-    """Yield what ``in`` and ``not in`` have on their right: a name, or an attribute of one."""
+def _key(node: ast.AST) -> str:
+    """Return a name, and with a dot in front an attribute of one; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f".{node.attr}" if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+
+
+def _accessed(node: ast.AST) -> Sequence[ast.expr]:
+    """Return what ``in`` and ``not in`` search, and what a computed index goes into: both ends of a deque are near."""
+    through: list[ast.expr] = []
     if isinstance(node, ast.Compare):
-        for operator, right in zip(node.ops, node.comparators, strict=True):
-            if not isinstance(operator, ast.In | ast.NotIn) or not isinstance(right, ast.Name | ast.Attribute):
-                continue
-            if isinstance(right, ast.Name) or isinstance(right.value, ast.Name):
-                yield node, right
+        pairs = zip(node.ops, node.comparators, strict=True)
+        through = [each for operator, each in pairs if isinstance(operator, ast.In | ast.NotIn)]
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+        through = [node.value] * (not isinstance(index, ast.Constant | ast.Slice))
+    return [each for each in through if _key(each)]
 
 
-def _accessed(node: ast.AST) -> Iterator[tuple[_Access, _Named]]:
-    """Yield what a test or an index that is computed goes through: a name, or an attribute of one."""
-    yield from _looked_up(node)
-    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
-        return
-    named, index = node.value, node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
-    if not isinstance(named, ast.Name | ast.Attribute) or isinstance(index, ast.Constant | ast.Slice):
-        return  # both ends of a deque are near
-    if isinstance(named, ast.Name) or isinstance(named.value, ast.Name):
-        yield node, named
-
-
-def _of_module(tree: ast.Module, nodes: Sequence[ast.AST]) -> Iterator[_Test]:
-    """Yield the accesses to what the module itself assigns to a name that nothing else in the file has."""
-    bound = Counter(name for node in nodes for name in _bound(node))
-    built = dict(_assigned(tree.body))
+def _assigned(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
+    """Return what statements assign, by name."""
+    found: dict[str, ast.expr] = {}
     for node in nodes:
-        for test, right in _accessed(node):
-            if isinstance(right, ast.Name) and right.id in built and bound[right.id] == 1:
-                yield test, right, built[right.id]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update({_key(target): node.value for target in targets[:1]})
+    return found
 
 
-def _of_classes(nodes: Sequence[ast.AST]) -> Iterator[_Test]:
-    """Yield the accesses of methods to what their class assigns to an attribute that the file assigns nowhere else."""
-    stored = Counter(node.attr for node in nodes if isinstance(node, ast.Attribute) and not _is_read(node))
-    for cls in nodes:
-        if not isinstance(cls, ast.ClassDef):
-            continue
-        in_body = dict(_assigned(cls.body))
-        methods = [(each, _own_name(each)) for each in cls.body if isinstance(each, ast.FunctionDef)]
-        owned = [(node, own) for method, own in methods for node in ast.walk(method)]
-        built = in_body | {
-            target.attr: value
-            for node, own in owned
-            for target, value in _assignments(node)
-            if isinstance(target, ast.Attribute) and _is_name(target.value, own)
-        }
-        once = {name for name in built if stored[name] + (name in in_body) == 1}
-        for test, right, own in ((*found, own) for node, own in owned for found in _accessed(node)):
-            if isinstance(right, ast.Attribute) and _is_name(right.value, own) and right.attr in once:
-                yield test, right, built[right.attr]
-
-
-def _bound(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name) and not _is_read(node):
-        yield node.id
+def _stored(node: ast.AST) -> Iterator[str]:
+    """Yield the names and attributes that a node binds."""
+    if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        yield node.id if isinstance(node, ast.Name) else f".{node.attr}"
     elif isinstance(node, _BINDS):
-        names = (getattr(node, field, None) for field in ("arg", "name", "asname"))
-        yield from {name for name in names if isinstance(name, str)}
-
-
-def _is_read(node: _Named) -> bool:
-    return isinstance(node.ctx, ast.Load)
-
-
-def _is_name(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _assigned(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that a body itself assigns to, and what."""
-    for statement in body:
-        yield from ((target.id, value) for target, value in _assignments(statement) if isinstance(target, ast.Name))
-
-
-def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        yield node.targets[0], node.value
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
-        yield node.target, node.value
-
-
-def _own_name(method: ast.FunctionDef) -> str:
-    """Return what a method calls its object, "" where it has none."""
-    return method.args.args[0].arg if method.args.args else ""
-
-
-def _is_long_list(built: ast.expr) -> bool:
-    """Return whether an expression gives a list or a tuple that may be long, of values that may have a hash."""
-    if isinstance(built, ast.List | ast.Tuple):
-        spread = any(isinstance(value, ast.Starred) for value in built.elts)
-        has_hash = not any(isinstance(value, _WITHOUT_HASH) for value in built.elts)
-        return has_hash and (spread or len(built.elts) >= MIN_LISTED)
-    if isinstance(built, ast.ListComp):
-        return not isinstance(built.elt, _WITHOUT_HASH)
-    return isinstance(built, ast.Call) and isinstance(built.func, ast.Name) and built.func.id in _BUILDERS
-
-
-def _is_long_deque(built: ast.expr) -> bool:
-    """Return whether an expression makes a deque that may be long."""
-    if not isinstance(built, ast.Call):
-        return False
-    name = built.func.attr if isinstance(built.func, ast.Attribute) else getattr(built.func, "id", "")
-    lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
-    short = (
-        isinstance(each, ast.Constant) and isinstance(each.value, int) and each.value < MIN_INDEXED for each in lengths
-    )
-    return name == "deque" and not any(short)
-
-
-def _is_in_place(built: ast.expr) -> bool:
-    """Return whether the expression becomes a set by other brackets, or by another word."""
-    if isinstance(built, ast.Call):
-        one = len(built.args) == 1 and not built.keywords and not isinstance(built.args[0], ast.Starred)
-        return one and isinstance(built.func, ast.Name) and built.func.id == "list"
-    return isinstance(built, ast.List | ast.ListComp)
+        yield from {str(getattr(node, field, None)) for field in ("arg", "name", "asname")}
 
 
 def _used(node: ast.AST) -> Iterator[str]:
     """Yield the name or attribute that is read, or spelled, as ``getattr`` and ``__all__`` do."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
-    elif isinstance(node, ast.Attribute | ast.Name) and _is_read(node):
+    elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
         yield node.attr if isinstance(node, ast.Attribute) else node.id
 
 
-def _shown(built: ast.expr, lines: Sequence[str]) -> Mapping[str, object] | None:
-    """Return the lines around the expression and its place in them, None where they are many or hold a credential."""
-    if (built.end_lineno or built.lineno) - built.lineno > MAX_BUILT_LINES:
-        return None
-    shown = excerpt_of(built, lines)
-    # The file is the one that holds the test.
-    return None if shown is None else {"name": "list", "file": "", **shown._asdict()}
+def _is_long(built: ast.expr | None, *, indexed: bool) -> bool:
+    """Return whether an expression gives a list that may be long, of what may have a hash; indexed: a long deque."""
+    if isinstance(built, ast.Call):
+        name = ast.unparse(built.func).rpartition(".")[2]
+        lengths = [*built.args[1:2], *(word.value for word in built.keywords if word.arg == "maxlen")]
+        is_short = any(isinstance(n, ast.Constant) and isinstance(n.value, int) and n.value < 1000 for n in lengths)
+        return (name == "deque" and not is_short) if indexed else name in ("list", "tuple", "sorted")
+    if isinstance(built, ast.ListComp):
+        return not indexed and not isinstance(built.elt, _WITHOUT_HASH)
+    if indexed or not isinstance(built, ast.List | ast.Tuple) or any(isinstance(n, _WITHOUT_HASH) for n in built.elts):
+        return False
+    return len(built.elts) >= MIN_LIST or any(isinstance(value, ast.Starred) for value in built.elts)
+
+
+def _is_in_place(built: ast.expr) -> bool:
+    """Return whether the expression becomes a set by other brackets, or by another word."""
+    if isinstance(built, ast.Call):
+        one = len(built.args) == 1 and not built.keywords and not isinstance(built.args[0], ast.Starred)
+        return one and ast.unparse(built.func) == "list"
+    return isinstance(built, ast.List | ast.ListComp)
 
 
 # Lines that draw random numbers, without those whose generator is made in the same call from a seed.
@@ -215,7 +200,7 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _MADE_OF_A_SEED = frozenset(
     {"default_rng", "RandomState", "Random", "PCG64", "PCG64DXSM", "Philox", "MT19937", "SFC64", "SeedSequence"}
 )
-_OF_TORCH, _OF_NUMPY = "torch.Generator", ("np.random.Generator", "numpy.random.Generator")
+_OF_NUMPY = ("np.random.Generator", "numpy.random.Generator")
 # Arguments that are no seed of the sample: a generator that is kept, and what differs from process to process.
 _SHARED = (
     r"(?:rng|random|generator)\b|\b(?:initial_seed|seed|get_worker_info|urandom|getpid|time|time_ns|uuid\d)\("
@@ -236,26 +221,24 @@ def draw_lines(tree: ast.AST, lines: Sequence[str]) -> DrawLines:
     for node in _harmless(tree):
         _blank(left, node)
     drawn = {number for number, line in enumerate(lines, 1) if RANDOM_DRAW.search(line.partition("#")[0])}
-    still = {
-        number for number in drawn if RANDOM_DRAW.search(left[number - 1].partition(b"#")[0].decode(errors="replace"))
-    }
-    return DrawLines(frozenset(still), frozenset(drawn - still))
+    rest = {number: left[number - 1].partition(b"#")[0].decode(errors="replace") for number in drawn}
+    still = frozenset(number for number in drawn if RANDOM_DRAW.search(rest[number]))
+    return DrawLines(still, frozenset(drawn - still))
 
 
 def _harmless(tree: ast.AST) -> Iterator[ast.expr]:
     """Yield what is called where a generator is made from a seed or draws by it, and the types of parameters."""
     for node in ast.walk(tree):
-        if isinstance(node, _Function):
-            seeded = _seeded_names(node)
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Call):
-                    yield from _called(inner, seeded)
-                elif isinstance(inner, ast.Assign) and _is_of(inner.targets[0], seeded):
-                    yield from (
-                        each.func for each in ast.walk(inner.value) if isinstance(each, ast.Call) and _is_torchs(each)
-                    )
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             yield node.annotation
+        if not isinstance(node, _Function):
+            continue
+        seeded = _seeded_names(node)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                yield from _called(inner, seeded)
+            elif isinstance(inner, ast.Assign) and _is_of(inner.targets[0], seeded):
+                yield from (each.func for each in ast.walk(inner.value) if _is_torchs(each))
 
 
 def _called(call: ast.Call, seeded: frozenset[str]) -> Iterator[ast.expr]:
@@ -264,8 +247,9 @@ def _called(call: ast.Call, seeded: frozenset[str]) -> Iterator[ast.expr]:
     if _is_seeded(call):
         yield maker.func if isinstance(maker, ast.Call) else call.func
         return
-    passed = [each.value for each in call.keywords if each.arg == "generator"]
-    if (isinstance(maker, ast.Name) and maker.id in seeded) or any(_is_of(each, seeded) for each in passed):
+    makers = [each.value for each in call.keywords if each.arg == "generator"]
+    makers += [maker] if isinstance(maker, ast.Name) else []
+    if any(_is_of(each, seeded) for each in makers):
         yield call.func
 
 
@@ -275,43 +259,39 @@ def _is_of(value: ast.expr, seeded: frozenset[str]) -> bool:
 
 def _seeded_names(function: _Function) -> frozenset[str]:
     """Return the names of a function that hold nothing but generators that it makes from seeds."""
-    stored: dict[str, list[ast.expr | None]] = {}
-    seeds: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            stored.setdefault(node.targets[0].id, []).append(node.value)
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name):
-            stored.setdefault(node.target.id, []).append(node.value)
-        elif isinstance(node, ast.Call) and (name := _seeds(node)):
-            seeds.add(name)
-    bound = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    other = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
-    other |= {name for each in ast.walk(function) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    nodes = list(ast.walk(function))
+    stored: dict[str, list[ast.expr | None]] = defaultdict(list)
+    bound = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    seeds, other = set[str](), set[str]()
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                stored[name].append(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) | ast.NamedExpr(ast.Name(id=name), value):
+                stored[name].append(value)
+            case ast.Call(func=ast.Attribute(ast.Name(id=name), "manual_seed")) if _has_seed(node):
+                seeds.add(name)
+            case ast.arg(arg=name):
+                other.add(name)
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                other.update(names)
     return frozenset(
         name
         for name, values in stored.items()
-        if bound.count(name) == len(values)
+        if bound[name] == len(values)
         and name not in other
         and all(_is_seeded(value) or (_is_torchs(value) and name in seeds) for value in values)
     )
 
 
-def _seeds(call: ast.Call) -> str:
-    """Return the name whose generator a call gives a seed, "" where it gives none."""
-    func = call.func
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr == "manual_seed":
-        return func.value.id if _has_seed(call) else ""
-    return ""
-
-
-def _is_seeded(value: ast.expr | None) -> bool:
+def _is_seeded(value: ast.AST | None) -> bool:
     """Return whether an expression makes a generator, or what one is made of, from a seed."""
-    if not isinstance(value, ast.Call):
+    if not isinstance(value, ast.Call) or not _has_seed(value):
         return False
     if isinstance(value.func, ast.Attribute) and value.func.attr == "manual_seed":
-        return _is_torchs(value.func.value) and _has_seed(value)
+        return _is_torchs(value.func.value)
     name = ast.unparse(value.func)
-    return (name.rpartition(".")[2] in _MADE_OF_A_SEED or name in _OF_NUMPY) and _has_seed(value)
+    return name.rpartition(".")[2] in _MADE_OF_A_SEED or name in _OF_NUMPY
 
 
 def _has_seed(call: ast.Call) -> bool:
@@ -321,14 +301,12 @@ def _has_seed(call: ast.Call) -> bool:
 
 
 def _is_seed(value: ast.expr) -> bool:
-    if isinstance(value, ast.Constant):
-        return value.value is not None
     text = ast.unparse(value)
-    return _is_seeded(value) or not (RANDOM_DRAW.search(text) or re.search(_SHARED, text))
+    return _is_seeded(value) or not (text == "None" or RANDOM_DRAW.search(text) or re.search(_SHARED, text))
 
 
-def _is_torchs(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == _OF_TORCH
+def _is_torchs(value: ast.AST | None) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.Generator"
 
 
 def _blank(lines: list[bytes], node: ast.expr) -> None:
@@ -343,7 +321,6 @@ def _blank(lines: list[bytes], node: ast.expr) -> None:
 
 # What the tree of a source file shows: loops but that of the training, samples' random draws, tests in lists.
 
-MAX_CHARACTERS = 1_000_000  # a tree takes some fifty times the memory of its text
 MAX_DRAWS = 100
 _TRAINS = re.compile(r"\.(backward|zero_grad)\(|autograd\.grad\(")
 _TRANSFORM = (
@@ -369,13 +346,9 @@ class SourceTree(NamedTuple):
 
 def source_tree(lines: Sequence[str]) -> SourceTree:
     """Return what the tree of a source file shows; nothing of what is no Python."""
-    if sum(map(len, lines)) > MAX_CHARACTERS:
-        return SourceTree([], [], [], [], [])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes: the script had them already
-            tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
-    except (SyntaxError, ValueError, RecursionError):
+    is_small = sum(map(len, lines)) <= 1_000_000  # a tree takes some fifty times the memory of its text
+    tree = parsed("\n".join(line.rstrip("\n") for line in lines)) if is_small else None
+    if tree is None:
         return SourceTree([], [], [], [], [])
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
     found = [(loop.lineno, loop.body[-1].end_lineno or loop.lineno) for loop in loops]
@@ -387,51 +360,40 @@ def source_tree(lines: Sequence[str]) -> SourceTree:
         sorted(draws)[:MAX_DRAWS],
         sorted(drawn.seeded)[:MAX_DRAWS],
         list_lookups(tree, lines),
-        list(_long_statements(tree)),
+        list(long_statements(tree)),
     )
 
 
-def _long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+def long_statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
     """Yield the first and last line of statements on several lines, of their heads alone where they have a body."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            if last > node.lineno and not isinstance(node, ast.Try):
+        if isinstance(node, ast.stmt) and not isinstance(node, ast.Try):
+            inner = getattr(node, "body", [case.pattern for case in getattr(node, "cases", ())])
+            last = inner[0].lineno - 1 if inner else node.end_lineno or node.lineno
+            if last > node.lineno:
                 yield node.lineno, last
 
 
 def _of_samples(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of the methods that run for each sample, and of the methods and functions that they may call."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    left: list[ast.AST] = list(_methods_of_samples(tree))
-    left += (functions[name] for name in _given(tree) if name in functions)
+    left: list[ast.FunctionDef] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            if any(each.name in _PER_SAMPLE for each in methods):
+                left += [each for each in methods if each.name not in _ONCE]
+        elif isinstance(node, ast.keyword) and re.search(_GIVEN, node.arg or "") and isinstance(node.value, ast.Name):
+            left += [functions[node.value.id]] if node.value.id in functions else []
     while left:
         node = left.pop()
-        if isinstance(node, ast.FunctionDef):
-            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
         called = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & functions.keys()
         left += [functions.pop(name) for name in sorted(called)]
 
 
-def _methods_of_samples(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            if _PER_SAMPLE & {each.name for each in methods}:
-                yield from (each for each in methods if each.name not in _ONCE)
-
-
-def _given(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that are passed as what transforms samples."""
-    for word in ast.walk(tree):
-        if isinstance(word, ast.keyword) and isinstance(word.value, ast.Name) and re.search(_GIVEN, word.arg or ""):
-            yield word.value.id
-
-
-MAX_LINES = 2_000  # half a minute of samples that never hit the same line twice
-MAX_WIDTH = 400  # characters of a line; generated code has far longer ones
-MAX_FILE_BYTES = 8_000_000  # a source file is smaller
+MAX_STORED_LINES = 2_000  # half a minute of samples that never hit the same line twice
+MAX_LINE_WIDTH = 400  # characters of a line; generated code has far longer ones
 
 
 class _File(NamedTuple):
@@ -471,7 +433,7 @@ class SourceLines:
     def stored(self, places: Iterable[tuple[str, int]]) -> dict[str, object]:
         """Return the content of the file for these files and lines; what cannot be read is left out."""
         found: dict[str, _Stored] = {}
-        for name, line in list(dict.fromkeys(places))[:MAX_LINES]:
+        for name, line in list(dict.fromkeys(places))[:MAX_STORED_LINES]:
             file = self._file(name)
             if file is None or not (text := _line_of(file, line)):
                 continue
@@ -510,7 +472,7 @@ class SourceLines:
             cell = linecache.getlines(name) if name in linecache.cache else []  # where notebooks keep their cells
             return _File(cell, "", "") if cell else None
         state = path.stat()
-        if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_FILE_BYTES:
+        if not stat.S_ISREG(state.st_mode) or state.st_size > 8_000_000:  # a source file is smaller
             return None
         if state.st_mtime > self._began:
             if path.is_relative_to(self._cwd) or not path.is_relative_to(tempfile.gettempdir()):
@@ -527,10 +489,10 @@ def _is_at(lookup: Mapping[str, object], line: int) -> bool:
 
 def _statement_of(file: _File, first: int, last: int) -> str:
     """Return a statement on one line, credentials masked."""
-    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_WIDTH]
+    return mask_code(" ".join(_line_of(file, line) for line in range(first, last + 1)))[:MAX_LINE_WIDTH]
 
 
 def _line_of(file: _File, line: int) -> str:
     """Return the text of a line as it is stored, "" where there is none."""
     text = file.lines[line - 1].strip() if 0 < line <= len(file.lines) else ""
-    return mask_code(text[: 10 * MAX_WIDTH])[:MAX_WIDTH]
+    return mask_code(text[: 10 * MAX_LINE_WIDTH])[:MAX_LINE_WIDTH]

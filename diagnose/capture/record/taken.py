@@ -2,14 +2,136 @@
 
 from __future__ import annotations
 
+import dis
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TypeAlias
 
-from diagnose.capture.record.other_threads import OtherThreads, cpu_ns
+# Where the script's other threads are, and what CPU time they take, while the training thread is sampled.
+#
+# A thread that computes in Python and one that computes in C look alike: both are in a function of the script and take
+# CPU time. The one that computes in Python gives the interpreter up at jumps and at the beginnings of functions, and
+# is then seen at these; the other is seen at the call that it is in.
 
-__all__ = ["Lines", "Taken"]
+OWN_THREADS = "diagnose-"
+LOOK_EVERY = 2  # samples of the training thread
+WAITING = ("threading.py", "queue.py", "selectors.py", "socket.py", "connection.py", "subprocess.py", "ssl.py")
+
+_Place: TypeAlias = tuple[str, int, str]
+
+
+class _Thread:
+    """What was seen of one thread."""
+
+    def __init__(self, name: str, native_id: int) -> None:
+        self.name, self.native_id = name, native_id
+        self.cpu_ns = 0
+        self.num = 0  # samples, those included in which it waits for another thread
+        self.places: dict[_Place, list[int]] = {}  # samples, and those in which it computes in Python for certain
+
+
+class OtherThreads:
+    """Counts where threads are that are neither the sampled one nor ours."""
+
+    def __init__(self, thread_id: int) -> None:
+        self._thread_id = thread_id
+        self._threads: dict[int, _Thread | None] = {}  # None: not of interest
+        self._began: dict[int, int] = {}
+        self._num = 0
+        self._python: dict[tuple[object, int], bool] = {}
+
+    def begin(self) -> None:
+        """Begin an interval of sampling."""
+        for ident in list(sys._current_frames()):
+            self._known(ident)
+        self._began = {i: schedstat(each.native_id)[0] for i, each in self._threads.items() if each is not None}
+
+    def end(self) -> None:
+        """End the interval; a thread that has ended meanwhile has the time of the intervals before."""
+        for ident, each in self._threads.items():
+            if each is not None:
+                each.cpu_ns += max(schedstat(each.native_id)[0] - self._began.get(ident, 0), 0)
+
+    def look(self, frames: Mapping[int, FrameType], place_of: Callable[[FrameType], _Place]) -> None:
+        """Take down where the threads are, at each second call; ``place_of`` returns the user's line of a frame."""
+        self._num += 1
+        if self._num % LOOK_EVERY or len(frames) < 3:  # the sampled one and ours
+            return
+        for ident, frame in frames.items():
+            thread = self._known(ident)
+            if thread is None:
+                continue
+            thread.num += 1
+            if frame.f_code.co_filename.endswith(WAITING):
+                continue
+            place = place_of(frame)
+            seen = thread.places.setdefault(place, [0, 0])
+            seen[0] += 1
+            seen[1] += self._computes_in_python(frame)
+
+    def add(self, ident: int, num: int, lines: Iterable[tuple[_Place, int, int]]) -> None:
+        """Add what was seen of a thread: samples, and lines with how often it was there and computed in Python."""
+        thread = self._known(ident)
+        if thread is None:
+            return
+        thread.num += num
+        for place, seen, in_python in lines:
+            counts = thread.places.setdefault(place, [0, 0])
+            counts[0] += seen
+            counts[1] += in_python
+
+    @property
+    def places(self) -> list[_Place]:
+        """Return the lines that threads were seen at."""
+        return [place for each in self._threads.values() if each is not None for place in list(each.places)]
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return a row for each thread that was seen in a function of its own."""
+        found = []
+        for each in self._threads.values():
+            if each is None or not each.places:
+                continue
+            most = sorted(each.places.items(), key=lambda item: -item[1][0])[:8]
+            found.append(
+                {
+                    "name": each.name,
+                    "cpu_ns": each.cpu_ns,
+                    "num": each.num,
+                    "places": [[list(place), *counts] for place, counts in most],
+                }
+            )
+        return found
+
+    def _known(self, ident: int) -> _Thread | None:
+        if ident not in self._threads:
+            if len(self._threads) >= 64:
+                return None
+            thread = next((each for each in threading.enumerate() if each.ident == ident), None)
+            wanted = thread is not None and ident != self._thread_id and not thread.name.startswith(OWN_THREADS)
+            self._threads[ident] = _Thread(thread.name, thread.native_id or 0) if wanted and thread else None
+        return self._threads[ident]
+
+    def _computes_in_python(self, frame: FrameType) -> bool:
+        where = frame.f_code, frame.f_lasti
+        known = self._python.get(where)
+        if known is None:
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else "RESUME"
+            known = self._python[where] = "JUMP" in name or name.startswith("RESUME")
+        return known
+
+
+def schedstat(native_id: int) -> tuple[int, int | None]:
+    """Return how long a thread has been on CPUs and how long it stood ready for one; 0 and None if not counted."""
+    try:
+        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
+        return int(fields[0]), int(fields[1])
+    except (OSError, IndexError, ValueError):  # no such file, or the thread has ended
+        return 0, None
+
 
 Lines: TypeAlias = tuple[tuple[str, int, str], ...]  # file, line, function; the innermost first
 
@@ -21,7 +143,16 @@ class Taken:
     are looked at too.
     """
 
-    def __init__(self, thread_id: int, native_id: int, period_ms: float, *, depth: int = 1) -> None:
+    def __init__(
+        self,
+        thread_id: int,
+        native_id: int,
+        period_ms: float,
+        *,
+        depth: int = 1,
+        counts: Callable[[int], tuple[int, int | None]] = schedstat,
+    ) -> None:
+        self._schedstat = counts
         self.thread_id, self.native_id, self.depth = thread_id, native_id, depth
         self.period_ms = period_ms
         self.places: dict[Lines, int] = {}
@@ -34,22 +165,22 @@ class Taken:
         self._watched_ns = 0
         self._own_cpu_ns = 0  # of the sampled thread
         self._ready_ns: int | None = 0  # runnable but not scheduled; None where that is not counted
-        self._began: tuple[int, int | None, int] = (0, 0, 0)
+        self._began: tuple[int, int, int | None] = (0, 0, 0)
 
     def begin(self) -> None:
         """Begin a stretch."""
         if self.others is not None:
             self.others.begin()
-        self._began = time.perf_counter_ns(), _ready_ns(self.native_id), cpu_ns(self.native_id)
+        self._began = time.perf_counter_ns(), *self._schedstat(self.native_id)
 
     def end(self) -> None:
         """End the stretch."""
-        began_ns, ready_ns, own_ns = self._began
+        began_ns, own_ns, ready_ns = self._began
         if self.others is not None:
             self.others.end()
-        self._own_cpu_ns += max(cpu_ns(self.native_id) - own_ns, 0)
+        now_own_ns, now_ns = self._schedstat(self.native_id)
+        self._own_cpu_ns += max(now_own_ns - own_ns, 0)
         self._watched_ns += time.perf_counter_ns() - began_ns
-        now_ns = _ready_ns(self.native_id)
         known = None not in (self._ready_ns, ready_ns, now_ns)
         self._ready_ns = (self._ready_ns or 0) + (now_ns or 0) - (ready_ns or 0) if known else None
 
@@ -103,12 +234,3 @@ class Taken:
             "method": self.method or None,
             "fallback": self.fallback or None,
         }
-
-
-def _ready_ns(native_id: int) -> int | None:
-    """Return how long the thread was runnable but not scheduled since it began; None where that is not counted."""
-    try:
-        fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()
-    except OSError:  # no such file, or the thread has ended
-        return None
-    return int(fields[1]) if len(fields) > 1 else None

@@ -23,24 +23,6 @@ from diagnose.errors import OutputError
 from diagnose.model.files import SPACE, open_private, reason
 from diagnose.text.masking import mask_values
 
-__all__ = [
-    "HEAP_POLL_S",
-    "JSON_BYTES",
-    "MAX_FUNCTIONS",
-    "MAX_FUNCTIONS_PER_STEP",
-    "SAFETY",
-    "TRACE_POLL_S",
-    "FrameCount",
-    "ScriptHeap",
-    "StepSize",
-    "TraceSize",
-    "Window",
-    "WindowKind",
-    "open_packed",
-    "packed",
-    "recorded_kinds",
-]
-
 # Writes .gz files fast: isal at its quick level packs traces several times faster than zlib.
 
 QUICK = 2  # isal's levels are 0 to 3; 3 is slower and saves a few percent
@@ -79,9 +61,8 @@ def open_packed(path: Path) -> Iterator[IO[bytes]]:
 # A dataset or a loop in pure Python calls a million functions a step; recorded they are 250 MB, and minutes of work.
 
 JSON_BYTES = 330  # of a trace for each call of a function, measured
-MAX_FUNCTIONS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
-MAX_FUNCTIONS_PER_STEP = MAX_FUNCTIONS // 2  # one step is recorded before those that count
-_EVENTS = 2  # of a function: its call and its return
+MAX_RECORDED_CALLS = 100_000  # in the attribution window: 33 MB, two seconds of writing and reading
+MAX_STEP_CALLS = MAX_RECORDED_CALLS // 2  # one step is recorded before those that count
 
 
 class FrameCount:
@@ -107,12 +88,12 @@ class FrameCount:
 
     @property
     def functions(self) -> int:
-        """Return how many functions were called; above MAX_FUNCTIONS_PER_STEP there may have been any number more."""
-        return self._events // _EVENTS
+        """Return how many functions were called; above MAX_STEP_CALLS there may have been any number more."""
+        return self._events // 2  # a call and a return
 
     def _on_event(self, _frame: FrameType, _event: str, _arg: object) -> None:
         self._events += 1
-        if self._events > _EVENTS * (MAX_FUNCTIONS_PER_STEP + 1):
+        if self._events > 2 * (MAX_STEP_CALLS + 1):
             sys.setprofile(None)
 
 
@@ -135,8 +116,6 @@ _FOLDER = rb'("traceName": *")(?:[^"]*/)?([^"]*")'
 _MARK = "DiagnoseStep#"  # until the trace is stored: a profiler of the script marks its steps as ProfilerStep#n too
 _SCRIPTS_MARK = b'"ScriptProfilerStep#'
 LAST_KEY = b'"traceName"'  # what Kineto writes after the last event, with the path of the file as its value
-BLOCK_BYTES = 1 << 20
-TAIL_BYTES = 16_384  # of the file: far more than the longest path
 TORCH_TEMPORARY = ".tmp"  # what torch 2.13 appends to the name while it writes; it stays if that fails
 # with_modules is never set: it makes steps six times slower (measured), and with_stack names modules already.
 
@@ -276,7 +255,7 @@ def _is_complete(raw: Path) -> bool:
     """Return whether torch wrote a trace to its end: on a full disk it stops anywhere, without an error."""
     try:
         with raw.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))  # far more than the longest path
             tail = file.read().rstrip()
     except FileNotFoundError:
         os.close(os.open(raw.parent, os.O_RDONLY))  # raises where no file can be opened any more: that is the reason
@@ -315,7 +294,7 @@ def _compress(source: Path, target: Path, unfinished: str) -> None:
             packed.write(_without_host(line))
             if b'"traceEvents"' in line:
                 break
-        while lines := text.read(BLOCK_BYTES) + text.readline():  # an event has many lines: one by one takes seconds
+        while lines := text.read(1 << 20) + text.readline():  # an event has many lines: one by one takes seconds
             if b"Step#" in lines:
                 lines = _with_marks(lines, unfinished)
             if b'"traceName"' in lines:
@@ -363,8 +342,6 @@ MAX_MB_PER_S: dict[WindowKind, float] = {"light": 200.0, "attribution": 1000.0}
 # Measured: 10.9 to 11.2 for Python frames, 1.3 to 2.1 for operators with shapes, 1.2 to 1.4 for operators alone.
 JSON_PER_HEAP: dict[WindowKind, float] = {"light": 2.0, "attribution": 11.5}
 SAFETY = 2.0  # against the mean rate of a window: events come in bursts
-MIN_STEP_S = 1e-6
-MAX_LENGTHENING = 4.0  # of a step, by being recorded on a busy machine: one that lasts longer does something else
 
 HEAP_POLL_S = 0.05  # how often the heap is looked at in steps without a profiler
 
@@ -413,7 +390,7 @@ class StepSize(NamedTuple):
     @property
     def most_mb_per_s(self) -> float:
         """Return the highest rate to be reckoned with."""
-        return SAFETY * self.mb / max(self.s, MIN_STEP_S)
+        return SAFETY * self.mb / max(self.s, 1e-6)
 
 
 class TraceSize:
@@ -469,6 +446,7 @@ class TraceSize:
 
     def _by_steps(self, num: int) -> float:
         """Return what so many steps give at most; no bound where the present one is unlike those before."""
-        if self._step is None or time.monotonic() - self._step_began > MAX_LENGTHENING * self._step.s:
+        # Recording lengthens a step, on a busy machine up to four times: one that lasts longer does something else.
+        if self._step is None or time.monotonic() - self._step_began > 4.0 * self._step.s:
             return math.inf
         return SAFETY * num * self._step.mb

@@ -7,19 +7,267 @@ import hashlib
 import operator
 import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from diagnose.capture.samples.cuts import Cuts, Made
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.capture.dataflow.structure import runs_at_start
 from diagnose.capture.samples.instrument import BEGIN, CALL, GET, OPERATION, SLICE
-from diagnose.capture.samples.paddings import Paddings
 
-__all__ = ["Recorder", "Seen", "fingerprint", "wide_types"]
+# Which share of a result a sample uses: the rest of a large one need not be computed.
+#
+# A sample that cuts a result uses that part. It could compute the part alone if the same operation, on the same part
+# of what it reads, gives the same: that is tried, and what the operation reads is followed as long as it holds.
 
-MAX_LOOKS = 64  # at the results of one expression within a sample
-MAX_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
-MAX_PARTS, MAX_DEPTH = 4096, 4  # of lists, tuples and mappings
-MIN_WIDE_ELEMENTS = 64  # of an array: fewer are constants and parameters of a sample
+TOLERANCE = 1e-5  # of the part against the whole: vector instructions round otherwise than single ones
+_LIBRARIES = frozenset({"numpy", "scipy", "torch"})  # whose Python functions may be called once more
+
+
+class Made:
+    """One result and how it was made."""
+
+    __slots__ = ("args", "function", "named", "number", "result", "used")
+
+    def __init__(
+        self, number: int, result: Any, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> None:
+        self.number, self.result = number, result  # of the expression
+        self.function, self.args, self.named = function, args, named
+        self.used = 0.0  # share that cuts take of it, 0 where it cannot be computed for these alone
+
+
+class Cuts:
+    """Follows the results of one sample; those with one use are ``single``, by the number of their expression."""
+
+    def __init__(self, single: Collection[int]) -> None:
+        self._single = single
+        self._made: dict[int, list[Made]] = defaultdict(list)  # by the address of the result, which lives as long
+        self._passed: set[int] = (
+            set()
+        )  # addresses of what the script's own functions were given: they may use all of it
+        self._sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])  # elements used and all, by expression
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Take notice that a function is about to be called."""
+        if _is_of_script(function):
+            self._passed.update(id(each) for each in (*args, *named.values()) if _size(each))
+
+    def add(self, made: Made) -> None:
+        """Take notice of a result."""
+        if _size(made.result) >= 1024:  # less is computed in no time
+            self._made[id(made.result)].append(made)
+
+    def cut(self, held: Any, at: Any, part: Any) -> None:
+        """Take notice that a part of something is taken."""
+        if id(held) in self._made and 0 < _size(part) < _size(held):
+            self._follow(held, at, _size(part) / _size(held))
+
+    def end_sample(self) -> None:
+        """Sum up, and let the results go."""
+        for each in self._made.values():
+            for made in each:
+                sums, size = self._sums[made.number], _size(made.result)
+                sums[0] += size * (min(made.used, 1.0) or 1.0)
+                sums[1] += size
+        self._made.clear()
+        self._passed.clear()
+
+    def used(self, number: int) -> float:
+        """Return which share of an expression's results the samples use; 1 if it is not known."""
+        used, total = self._sums.get(number, (1.0, 1.0))
+        return used / total
+
+    def _follow(self, held: Any, at: Any, share: float) -> None:
+        makers = self._made.get(id(held), [])
+        if id(held) in self._passed or not all(made.number in self._single for made in makers):
+            return
+        for made in makers:
+            if _is_by_part(made, at):
+                made.used += share
+                owner = getattr(made.function, "__self__", None)
+                for each in (owner, *made.args):
+                    if _size(each) == _size(held) and each is not held:
+                        self._follow(each, at, share)
+
+
+def _is_of_script(function: Callable[..., Any]) -> bool:
+    """Return whether a function is neither a library's nor written in C."""
+    is_python = isinstance(function, FunctionType | MethodType)
+    return is_python and function.__module__.partition(".")[0] not in _LIBRARIES
+
+
+def _is_by_part(made: Made, at: Any) -> bool:
+    """Return whether an operation on a part of what it reads gives that part of its result."""
+    function, shape = made.function, made.result.shape
+    if _is_of_script(function) or any(_size(each) for each in made.named.values()):  # such as what it writes into
+        return False
+    try:
+        owner = getattr(function, "__self__", None)
+        if _size(owner):
+            function = getattr(_part(owner, shape, at), function.__name__)
+        args = [_part(each, shape, at) if _size(each) else each for each in made.args]
+        if not any(_size(each) == _size(made.result) for each in (owner, *made.args)):
+            return False
+        part, expected = function(*args, **made.named), made.result[at]
+        is_like = part.shape == expected.shape and part.dtype == expected.dtype
+        return is_like and bool(np.allclose(part, expected, TOLERANCE, TOLERANCE, equal_nan=True))
+    except Exception:  # an operation that needs all of it may answer in any way
+        return False
+
+
+def _part(held: Any, shape: Sequence[int], at: Any) -> Any:
+    """Return a copy of the part of an operand that belongs to a part of the result: the operation may write to it."""
+    if isinstance(held, np.ndarray):
+        return np.array(np.broadcast_to(held, tuple(shape))[at])
+    return held.expand(*shape)[at].clone()
+
+
+def _size(held: Any) -> int:
+    """Return the number of elements of an array or tensor of numbers, 0 of anything else and of a single number."""
+    if isinstance(held, np.ndarray):
+        return held.size if held.ndim and not held.dtype.hasobject else 0
+    if type(held).__module__ == "torch" and hasattr(held, "numel"):
+        return int(held.numel()) if held.ndim else 0
+    return 0
+
+
+# Which expressions of samples make rows of one length by filling them up with a number at either end.
+
+
+class _Numbers(NamedTuple):
+    """An array of floating-point numbers that may be padded along one dimension."""
+
+    array: npt.NDArray[Any]
+    axis: int
+
+
+class Paddings:
+    """Looks at what expressions have made at the end of each batch, when it has been filled."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[int, Any]] = []  # of this batch, by expression
+        self._ends: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by expression and length: runs at both ends
+        self._looks: dict[int, int] = defaultdict(int)
+
+    def add_integers(self, number: int, made: Any) -> None:
+        """Take notice of what an expression has made: lists and arrays of integers may be padded."""
+        self._made.append((number, made))
+
+    def add_numbers(self, made: Made, *, of_batch: bool) -> None:
+        """Take notice of an array of floating-point numbers: it is padded only if something shorter is put into it.
+
+        Of integers any number at an end is a padding; measured data may be the same at its ends.
+        """
+        array = _floats(made.result)
+        if array is None or not array.size or array.nbytes > MAX_LOOKED_BYTES or self._looks[made.number] >= 4096:
+            return
+        axis = _longer_axis(array, _parts((made.args, made.named)))
+        if axis < 0 and (array == array.flat[0]).all():  # to be filled
+            axis = {1: 0, 2: int(of_batch), 3: 1 if of_batch else -1}.get(array.ndim, -1)
+        if axis >= 0:
+            self._looks[made.number] += 1
+            self._made.append((made.number, _Numbers(array, axis)))
+
+    def end_batch(self) -> None:
+        """Look at the rows of a batch."""
+        rows: dict[tuple[int, int], list[npt.NDArray[Any]]] = defaultdict(list)
+        for number, made in self._made:
+            if isinstance(made, _Numbers):
+                self._add((number, made.array.shape[made.axis]), *_ends(made))
+            elif (found := _rows(made)) is not None:
+                self._ends.setdefault((number, found.shape[1]), [])  # in the order in which they were made
+                rows[number, found.shape[1]].append(found)
+        self._made.clear()
+        for key, parts in rows.items():
+            both = np.concatenate(parts)
+            self._add(key, runs_at_start(both), runs_at_start(both[:, ::-1]))
+
+    def _add(self, key: tuple[int, int], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> None:
+        self._ends.setdefault(key, []).extend(zip(start.tolist(), end.tolist(), strict=True))
+
+    def found(self) -> dict[int, int]:
+        """Return the expressions that first made padded rows, and how long these are.
+
+        Rows of which one number fills an end of each, of different length: those of one length may be padded or not.
+        """
+        first: dict[int, int] = {}
+        for (number, length), runs in self._ends.items():
+            is_padded = any(
+                min(ends) >= 0.1 * length and len(set(ends)) > 1 and min(ends) < length
+                for ends in zip(*runs, strict=True)
+            )
+            if is_padded:
+                first.setdefault(length, number)
+        return {number: length for length, number in first.items()}
+
+
+def _rows(made: Any) -> npt.NDArray[Any] | None:
+    """Return rows of integers, a single one of a list or of what has one dimension; None for anything else."""
+    if type(made) is list:
+        made = np.array(made) if made and all(type(each) is int for each in made) else None
+    elif type(made).__module__ == "torch":
+        made = made.numpy()
+    if not isinstance(made, np.ndarray) or made.dtype.kind not in "iu" or made.ndim not in (1, 2) or not made.size:
+        return None
+    return made.reshape(-1, made.shape[-1])
+
+
+def _floats(made: Any) -> npt.NDArray[Any] | None:
+    """Return an array of floating-point numbers that shares the memory of an array or tensor; None for others."""
+    try:
+        if type(made).__module__ == "torch":
+            made = made.detach().numpy()
+    except Exception:  # of a type or device that NumPy does not have, or no tensor
+        return None
+    return made if isinstance(made, np.ndarray) and made.dtype.kind == "f" and made.ndim else None
+
+
+def _parts(held: Any) -> Iterator[Any]:
+    """Yield what arguments hold, with the members of lists, tuples and mappings."""
+    if isinstance(held, dict):
+        held = tuple(held.values())
+    if isinstance(held, list | tuple):
+        for each in held:
+            yield from _parts(each)
+    elif isinstance(getattr(held, "shape", None), tuple):
+        yield held
+
+
+def _longer_axis(array: npt.NDArray[Any], parts: Iterator[Any]) -> int:
+    """Return the one dimension along which an array is longer than what it was made of, -1 if there is none.
+
+    Of a batch these are its samples, which lack the first dimension.
+    """
+    for part in parts:
+        shape = tuple(part.shape)
+        if 0 < len(shape) == array.ndim - 1:
+            shape = (len(array), *shape)
+        longer = [i for i, (mine, its) in enumerate(zip(array.shape, shape, strict=False)) if mine != its]
+        if len(shape) == array.ndim and len(longer) == 1 and 0 < shape[longer[0]] < array.shape[longer[0]]:
+            return longer[0]
+    return -1
+
+
+def _ends(made: _Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return how many places at the start and at the end of each row hold one number throughout.
+
+    A row is one sample: of a dimension that is not the first, each of the first has one.
+    """
+    whole = np.moveaxis(made.array, made.axis, -1)
+    samples = whole.reshape(len(made.array) if made.axis else 1, -1, whole.shape[-1])
+    runs = []
+    for each in (samples, samples[:, :, ::-1]):
+        differs = (each != each[0, 0, 0]).any(1)
+        runs.append(np.where(differs.any(1), differs.argmax(1), differs.shape[1]))
+    return runs[0], runs[1]
+
+
+MAX_LOOKED_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
+MAX_PARTS, MAX_NESTING = 4096, 4  # of lists, tuples and mappings
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "MatMult": operator.matmul,
@@ -136,7 +384,7 @@ class Recorder:
         began_look = time.perf_counter_ns()
         key = (number, self.load, self.sample)
         self._looks[key] = looks = self._looks.get(key, 0) + 1
-        content = fingerprint(result) if looks <= MAX_LOOKS else ""
+        content = fingerprint(result) if looks <= 64 else ""  # of one sample
         what, size, is_wide = _array(result)
         if what and content:
             self._held.append((number, content, result))
@@ -150,13 +398,13 @@ class Recorder:
 def fingerprint(value: Any) -> str:
     """Return a text that is equal for equal contents within this process, "" where the content cannot be read."""
     digest = hashlib.blake2b(digest_size=12, key=_SALT)
-    left = [MAX_PARTS, MAX_BYTES]
+    left = [MAX_PARTS, MAX_LOOKED_BYTES]
     return digest.hexdigest() if value is not None and _add(digest, value, left, 0) else ""
 
 
 def _add(digest: Any, value: Any, left: list[int], depth: int) -> bool:
     left[0] -= 1
-    if left[0] < 0 or depth > MAX_DEPTH:
+    if left[0] < 0 or depth > MAX_NESTING:
         return False
     digest.update(f"{type(value).__module__}.{type(value).__qualname__};".encode())
     if value is None or type(value) in (bool, int, float, complex, slice, range):
@@ -185,10 +433,10 @@ def _add_array(digest: Any, value: Any, left: list[int]) -> bool:
         elif module == "PIL":
             digest.update(f"{value.mode} {value.size}".encode())
             return _add_bytes(digest, value.tobytes(), left)
-        if getattr(value, "nbytes", MAX_BYTES + 1) > left[1]:
+        if getattr(value, "nbytes", MAX_LOOKED_BYTES + 1) > left[1]:
             return False
         if value.dtype.hasobject:
-            return _add(digest, value.tolist(), left, MAX_DEPTH - 1)
+            return _add(digest, value.tolist(), left, MAX_NESTING - 1)
         digest.update(f"{value.dtype} {value.shape}".encode())
         return _add_bytes(digest, value.tobytes(), left)
     except Exception:  # an object of the script's may answer in any way
@@ -212,12 +460,13 @@ def _array(value: Any) -> tuple[str, int, bool]:
         size = value.nbytes
     except Exception:
         return "", 0, False
-    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * MIN_WIDE_ELEMENTS
+    # Arrays of fewer than 64 numbers are constants and parameters of a sample.
+    return f"{dtype} {shape}" if shape else dtype, size, dtype == "float64" and size >= 8 * 64
 
 
 def wide_types(value: Any, depth: int = 0) -> bool:
     """Return whether what is handed on holds an array of 64-bit floats."""
-    if depth > MAX_DEPTH:
+    if depth > MAX_NESTING:
         return True
     if isinstance(value, dict):
         return any(wide_types(each, depth + 1) for each in value.values())

@@ -23,19 +23,11 @@ from typing import Any
 import msgspec
 
 from diagnose.capture.record.sampler import is_users
-from diagnose.capture.samples.cuts import Cuts
 from diagnose.capture.samples.instrument import Expression, instrument
-from diagnose.capture.samples.recorder import Recorder, Seen, wide_types
+from diagnose.capture.samples.recorder import Cuts, Recorder, Seen, wide_types
 from diagnose.model.records import ExpressionRecord, LoadedRecord
 
-__all__ = ["load_again"]
-
-MAX_BATCHES, MAX_SAMPLES = 4, 8  # of a batch
-MAX_LOAD_S = 1.0  # for loading them once
-MAX_CHILD_S = 20.0  # in all
-MIN_SHARE = 0.01  # of the time: expressions with less are not kept
-MAX_TEXT = 120
-MIN_SAMPLES = 4  # that a constant is the same in
+MAX_LOADED = 8  # samples of each of four batches
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = frozenset(
     {
@@ -50,8 +42,11 @@ class _EffectError(BaseException):
     """A sample would change something outside the child; datasets catch exceptions of the usual kind."""
 
 
-def load_again(loader: Any) -> LoadedRecord:
-    """Return what the expressions of a loader's samples computed; nothing of this process changes."""
+def load_again(loader: Any, *, max_s: float = 20.0, min_share: float = 0.01) -> LoadedRecord:
+    """Return what the expressions of a loader's samples computed; nothing of this process changes.
+
+    Expressions with less than ``min_share`` of the time are not kept.
+    """
     if sys.platform != "linux":
         return LoadedRecord(left_out="Samples are loaded again on Linux only.")
     from torch.utils.data import IterableDataset
@@ -64,10 +59,10 @@ def load_again(loader: Any) -> LoadedRecord:
         warnings.simplefilter("ignore")  # of threads: the child runs none of them
         child = os.fork()
     if not child:
-        _in_child(loader, send)
+        _in_child(loader, send, min_share)
     os.close(send)
     try:
-        answer = _received(receive, time.monotonic() + MAX_CHILD_S)
+        answer = _received(receive, time.monotonic() + max_s)
     finally:
         os.close(receive)
         with contextlib.suppress(OSError):
@@ -81,7 +76,7 @@ def load_again(loader: Any) -> LoadedRecord:
     try:
         return msgspec.json.decode(answer, type=LoadedRecord)
     except msgspec.DecodeError:
-        return LoadedRecord(left_out=f"Loading samples again did not end within {MAX_CHILD_S:g} s.")
+        return LoadedRecord(left_out=f"Loading samples again did not end within {max_s:g} s.")
 
 
 def _offsets() -> dict[int, int]:
@@ -103,7 +98,7 @@ def _received(pipe: int, until: float) -> bytes:
     return b"".join(parts)
 
 
-def _in_child(loader: Any, send: int) -> None:
+def _in_child(loader: Any, send: int, min_share: float) -> None:
     """Load, write what was found, and end without anything that the script does at its end."""
     try:
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -112,7 +107,7 @@ def _in_child(loader: Any, send: int) -> None:
         for number in (0, 1, 2):
             os.dup2(nothing, number)
         try:
-            found = _loaded(loader)
+            found = _loaded(loader, min_share)
         except _EffectError as error:
             found = LoadedRecord(left_out=f"Samples were not loaded again, as loading does more than reading: {error}.")
         except BaseException as error:
@@ -131,14 +126,14 @@ def _forbid(event: str, given: tuple[Any, ...]) -> None:
         raise _EffectError("it opens a file to write")
 
 
-def _loaded(loader: Any) -> LoadedRecord:
+def _loaded(loader: Any, min_share: float) -> LoadedRecord:
     import torch
 
     torch.set_num_threads(1)  # as in a worker: those of the script's process are not in this one
     sys.addaudithook(_forbid)
-    batches = [list(batch)[:MAX_SAMPLES] for batch in itertools.islice(loader.batch_sampler, MAX_BATCHES)]
+    batches = [list(batch)[:MAX_LOADED] for batch in itertools.islice(loader.batch_sampler, 4)]
     codes: set[CodeType] = set()
-    until, num = time.monotonic() + MAX_LOAD_S, 0
+    until, num = time.monotonic() + 1.0, 0  # for loading them once
 
     def called(frame: FrameType, event: str, _of: object) -> None:
         if event == "call" and is_users(frame.f_code):
@@ -159,11 +154,11 @@ def _loaded(loader: Any) -> LoadedRecord:
         began = recorder.now_ns
         for recorder.load, dealt in enumerate((batches[:num], _dealt_again(batches[:num]))):
             for i, indices in enumerate(dealt):
-                recorder.sample = i * MAX_SAMPLES
+                recorder.sample = i * MAX_LOADED
                 _collated(loader, indices, recorder)
                 recorder.end_batch()
         total = recorder.now_ns - began
-    rows = _rows(expressions, recorder, total, compares_batches=num > 1)
+    rows = _rows(expressions, recorder, min_share * total, compares_batches=num > 1)
     samples = sum(map(len, batches[:num]))
     size = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
     return LoadedRecord(samples=samples, total_ns=total, dataset_size=size, narrow=narrow, expressions=rows)
@@ -208,16 +203,14 @@ def _as_worker(loader: Any) -> Iterator[None]:
 
 
 def _rows(
-    expressions: Sequence[Expression], recorder: Recorder, total_ns: int, *, compares_batches: bool
+    expressions: Sequence[Expression], recorder: Recorder, min_ns: float, *, compares_batches: bool
 ) -> tuple[ExpressionRecord, ...]:
     """Return the expressions that take a share of the time, and those around them."""
     by_number: dict[int, list[Seen]] = defaultdict(list)
     for each in recorder.seen:
         by_number[each.number].append(each)
     pads = recorder.paddings.found()
-    kept = sorted(
-        n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= MIN_SHARE * total_ns
-    )
+    kept = sorted(n for n, group in by_number.items() if n in pads or sum(one.ns for one in group) >= min_ns)
     row_of = {number: row for row, number in enumerate(kept)}
     around = {number: {one.parent for one in group if one.parent >= 0} for number, group in by_number.items()}
     cwd = f"{Path.cwd()}{os.sep}"
@@ -246,14 +239,14 @@ def _row(expression: Expression, group: Sequence[Seen], *, compares_batches: boo
         file=expression.file,
         line=expression.line,
         function=expression.function,
-        text=expression.text[:MAX_TEXT],
+        text=expression.text[:120],
         num=len(group),
         samples=len(samples),
         ns=sum(max(one.ns, 0) for one in group),
         own_ns=sum(max(one.own_ns, 0) for one in group),
         what=group[-1].what,
         num_bytes=sum(one.num_bytes for one in group) // 2,
-        is_constant=known and len(set(map(tuple, results.values()))) == 1 and len(samples) >= MIN_SAMPLES,
+        is_constant=known and len(set(map(tuple, results.values()))) == 1 and len(samples) >= 4,
         is_repeated=known and comparable and Counter(o.result for o in first) == Counter(o.result for o in second),
         is_wide=any(one.is_wide for one in group),
     )

@@ -19,25 +19,27 @@ from typing import Any, TypeAlias
 
 from diagnose.capture import step_marker as marker
 
-__all__ = [
-    "ANOMALY",
-    "OnEvent",
-    "OnMade",
-    "Undo",
-    "around",
-    "replace_function",
-    "shut_workers",
-    "watch_autocast",
-    "watch_backward",
-    "watch_constructions",
-    "watch_ddp",
-    "watch_first_batches",
-    "watch_forward",
-    "watch_loaders",
-    "watch_marks",
-    "watch_optimizers",
-    "when_imported",
-]
+# What autograd does on this thread at this moment.
+
+_graph_task_id: Callable[[], int] | None = None  # torch's, from when it is imported
+
+
+def gradients_on() -> bool:
+    """Return whether operators are recorded for a backward pass, or would be once torch is imported."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
+
+
+def in_backward() -> bool:
+    """Return whether this thread is executing a backward pass."""
+    global _graph_task_id  # noqa: PLW0603  # looked up once: this is called at each step
+    if _graph_task_id is None:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "_C"):
+            return False
+        _graph_task_id = torch._C._current_graph_task_id
+    return _graph_task_id() != -1
+
 
 # Replaces a function of a class or a module, and puts it back.
 
@@ -51,15 +53,28 @@ def replace_function(owner: Any, name: str, make: Callable[[Any], Callable[..., 
 
     The function returned puts the original back, unless somebody else has replaced it since.
     """
-    original = getattr(owner, name)
+    original, is_inherited = getattr(owner, name), name not in vars(owner)
     replacement = functools.wraps(original)(make(original))
     setattr(owner, name, replacement)
 
     def undo() -> None:
         if getattr(owner, name, None) is replacement:
-            setattr(owner, name, original)
+            if is_inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
 
     return undo
+
+
+def undo_all(undo: Sequence[Undo]) -> Undo:
+    """Return what calls these, the latest first."""
+
+    def undo_each() -> None:
+        for each in reversed(undo):
+            each()
+
+    return undo_each
 
 
 def around(cls: type, name: str, *, before: OnEvent | None = None, after: OnEvent | None = None) -> Undo:
@@ -110,11 +125,7 @@ def watch_constructions(made: OnMade) -> Undo:
         around(DistributedDataParallel, "__init__", after=lambda model: made("DistributedDataParallel", model)),
     ]
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def watch_first_batches(seen: Callable[[object, object], None]) -> Undo:
@@ -162,10 +173,7 @@ class _Watcher(MetaPathFinder):
         self.searching = False
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's own spec with a loader that calls back; None for every other module."""
         if fullname != self.name or self.searching:
@@ -227,11 +235,7 @@ def watch_optimizers(on_event: OnEvent, made: Callable[[], None]) -> Undo:
     handle = register_optimizer_step_post_hook(stepped)
     undo_made = around(Optimizer, "__init__", before=lambda _optimizer: made())
 
-    def undo() -> None:
-        handle.remove()
-        undo_made()
-
-    return undo
+    return undo_all([handle.remove, undo_made])
 
 
 def watch_loaders(
@@ -262,11 +266,7 @@ def watch_loaders(
     undo_opened = around(DataLoader, "__iter__", before=lambda loader: opened(loader, getattr(loader, "dataset", None)))
     undo_next = replace_function(_BaseDataLoaderIter, "__next__", watched)
 
-    def undo() -> None:
-        undo_opened()
-        undo_next()
-
-    return undo
+    return undo_all([undo_opened, undo_next])
 
 
 def shut_workers(iterators: Iterable[object]) -> None:

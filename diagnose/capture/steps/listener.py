@@ -7,21 +7,123 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
-from diagnose.capture.options import StepOn
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps import hooks
 from diagnose.capture.steps import phases as phase_hooks
-from diagnose.capture.steps.autograd_state import gradients_on, in_backward
-from diagnose.capture.steps.forward_passes import ForwardPasses
-from diagnose.capture.steps.hooks import Undo, watch_constructions, watch_first_batches
+from diagnose.capture.steps.hooks import (
+    Undo,
+    gradients_on,
+    in_backward,
+    replace_function,
+    watch_constructions,
+    watch_first_batches,
+)
 from diagnose.capture.steps.phases import Phases
 from diagnose.capture.steps.step_source import SourceChoice, StepFinder, by_torch, in_module, num_numbers, prepares_data
+from diagnose.model.limits import MIN_REGIONS, StepOn
 
-__all__ = ["Listener"]
+# Notices forward passes that no backward pass uses: a policy that acts or a teacher, called with gradients on.
+#
+# An outermost module's output holds the graph of its pass as long as anything can still take gradients of it. What is
+# no longer held when a step's first backward pass begins is not used by it.
+
+KEY = "diagnose"  # in the metadata of a node
+
+
+class _Mark:
+    """Lives as long as the node of the graph that it is stored in."""
+
+    __slots__ = ("__weakref__",)
+
+
+class ForwardPasses:
+    """Reports to ``phases`` until the step is known, and after that only if passes were unused.
+
+    ``counts`` returns whether a call of this thread, now, is one of a step. Nothing is watched once the script
+    compiles: the hook would be compiled with what it is called in.
+    """
+
+    def __init__(self, phases: Phases, counts: Callable[[], bool]) -> None:
+        self._phases, self._counts = phases, counts
+        self._began = False
+        self._hook: Undo | None = hooks.watch_forward(self._begins, self._over)
+        self._undo_compile = self._before_compiling()
+
+    def settle(self) -> None:
+        """Stop watching where no step had unused passes, or too few to be a rollout."""
+        if self._phases.most_unused < MIN_REGIONS:
+            self.stop()
+
+    def stop(self) -> None:
+        """Remove the hooks."""
+        if self._hook is not None:
+            self._hook()
+            self._hook = None
+            self._undo_compile()
+
+    def _before_compiling(self) -> Undo:
+        import torch
+
+        def watched(compiles: Any) -> Callable[..., Any]:
+            def watched_compile(*args: Any, **kwargs: Any) -> Any:
+                self.stop()
+                return compiles(*args, **kwargs)
+
+            return watched_compile
+
+        return replace_function(torch, "compile", watched)
+
+    def _begins(self, _module: object) -> None:
+        import torch
+
+        self._began = torch.is_grad_enabled() and self._counts()
+        if self._began:
+            self._phases.forward_begins()
+
+    def _over(self, module: Any, output: object) -> None:
+        if not self._began:
+            return
+        self._began = False
+        node = _node_of(output)
+        if node is not None:
+            mark = _Mark()
+            node.metadata[KEY] = mark
+            self._phases.forward_over(weakref.ref(mark))
+        elif next(module.parameters(), None) is not None:
+            self._phases.forward_over(None)
+
+
+def _node_of(output: object, depth: int = 0) -> Any:
+    """Return the node of the first tensor in an output that has gradients, None without one."""
+    node = getattr(output, "grad_fn", None)
+    if node is not None or depth == 3:
+        return node
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    parts = output if isinstance(output, tuple | list) else ()
+    return next((found for part in parts if (found := _node_of(part, depth + 1)) is not None), None)
+
+
+_P = ParamSpec("_P")
+
+
+def _metered(act: Callable[Concatenate[Listener, _P], None]) -> Callable[Concatenate[Listener, _P], None]:
+    """Add what a hook takes to the listener's ``own_ns``, if it has a meter."""
+
+    def metered(self: Listener, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        meter = self.meter
+        if meter is None or self.resting:
+            act(self, *args, **kwargs)
+            return
+        began = meter()
+        act(self, *args, **kwargs)
+        self.own_ns += meter() - began
+
+    return metered
 
 
 class Listener:
@@ -58,10 +160,9 @@ class Listener:
         self._undo: list[Undo] = []
         self._forward: Undo | None = None
         self._passes: ForwardPasses | None = None
-        self._depth = 0  # how many DataLoaders the main thread is waiting for, one within another
-        self._awaited = ""  # the class of the outermost one's iterator
+        self._loading: dict[int, int] = {}  # how many DataLoaders a thread is waiting for, one within another
+        self._awaited = ""  # the class of the iterator that the main thread waits for, "" for none
         self._wait_over: Callable[[], None] | None = None
-        self._loading: dict[int, int] = {}  # the same of other threads
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._iterator: weakref.ref[Any] | None = None  # that delivered the last batch
         if step_on in ("auto", "marker"):
@@ -86,7 +187,7 @@ class Listener:
             self._forward = hooks.watch_forward(self._called)
             self._undo.append(self._forward)
         if not self.brief:
-            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and not self._depth)
+            self._passes = ForwardPasses(self.phases, lambda: self._steps_here() and not self._awaited)
             self._undo.append(self._passes.stop)
 
     def remove(self) -> None:
@@ -104,10 +205,9 @@ class Listener:
 
     def rest(self) -> None:
         """Report boundaries only, until ``wake``."""
-        if self._depth:
-            return  # the boundary lies inside a wait for a batch, whose end must be seen
-        self.phases.forget()
-        self.resting = True
+        if self._main not in self._loading:  # else the boundary lies inside a wait for a batch, whose end must be seen
+            self.phases.forget()
+            self.resting = True
 
     def wake(self) -> None:
         """Take notice of everything again, from the boundary that is being reported."""
@@ -121,9 +221,7 @@ class Listener:
 
     def join_wait(self, over: Callable[[], None]) -> str:
         """Return which class of iterator the main thread waits for, "" for none, and call ``over`` after that wait."""
-        if not self._depth:
-            return ""
-        self._wait_over = over
+        self._wait_over = over if self._awaited else None
         return self._awaited
 
     def shut_loaders(self) -> None:
@@ -149,36 +247,30 @@ class Listener:
 
     def _loader_opened(self, loader: object, dataset: object) -> None:
         if self.active:
-            self._sign_of_work()
+            self.first_sign_at = self.first_sign_at or time.monotonic()
             self.num_epochs += 1
             self.script_config.loader_opened(loader, dataset)
 
+    @_metered
     def _loads(self, begins: bool, iterator: object = None) -> None:
         """Take notice of a wait for a batch; what a dataset loads from another DataLoader is part of it."""
         thread = get_ident()
-        if thread != self._main:
-            depth = self._loading.get(thread, 0) + (1 if begins else -1)
-            if depth:
-                self._loading[thread] = depth
-            else:
-                self._loading.pop(thread, None)  # threads come and go
+        on_main = thread == self._main
+        if on_main and self.resting:
             return
-        if self.resting:
+        depth = self._loading[thread] = self._loading.get(thread, 0) + (1 if begins else -1)
+        if not depth:
+            del self._loading[thread]  # threads come and go
+        if not on_main or depth != begins or not self.active:
             return
-        meter = self.meter
-        began = meter() if meter is not None else 0
-        self._depth += 1 if begins else -1
-        if self._depth == begins and self.active:
-            self._awaited = type(iterator).__name__ if begins else ""
-            self._sign_of_work()
-            if begins and not self.brief:
-                self.script_config.batch_asked(iterator)
-            self.phases.loading(begins)
-            if self._wait_over is not None and not begins:
-                self._wait_over()
-                self._wait_over = None
-        if meter is not None:
-            self.own_ns += meter() - began
+        self._awaited = type(iterator).__name__ if begins else ""
+        self.first_sign_at = self.first_sign_at or time.monotonic()
+        if begins and not self.brief:
+            self.script_config.batch_asked(iterator)
+        self.phases.loading(begins)
+        if not begins and self._wait_over is not None:
+            self._wait_over()
+            self._wait_over = None
 
     def _batch_delivered(self, iterator: object, batch: object) -> None:
         if not self.active or (self.resting and self.choice.chosen != "dataloader"):
@@ -197,9 +289,9 @@ class Listener:
         if not self.brief:
             self.script_config.batch_delivered(dataset, iterator)
         thread = get_ident()
-        on_main = thread == self._main
-        if self._depth if on_main else thread in self._loading:
+        if thread in self._loading:
             return  # a batch of a dataset that has a DataLoader of its own
+        on_main = thread == self._main
         if on_main:
             self.phases.batch(0 if self.brief else num_numbers(batch))
         if self._step_on == "dataloader" or on_main:
@@ -209,15 +301,10 @@ class Listener:
         """Return whether what happens now happens on the thread that steps."""
         return get_ident() == self._main and self.active and not self.resting
 
+    @_metered
     def _gradients_off(self, begins: bool) -> None:
-        if not self._steps_here():
-            return
-        meter = self.meter
-        began = meter() if meter is not None else 0
-        if not (begins and (by_torch() or in_module())):
+        if self._steps_here() and not (begins and (by_torch() or in_module())):
             self.phases.gradients_off(begins)
-        if meter is not None:
-            self.own_ns += meter() - began
 
     def _switched(self, module: object, training: bool) -> None:
         if self._steps_here():
@@ -227,24 +314,16 @@ class Listener:
         if self._steps_here():
             self.phases.saving(begins)
 
+    @_metered
     def _backward_begins(self) -> None:
-        if not self._steps_here():
-            return
-        meter = self.meter
-        began = meter() if meter is not None else 0
-        if self.first_event_at is None:
-            self._begins_to_work()
-        self.phases.backward()
-        if meter is not None:
-            self.own_ns += meter() - began
+        if self._steps_here():
+            if self.first_event_at is None:
+                self._begins_to_work()
+            self.phases.backward()
 
     def _begins_to_work(self) -> None:
         self.first_event_at = time.monotonic()
-        self._sign_of_work()
-
-    def _sign_of_work(self) -> None:
-        if self.first_sign_at is None:
-            self.first_sign_at = time.monotonic()
+        self.first_sign_at = self.first_sign_at or self.first_event_at
 
     def _leave_forward(self) -> None:
         """Stop watching forward calls where a better source exists and the user did not ask for them."""
@@ -254,8 +333,7 @@ class Listener:
 
     def _called(self, module: object) -> None:
         """Take a call of an outermost module; what a DataLoader calls for its batch prepares data."""
-        thread = get_ident()
-        if not (self._depth if thread == self._main else thread in self._loading):
+        if get_ident() not in self._loading:
             self._on_event("forward", module, prepares_data=not self.finder.locked and prepares_data(module))
 
     def _on_event(self, source: str, origin: object, *, prepares_data: bool = False) -> None:

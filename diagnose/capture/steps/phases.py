@@ -26,19 +26,8 @@ from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
-from diagnose.capture.steps.hooks import Undo, replace_function, when_imported
+from diagnose.capture.steps.hooks import Undo, replace_function, undo_all, when_imported
 from diagnose.model.limits import MIN_REGIONS
-
-__all__ = [
-    "PHASES",
-    "PhaseTimes",
-    "Phases",
-    "minor_faults",
-    "page_fault_ns",
-    "watch_gradients",
-    "watch_modes",
-    "watch_saves",
-]
 
 # Page faults of this process that read nothing, and what one of them takes.
 #
@@ -51,8 +40,6 @@ except ImportError:  # not a Unix
     resource = None  # type: ignore[assignment]
 
 
-NEW_BYTES = 40 << 20  # more than the C library keeps in its heap: it is new memory each time
-MIN_FAULTS = 1000  # with large pages there are fewer, which take longer
 REPETITIONS = 3
 
 
@@ -74,13 +61,14 @@ def page_fault_ns() -> float | None:
     found = []
     for _ in range(REPETITIONS):
         before, began = minor_faults(), time.perf_counter_ns()
-        new = torch.empty(NEW_BYTES, dtype=torch.uint8).fill_(1)
+        # More than the C library keeps in its heap: it is new memory each time.
+        new = torch.empty(40 << 20, dtype=torch.uint8).fill_(1)
         filled, faults = time.perf_counter_ns(), minor_faults() - before
         new.fill_(2)
         again = time.perf_counter_ns()
         del new
         freed = time.perf_counter_ns()
-        if faults >= MIN_FAULTS:
+        if faults >= 1000:  # with large pages there are fewer, which take longer
             found.append((filled - began - (again - filled) + freed - again) / faults)
     return round(max(statistics.median(found), 0.0), 1) if found else None
 
@@ -103,11 +91,7 @@ def watch_gradients(off: OnSwitch) -> Undo:
     undo = [one for region in (torch.no_grad, torch.inference_mode) for one in _watch_region(region, off)]
     undo += _watch_draws(off)
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
+    return undo_all(undo)
 
 
 def _watch_region(region: type, off: OnSwitch) -> tuple[Undo, Undo]:
@@ -233,15 +217,7 @@ def watch_saves(saving: OnSwitch) -> Undo:
 
     undo.extend([when_imported(saver[0], partial(watch, *saver)) for saver in SAVERS])
 
-    def end() -> None:
-        for one in reversed(undo):
-            one()
-
-    return end
-
-
-MIN_BATCHES = 4
-MAX_FORWARDS = 10_000  # of a step that are looked at
+    return undo_all(undo)
 
 
 class PhaseTimes(NamedTuple):
@@ -330,7 +306,7 @@ class Phases:
     def forward_over(self, kept: weakref.ref[object] | None) -> None:
         """Take notice of its end; ``kept`` is alive as long as gradients can be taken, None where none can be."""
         step = self._step
-        if not self._eval_began and not step.first_backward and len(step.forwards) < MAX_FORWARDS:
+        if not self._eval_began and not step.first_backward and len(step.forwards) < 10_000:
             step.forwards.append((self._forward_began, self._clock(), kept))
 
     def loading(self, begins: bool) -> None:
@@ -386,7 +362,7 @@ class Phases:
         evaluation, rollout, inference = step.evaluation, 0, 0
         many = step.regions >= MIN_REGIONS
         spent = max(0, step.last_region_end - step.began - step.before_backward) if many else step.regions_ns
-        if step.batches_before >= MIN_BATCHES:
+        if step.batches_before >= 4:
             evaluation += spent
         elif many:
             rollout = spent

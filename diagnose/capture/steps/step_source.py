@@ -9,25 +9,13 @@ from statistics import median, median_low
 from types import FrameType
 from typing import Any
 
-from diagnose.capture.options import StepOn
-
-__all__ = [
-    "MIN_WINDOW_STEPS",
-    "SourceChoice",
-    "StepFinder",
-    "by_torch",
-    "converged_since",
-    "in_module",
-    "num_numbers",
-    "prepares_data",
-]
+from diagnose.model.limits import StepOn
 
 # Which calls of a module prepare data: those of a dataset, and of modules that hold nothing to be trained.
 #
 # The transforms of torchvision are modules, and an evaluation calls them once a sample, its model once a batch.
 
 DATA_METHODS = frozenset({"__getitem__", "__getitems__"})
-MAX_FRAMES = 60  # looked at: a loop's own stack is far shallower
 _HOOKS = ("diagnose.", "torch.utils._contextlib")  # between a region and who has entered it
 _OF_TORCH = ("torch.nn.", "torch.optim.")
 _MODULES = "torch.nn.modules.module"
@@ -60,7 +48,7 @@ def by_torch() -> bool:
 
 def _is_below(wanted: Callable[[FrameType], bool]) -> bool:
     frame: FrameType | None = sys._getframe(2)
-    for _ in range(MAX_FRAMES):
+    for _ in range(60):  # a loop's own stack is far shallower
         if frame is None:
             return False
         if wanted(frame):
@@ -94,9 +82,6 @@ def num_numbers(batch: Any, depth: int = 0) -> int:
 # Decides from step times when a script has reached its steady state.
 
 MIN_WINDOW_STEPS = 4  # steps: the smallest group whose median shrugs off one outlier on either side
-TOLERANCE = 0.10  # medians of successive windows that differ by less count as equal: twice the step-to-step noise
-#                   of a quiet machine (about 5 %), and far below what compiling or autotuning costs
-NOISE_FACTOR = 1.0  # a difference within the noise of the medians themselves is not significant either
 
 
 def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) -> int | None:
@@ -111,7 +96,9 @@ def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) ->
     before, after = times[-2 * window : -window], times[-window:]
     level_before, level_after = median(before), median(after)
     noise = median(abs(t - level_before) for t in before) + median(abs(t - level_after) for t in after)
-    allowed = max(TOLERANCE * min(level_before, level_after), NOISE_FACTOR * noise / window**0.5)
+    # Twice the step-to-step noise of a quiet machine, about 5 %, and far below what compiling or autotuning costs;
+    # nor is a difference significant that is within the noise of the medians.
+    allowed = max(0.10 * min(level_before, level_after), noise / window**0.5)
     return len(times) - 2 * window if abs(level_after - level_before) <= allowed else None
 
 
@@ -123,11 +110,7 @@ def converged_since(times: Sequence[float], smallest: int = MIN_WINDOW_STEPS) ->
 # last in order. Skipped events (a gradient scaler that saw infinities) only lengthen one step. A key that no longer
 # occurs, such as the optimizer of a trial run before the training, is dropped.
 
-REMEMBERED = 8  # distances kept per key
-REGULAR_SHARE = 0.7  # of a key's distances that must be equal: scalers and unused parameters skip now and then
-MAX_CYCLE_EVENTS = 16  # occurrences of the commonest key in one step; rarer keys are bookkeeping, not the step
 NEWCOMER_EVENTS = 32  # so long a key seen once may still turn out to recur
-SILENT_CYCLES = 4  # of its usual distances without a key: it will not come again
 
 
 class StepFinder:
@@ -153,7 +136,7 @@ class StepFinder:
         if key in self._last:
             self._distances[key].append(self._num_events - self._last[key])
         else:
-            self._distances[key] = deque(maxlen=REMEMBERED)
+            self._distances[key] = deque(maxlen=8)
         self._last[key] = self._num_events
         changed = False
         first = next(iter(self._last))
@@ -171,7 +154,8 @@ class StepFinder:
     def _is_silent(self, key: Hashable) -> bool:
         known = self._distances[key]
         usual = median_low(known) if known else len(self._last)  # a cycle may hold every key once
-        return self._num_events - self._last[key] > SILENT_CYCLES * usual + NEWCOMER_EVENTS
+        # It will not come again.
+        return self._num_events - self._last[key] > 4 * usual + NEWCOMER_EVENTS
 
     @property
     def events_per_step(self) -> int:
@@ -194,7 +178,8 @@ class StepFinder:
         regular = {
             key: distance
             for key, distance in recurring.items()
-            if distance <= MAX_CYCLE_EVENTS * commonest and _is_regular(self._distances[key])
+            # Rarer keys are bookkeeping, not the step.
+            if distance <= 16 * commonest and _is_regular(self._distances[key])
         }
         rarest = max((regular or recurring).values())
         equals = [key for key, distance in (regular or recurring).items() if distance == rarest]
@@ -202,13 +187,13 @@ class StepFinder:
 
 
 def _is_regular(distances: deque[int]) -> bool:
-    return Counter(distances).most_common(1)[0][1] >= REGULAR_SHARE * len(distances)
+    # Scalers and unused parameters skip now and then.
+    return Counter(distances).most_common(1)[0][1] >= 0.7 * len(distances)
 
 
 RANK = {"transform": -1, "forward": 0, "dataloader": 1, "optimizer": 2, "marker": 3}
 TRAINING_PATIENCE = 256  # events without an optimizer's step: the most micro-batches that one step is expected to have
 EVALUATION_PATIENCE = 1024  # the same without gradients: a whole evaluation may well come before the training
-TRANSFORM_PATIENCE = 512  # calls of modules that prepare data without any other: the largest usual batch
 
 
 class SourceChoice:
@@ -249,7 +234,8 @@ class SourceChoice:
             return True
         if rank == RANK["transform"]:
             self._num_transforms += 1
-            return self._num_transforms > TRANSFORM_PATIENCE
+            # Calls without any other: more than the largest usual batch.
+            return self._num_transforms > 512
         if not self.optimizer_exists:
             return True
         self._num_lesser += 1

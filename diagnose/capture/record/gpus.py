@@ -7,15 +7,92 @@ What a board does not offer is None in its series; no driver is one sentence, no
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["GpuMonitor"]
 
-MAX_NVML_ROWS = 20_000  # of a series, over half an hour at 100 ms
-SLOW_EVERY = 5  # rows between two readings of what takes NVML 20 ms each (PCIe) or hardly changes (processes)
+def describe_gpus() -> list[dict[str, object]]:
+    """Return the GPUs that this process sees, by torch's own index; empty while CUDA is not in use."""
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it without types
+        return []
+    gpus: list[dict[str, object]] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "index": index,
+                "uuid": str(getattr(properties, "uuid", "")),
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "num_sms": properties.multi_processor_count,
+                "compute_capability": [properties.major, properties.minor],
+                "in_use": index == torch.cuda.current_device() or torch.cuda.memory_reserved(index) > 0,
+            }
+        )
+    return gpus
+
+
+# What torch's caching allocator counts, before and after the recorded windows.
+
+_COUNTERS = {
+    "retries": "num_alloc_retries",
+    "out_of_memory": "num_ooms",
+    "allocated_peak_bytes": "allocated_bytes.all.peak",
+    "reserved_peak_bytes": "reserved_bytes.all.peak",
+    "inactive_split_bytes": "inactive_split_bytes.all.current",
+    "reserved_bytes": "reserved_bytes.all.current",
+}
+_SINCE_START = ("retries", "out_of_memory")  # counted from the begin of the process
+
+
+def allocator_counters() -> dict[str, int]:
+    """Return the counters of the current CUDA device, and its memory; empty while CUDA is not in use."""
+    cuda = _cuda()
+    if cuda is None:
+        return {}
+    try:
+        stats, (free, whole) = cuda.memory_stats(), cuda.mem_get_info()
+    except Exception:  # another allocator, as of cudaMallocAsync or a plugin, counts nothing
+        return {}
+    found = {ours: int(stats[theirs]) for ours, theirs in _COUNTERS.items() if theirs in stats}
+    return found | {"free_bytes": int(free), "capacity_bytes": int(whole)} if found else {}
+
+
+def allocator_map() -> dict[str, int]:
+    """Return what the allocator's snapshot of the current CUDA device shows of free memory; empty without CUDA.
+
+    Memory that is free in pieces between blocks in use serves no request that is larger than the largest piece.
+    """
+    cuda = _cuda()
+    if cuda is None:
+        return {}
+    try:
+        device = cuda.current_device()
+        segments = [one for one in cuda.memory_snapshot() if one["device"] == device]
+        free = [b["size"] for one in segments for b in one["blocks"] if b["state"] == "inactive"]
+    except Exception:  # another allocator keeps no map
+        return {}
+    if not segments:
+        return {}
+    largest = max(free, default=0)
+    return {"segments": len(segments), "free_pieces_bytes": sum(free), "largest_free_piece_bytes": largest}
+
+
+def _cuda() -> Any:  # a module, which may not be there
+    """Return torch.cuda where it is in use, None otherwise."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+def counted_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the later counters, those that only grow less what they were before."""
+    return {name: value - before.get(name, 0) * (name in _SINCE_START) for name, value in after.items()}
+
 
 THROTTLE_REASONS = {  # bits of nvmlDeviceGetCurrentClocksEventReasons, from NVML's documentation
     0x01: "idle",
@@ -80,19 +157,22 @@ class GpuMonitor:
             self._nvml = pynvml
         self._nvml.nvmlInit()
         for gpu in self._gpus:
-            handle = _find(self._nvml, str(gpu.get("uuid", "")))
+            handle = find_gpu(self._nvml, str(gpu.get("uuid", "")))
             self._handles.append(handle)
             self._series.append({"index": gpu.get("index"), "uuid": gpu.get("uuid"), **_constants(self._nvml, handle)})
 
     def _run(self) -> None:
         rows = 0
-        while not self._enough.wait(self._period) and rows < MAX_NVML_ROWS:
+        while not self._enough.wait(self._period) and rows < 20_000:  # half an hour at 100 ms
             for handle, series in zip(self._handles, self._series, strict=True):
-                _take(self._nvml, handle, series, slow=rows % SLOW_EVERY == 0)
+                for key, value in gpu_row(self._nvml, handle).items():
+                    series.setdefault(key, []).append(value)
+                if rows % 5 == 0:
+                    _take_slow(self._nvml, handle, series)
             rows += 1
 
 
-def _find(nvml: Any, uuid: str) -> Any:
+def find_gpu(nvml: Any, uuid: str) -> Any:
     """Return the handle of the GPU with this UUID, which torch writes with or without its "GPU-"."""
     last: Exception | None = None
     for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
@@ -133,26 +213,22 @@ def _constants(nvml: Any, handle: Any) -> dict[str, Any]:
     }
 
 
-def _take(nvml: Any, handle: Any, series: dict[str, Any], *, slow: bool) -> None:
-    """Append one row; ``slow`` readings have series and times of their own."""
+def gpu_row(nvml: Any, handle: Any) -> dict[str, Any]:
+    """Return what a GPU shows now."""
     use = _ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     memory = _ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    row = {
+    return {
         "time_ns": time.time_ns(),
-        "utilisation": None if use is None else use.gpu,
-        "memory_utilisation": None if use is None else use.memory,
+        "utilisation": use and use.gpu,
+        "memory_utilisation": use and use.memory,
         "sm_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "memory_mhz": _ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
         "throttle_reasons": _throttle(nvml, handle),
         "power_w": None if power is None else power / 1e3,
         "temperature_c": _ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-        "memory_used_bytes": None if memory is None else memory.used,
+        "memory_used_bytes": memory and memory.used,
     }
-    for key, value in row.items():
-        series.setdefault(key, []).append(value)
-    if slow:
-        _take_slow(nvml, handle, series)
 
 
 def _throttle(nvml: Any, handle: Any) -> Any:
@@ -162,6 +238,7 @@ def _throttle(nvml: Any, handle: Any) -> Any:
 
 
 def _take_slow(nvml: Any, handle: Any, series: dict[str, Any]) -> None:
+    """Append what takes NVML 20 ms each time, PCIe, or hardly changes, the processes."""
     sent = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES))
     received = _ask(lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES))
     series.setdefault("pcie_time_ns", []).append(time.time_ns())
