@@ -21,7 +21,7 @@ from diagnose.model.files import write_file
 from diagnose.model.locations import Example, Where
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.model.rules import Legend
-from diagnose.model.trial_methods import TrialMethod
+from diagnose.model.trial_methods import Doubt, TrialMethod
 
 if TYPE_CHECKING:
     from diagnose.model.charts import CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory, Picture, Roofline
@@ -154,6 +154,7 @@ class Trial:
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
+    doubt: Doubt = ""  # why the result may be chance
 
     @property
     def steps_ms(self) -> tuple[float, float] | None:

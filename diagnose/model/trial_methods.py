@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
 
-__all__ = ["HOW_TRIED", "NOTHING_CERTAIN", "TrialMethod", "shows_no_difference"]
+__all__ = ["HOW_TRIED", "Doubt", "TrialMethod", "shows_no_difference"]
 
-NOTHING_CERTAIN = "so nothing is certain"
-"""What the note of a trial has whose runs cannot be compared with how far equal runs differ."""
+Doubt: TypeAlias = Literal["", "noise not known", "measured once", "not repeated"]
+"""Why the result of a trial may be chance: too few runs to know how far equal runs differ, or to see it twice."""
 
 TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
 """How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""
@@ -27,4 +27,4 @@ def shows_no_difference(trial: Trial) -> bool:
     """Return whether the runs show that the change makes no difference worth having."""
     from diagnose.model.statistics import is_even  # with numpy, which the process of a trial is not to import
 
-    return is_even(trial.interval) and NOTHING_CERTAIN not in trial.note
+    return is_even(trial.interval) and trial.doubt != "noise not known"

@@ -5,7 +5,7 @@ and when the pipe from ``prove`` closes, which the kernel does however ``prove``
 the subreaper of the trial: a process whose parent has ended becomes the guard's own child and cannot get lost. The
 command itself is killed by the kernel should the guard be. Elsewhere the process group and the pipe have to do.
 
-It imports the standard library only, since it starts before every run.
+It stays light, with the standard library only: it starts before every run.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 __all__ = ["BOOTSTRAP", "GUARD_EXIT", "main"]
 
 BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from diagnose.trials.guard import main; main()"
 GUARD_EXIT = 70  # the command could not be started
-POLL_S = 0.02  # between two looks at whether what was asked to end has ended
-MAX_ROUNDS = 50  # of killing what starts new processes faster than it is killed
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 HANDLED = (signal.SIGTERM, signal.SIGCHLD)
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -38,8 +35,10 @@ def main() -> NoReturn:
     os.set_inheritable(order["pipe"], False)
     guard = _Guard(order["pipe"], order["grace_s"])
     ended = guard.run(order["command"], order["environment"], order["writable"], order["hosts"])
-    if ended is None and order["remove"] and _is_closed(order["pipe"]):
-        _remove(order["remove"])
+    if ended is None and order["remove"] and select.select([order["pipe"]], [], [], 0)[0]:
+        from diagnose.trials.copying import remove_tree
+
+        remove_tree(Path(order["remove"]))  # the temporary folder of a prove that has ended without doing so
     _leave(ended)
 
 
@@ -49,7 +48,7 @@ class _Guard:
         self._pid = 0
         self._status: int | None = None
         self._asked = False
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER of linux/prctl.h
         self._woken, wake = os.pipe()
         for end in (self._woken, wake):
             os.set_blocking(end, False)
@@ -74,8 +73,16 @@ class _Guard:
             self._reap()
         ended = self._status
         if ended is None:
-            self._ask_to_end()
-        self._kill()
+            self._signal(signal.SIGTERM)
+            limit = time.monotonic() + self._grace_s
+            while self._status is None and time.monotonic() < limit:
+                time.sleep(0.02)
+                self._reap()
+        for _ in range(50):  # rounds, of killing what starts new processes meanwhile
+            if not self._signal(signal.SIGKILL):
+                break
+            time.sleep(0.005)
+            self._reap()
         return ended
 
     def _parent_is_gone(self) -> bool:
@@ -94,21 +101,6 @@ class _Guard:
                     return
                 if pid == self._pid:
                     self._status = status
-
-    def _ask_to_end(self) -> None:
-        self._signal(signal.SIGTERM)
-        limit = time.monotonic() + self._grace_s
-        while self._status is None and time.monotonic() < limit:
-            time.sleep(POLL_S)
-            self._reap()
-
-    def _kill(self) -> None:
-        """Kill what is left, and what it starts meanwhile."""
-        for _ in range(MAX_ROUNDS):
-            if not self._signal(signal.SIGKILL):
-                return
-            time.sleep(POLL_S / 4)
-            self._reap()
 
     def _signal(self, number: signal.Signals) -> bool:
         """Send a signal to the command's process group and to every process below; return whether there was one."""
@@ -129,21 +121,20 @@ def _start(command: list[str], environment: Mapping[str, str], writable: list[st
         return pid
     try:
         os.setpgid(0, 0)
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != guard:  # it ended before the line above
             os._exit(GUARD_EXIT)
         signal.set_wakeup_fd(-1)
         for number in (*HANDLED, *IGNORED):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(environment)
-        if hosts is not None:
-            from diagnose.trials.isolation import isolate
+        if hosts is not None or writable is not None:
+            from diagnose.trials import isolation
 
-            isolate(hosts)
-        if writable is not None:
-            from diagnose.trials.protection import restrict
-
-            restrict(writable)
+            if hosts is not None:
+                isolation.isolate(hosts)
+            if writable is not None:
+                isolation.restrict(writable)
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]} could not be started: {error.strerror}", file=sys.stderr, flush=True)
@@ -178,17 +169,6 @@ def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
         found.add(pid)
         pid = parents[pid]
     return found | {pid}
-
-
-def _is_closed(pipe: int) -> bool:
-    return bool(select.select([pipe], [], [], 0)[0])
-
-
-def _remove(folder: Any) -> None:  # from JSON
-    """Remove the temporary folder of a ``prove`` that has ended without doing so."""
-    from diagnose.trials.copying import remove_tree
-
-    remove_tree(Path(folder))
 
 
 def _leave(ended: int | None) -> NoReturn:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from diagnose.text.plain_text import clean
 
-__all__ = ["MIN_MEDIAN_STEPS", "TrialRequest", "TrialResult"]
+__all__ = ["MIN_MEDIAN_STEPS", "TrialRequest", "TrialResult", "error_text"]
 
 MIN_MEDIAN_STEPS = 5  # steps of a run that ends early: fewer make no median
-MAX_TEXT = 2_000  # characters of a sentence: it quotes the script's own exception
-MAX_WHOLE = 1 << 62  # bytes, steps, exit codes
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class TrialRequest:
     seed: int = 0  # of every generator, before the script's first line; what it seeds itself comes later
     step_on: str = "auto"
     capture: str = ""  # a folder: trace the script into it instead of timing it
-    capture_steps: int | None = None
     capture_s: float | None = None  # most seconds of recording, from the first step on
 
     def write(self, path: Path) -> None:
@@ -80,82 +78,56 @@ class TrialResult:
         values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
-        unknown = sorted(set(values) - set(_READERS))
-        if unknown:
-            raise ValueError(f"it has the field {unknown[0]!r}")
-        return cls(**{name: _READERS[name](name, value) for name, value in values.items()})
+        types = {each.name: str(each.type) for each in fields(cls)}
+        for name, value in values.items():
+            if name not in types:
+                raise ValueError(f"it has the field {name!r}")
+            is_valid, read = _READERS[types[name]]
+            if not is_valid(value) or (name == "step_ns" and not all(0 < ns < inf for ns in value)):
+                raise ValueError(f"its {name} is not what a run measures")
+            values[name] = read(value)
+        return cls(**values)
 
 
-def _wrong(name: str) -> ValueError:
-    return ValueError(f"its {name} is not what a run measures")
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(name)
-    try:
-        return float(value)
-    except OverflowError:  # an integer of a thousand digits
-        raise _wrong(name) from None
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or _is_whole(value)
 
 
-def _numbers(name: str, value: object) -> tuple[float, ...]:
-    if not isinstance(value, list):
-        raise _wrong(name)
-    return tuple(_number(name, one) for one in value)
+def _text(value: str) -> str:
+    return clean(value)[:2_000]  # it quotes the script's own exception
 
 
-def _durations(name: str, value: object) -> tuple[float, ...]:
-    found = _numbers(name, value)
-    if not all(0 < one < inf for one in found):
-        raise _wrong(name)
-    return found
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_WHOLE:
-        raise _wrong(name)
-    return value
-
-
-def _optional(name: str, value: object) -> int | None:
-    return None if value is None else _whole(name, value)
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(name)
-    return value
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _wrong(name)
-    return clean(value)[:MAX_TEXT]
-
-
-def _texts(name: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise _wrong(name)
-    return tuple(_text(name, one) for one in value)
-
-
-_READERS: dict[str, Callable[[str, object], Any]] = {
-    "ids": _texts,
-    "step_ns": _durations,
-    "losses": _numbers,
-    "grad_norms": _numbers,
-    "skipped_steps": _optional,
-    "peak_bytes": _optional,
-    "clock": _text,
-    "warm_up": _whole,
-    "converged": _flag,
-    "samples_draw": _flag,
-    "first_epoch": _optional,
-    "applied": _texts,
-    "refused": _texts,
-    "ended": _text,
-    "exit_code": _whole,
-    "failure": _text,
-    "wall_s": _number,
+_READERS: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {  # by the type of the field
+    "bool": (lambda value: isinstance(value, bool), bool),
+    "int": (_is_whole, int),
+    "int | None": (lambda value: value is None or _is_whole(value), lambda value: value),
+    "float": (_is_number, float),
+    "str": (lambda value: isinstance(value, str), _text),
+    "tuple[float, ...]": (
+        lambda value: isinstance(value, list) and all(map(_is_number, value)),
+        lambda value: tuple(map(float, value)),
+    ),
+    "tuple[str, ...]": (
+        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+        lambda value: tuple(map(_text, value)),
+    ),
 }
+
+
+def error_text(error: BaseException) -> str:
+    """Return the exception's name and the first line of its message, without a full stop."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    where = _saved_file(error) if "open file failed" in str(error) else ""
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}{where}"
+
+
+def _saved_file(error: BaseException) -> str:
+    """Return the name of the file that torch.save could not open, which its error lacks."""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_name == "save"]
+    return next((f": {str(found['f'])!r}" for found in reversed(frames) if isinstance(found.get("f"), str | Path)), "")

@@ -1,42 +1,55 @@
-"""What a trial takes down of the training without waiting for the device: losses, skipped steps, norms, memory."""
+"""What a trial measures, without waiting for the device: times of steps, losses, norms, skipped steps, memory."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from diagnose.capture.process.process import compiled_graphs
+from diagnose.capture.steps.step_source import converged_since
 from diagnose.changes.common.patching import replace_attribute
 
-__all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "SampleDraws", "seed_everything"]
+__all__ = ["Numbers", "PeakMemory", "Returned", "SampleDraws", "StepTimer", "seed_everything"]
 
 MAX_RECORDED_LOSSES = 2000
-MAX_LOOKED_AT = 3  # batches whose samples are looked at, all of them warm-up
-MAX_NORMS = 8  # optimizer steps whose gradients are measured: during the warm-up, since a norm costs time
-CLEAR_PEAK = "5"  # linux, proc(5): clear_refs resets the peak of the resident set
+MAX_RECORDED_NORMS = 8  # of optimizer steps during the warm-up: a norm costs time
+MAX_WATCHED_BATCHES = 3  # whose samples may draw, all of them warm-up
 
 
-class Numbers:
-    """Hears each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip.
+class _Hooks:
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def remove(self) -> None:
+        """Put back what was there."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class Numbers(_Hooks):
+    """Records each backward pass's loss, the gradients' norm before the first optimizer steps, and what scalers skip.
 
     ``first_epoch`` is how many losses came before a DataLoader began its second epoch, None where none did.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.first_epoch: int | None = None
         self._loaders: WeakSet[Any] = WeakSet()  # that began an epoch
         self._losses: list[Any] = []
         self._overflows: list[list[Any]] = []  # of each step of a GradScaler, one number a device
         self._norms: list[Any] = []
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Begin to listen; torch has just been imported."""
+        """Start; torch has just been imported."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -48,16 +61,12 @@ class Numbers:
             original(tensors, *args, **kwargs)
 
         torch.autograd.backward = backward
-        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
-        handle = register_optimizer_step_pre_hook(self._before_step)
-        self._undo.append(handle.remove)
-        self._undo.append(self._watch_scalers())
-        self._undo.append(self._watch_epochs())
-
-    def remove(self) -> None:
-        """Stop listening."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo = [
+            lambda: setattr(torch.autograd, "backward", original),
+            register_optimizer_step_pre_hook(self._before_step).remove,
+            self._watch_scalers(),
+            self._watch_epochs(),
+        ]
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -113,7 +122,7 @@ class Numbers:
             self._losses.append(first.detach().clone())
 
     def _before_step(self, optimizer: Any, _args: object, _kwargs: object) -> None:
-        if len(self._norms) == MAX_NORMS:
+        if len(self._norms) == MAX_RECORDED_NORMS:
             return
         import torch
 
@@ -123,25 +132,20 @@ class Numbers:
             self._norms.append(torch.linalg.vector_norm(norms))
 
 
-class SampleDraws:
-    """Notices whether the samples that this process loads draw from the global random generators."""
+class SampleDraws(_Hooks):
+    """Whether the samples that this process loads draw from the global random generators."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.found = False
-        self._num_left = MAX_LOOKED_AT
-        self._undo: list[Callable[[], None]] = []
+        self._num_left = MAX_WATCHED_BATCHES
 
     def install(self) -> None:
-        """Begin to look; torch has just been imported."""
+        """Start; torch has just been imported."""
         from torch.utils.data._utils import fetch
 
         for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             self._undo.append(replace_attribute(fetcher, "fetch", self._watched(fetcher.fetch)))
-
-    def remove(self) -> None:
-        """Look no longer."""
-        while self._undo:
-            self._undo.pop()()
 
     def _watched(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fetch)
@@ -191,56 +195,38 @@ class Returned:
         return tuple(float(value) for value in self._values) if self._is_loss else ()
 
 
-class DevicePeak:
-    """The peak of the device's allocator over what was there at first; the process's own memory shows nothing here."""
-
-    def __init__(self) -> None:
-        self._before = self._cuda().memory_allocated() if self._is_used() else 0
-        self._counts = False
-
-    def start(self) -> None:
-        """Forget the peak so far."""
-        self._counts = self._is_used()
-        if self._counts:
-            self._cuda().reset_peak_memory_stats()
-
-    def read(self) -> int | None:
-        """Return the peak in bytes, None without a device."""
-        return int(self._cuda().max_memory_allocated()) - self._before if self._counts else None
-
-    @classmethod
-    def _is_used(cls) -> bool:
-        return bool(cls._cuda().is_available() and cls._cuda().is_initialized())
-
-    @staticmethod
-    def _cuda() -> Any:  # a module
-        return sys.modules["torch"].cuda
-
-
 class PeakMemory:
-    """The peak since ``start``: of the device's allocator, of the process's resident set where there is no device."""
+    """The peak since ``start``: of the device's allocator, over what was there when this object was made.
+
+    Where there is no device it is the peak of the process's resident set, unless the process does more than the run.
+    """
+
+    def __init__(self, *, of_process: bool = True) -> None:
+        self._of_process = of_process
+        self._before = cuda.memory_allocated() if (cuda := _used_cuda()) is not None else 0
 
     def start(self) -> None:
         """Forget the peak so far."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.reset_peak_memory_stats()
-            return
-        try:
-            Path("/proc/self/clear_refs").write_text(CLEAR_PEAK)
-        except OSError:  # not Linux, or not allowed: the peak is that of the whole life
-            return
+        if (cuda := _used_cuda()) is not None:
+            cuda.reset_peak_memory_stats()
+        elif self._of_process:
+            with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak is that of the whole life
+                Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak of the resident set
 
     def read(self) -> int | None:
         """Return the peak in bytes, None where the system does not show it."""
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            return int(torch.cuda.max_memory_allocated())
-        try:
-            lines = Path("/proc/self/status").read_text().splitlines()
-        except OSError:
-            return None
+        if (cuda := _used_cuda()) is not None:
+            return int(cuda.max_memory_allocated()) - self._before
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = Path("/proc/self/status").read_text().splitlines() if self._of_process else []
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def _used_cuda() -> Any:  # a module
+    """Return torch's module of CUDA, None if no device is in use."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def seed_everything(seed: int, when_imported: Callable[[str, Callable[[], None]], object]) -> None:
@@ -258,3 +244,76 @@ def seed_everything(seed: int, when_imported: Callable[[str, Callable[[], None]]
     when_imported("numpy", seed_numpy)
     when_imported("torch", seed_torch)
     os.environ.setdefault("PYTHONHASHSEED", str(seed))  # for worker processes
+
+
+class StepTimer:
+    """Times the steps between calls of ``boundary``; ``done`` once enough are timed.
+
+    On a GPU the times are those between events in the device's queue, so that nothing waits for the device.
+    """
+
+    def __init__(self, warm_up: int, timed: int, *, alone: bool, timing_begins: Callable[[], None]) -> None:
+        self.done = False
+        self.converged = True
+        self.num_steps = 0
+        self.num_warm_up = 0
+        self._host: list[int] = []
+        self._marks: list[Any] = []
+        self._warm_up, self._timed, self._alone = warm_up, timed, alone
+        self._timing_begins = timing_begins
+        self._last = time.perf_counter_ns()
+        self._plan = self._script()
+        next(self._plan)
+
+    def restart(self) -> None:
+        """Begin again: what ends a step has changed."""
+        self.__init__(  # type: ignore[misc]  # the same timer, from its start
+            self._warm_up, self._timed, alone=self._alone, timing_begins=self._timing_begins
+        )
+
+    def boundary(self) -> None:
+        """End a step."""
+        now = time.perf_counter_ns()
+        duration, self._last = now - self._last, now
+        if self.done:
+            return
+        self.num_steps += 1
+        try:
+            self._plan.send(duration)
+        except StopIteration:
+            self.done = True
+
+    @property
+    def clock(self) -> str:
+        """Return what the times were taken with."""
+        return "device events" if self._marks else "host"
+
+    def step_ns(self) -> tuple[float, ...]:
+        """Return the timed steps; waits for the device."""
+        if not self._marks:
+            return tuple(float(t) for t in self._host)
+        self._marks[-1].synchronize()
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        return tuple(before.elapsed_time(after) * 1e6 for before, after in pairs)
+
+    def _script(self) -> Generator[None, int, None]:
+        times: list[int] = []
+        graphs, quiet, ready = compiled_graphs(), 0, False
+        # A script that has not settled after four times the wanted warm-up is timed as it is.
+        while not ready and len(times) < self._warm_up * (4 if self._alone else 1):
+            times.append((yield))
+            quiet, graphs = (quiet + 1 if graphs == compiled_graphs() else 0), compiled_graphs()
+            converged = quiet >= 3 and converged_since(times[-max(len(times) // 2, 8) :]) is not None
+            ready = self._alone and len(times) >= self._warm_up and converged
+        self.converged = ready or not self._alone
+        self.num_warm_up = len(times)
+        self._timing_begins()
+        self._mark()
+        for _ in range(self._timed):
+            self._host.append((yield))
+            self._mark()
+
+    def _mark(self) -> None:
+        if (cuda := _used_cuda()) is not None:
+            self._marks.append(cuda.Event(enable_timing=True))
+            self._marks[-1].record()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.trials import isolation, limits
-from diagnose.trials.limits import limits_of
+from diagnose.trials.limits import limits_of, offline_settings
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.trackers import offline_settings
 
 ROOT = Path(isolation.__file__).parents[2]
 

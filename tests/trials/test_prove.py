@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import Recorded, prove
+from diagnose.trials.prove import Recorded, Schedule, prove
 from diagnose.trials.spec import TrialResult
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
@@ -14,6 +14,8 @@ LOSSES = tuple(1.0 / (i + 1) for i in range(20))
 
 class Script:
     """Takes ``base`` ms a step, times the factor of each patch."""
+
+    schedule = Schedule()
 
     def __init__(self, factors, base=10.0, losses=None, fails=(), wall_s=0.0):
         self.factors, self.base, self.fails, self.wall_s = factors, base, fails, wall_s
@@ -254,6 +256,7 @@ def test_the_budget_ends_the_trials_and_says_which_are_missing(monkeypatch):
 def test_a_script_that_cannot_be_measured_at_all_is_an_error():
     class Ends:
         warm_up = timed = 0
+        schedule = Schedule()
 
         def time(self, ids, *, timeout_s):
             return TrialResult(failure="The script ended after 3 steps that could be timed; it must run for more.")

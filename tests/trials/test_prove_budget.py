@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import Recorded, prove
+from diagnose.trials.prove import Recorded, Schedule, prove
 from diagnose.trials.spec import TrialResult
 
 
@@ -14,6 +14,7 @@ class Ticking:
 
     clock = 0.0
     warm_up = timed = 0
+    schedule = Schedule()
 
     def __init__(self, wall_s=10.0, changed_s=None, changed_ns=5e6):
         self.wall_s, self.changed_s, self.changed_ns = wall_s, changed_s or wall_s, changed_ns

@@ -6,8 +6,7 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.text.progress import Progress
-from diagnose.trials.recording import record
-from diagnose.trials.runs import Command, Runner
+from diagnose.trials.runs import Command, Runner, record
 from diagnose.trials.spec import TrialResult
 
 NOT_FOUND = "import os, sys\nif os.getcwd() != {cwd!r}:\n    print('data not found')\n    sys.exit(1)\n"

@@ -4,8 +4,7 @@ import sys
 import pytest
 import torch
 
-from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
+from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, StepTimer, seed_everything
 
 
 @pytest.fixture
