@@ -21,7 +21,7 @@ from diagnose.capture.record.folder import CaptureFolder
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable
 from diagnose.trials.copying import below, children_of, in_copy, is_environment, plan_copy, plan_surroundings
-from diagnose.trials.isolation import can_restrict
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
 from diagnose.trials.workplace import WorkingCopy, name_originals
 
@@ -33,7 +33,7 @@ MAX_LOOKED_AT = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
-    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.isolation import restrict; "
+    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.guard import restrict; "
     "restrict(json.load(open(sys.argv[2]))); os.execv(sys.argv[3], sys.argv[3:])"
 )
 

@@ -26,8 +26,17 @@ from diagnose.changes import edits_script, patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
 from diagnose.model.files import replace_private
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult, error_text
-from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, StepTimer, seed_everything
+from diagnose.trials.measuring import (
+    MIN_MEDIAN_STEPS,
+    Numbers,
+    PeakMemory,
+    SampleDraws,
+    StepTimer,
+    TrialRequest,
+    TrialResult,
+    error_text,
+    seed_everything,
+)
 
 __all__ = ["edited", "main", "why_nothing"]
 

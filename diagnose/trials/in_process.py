@@ -27,9 +27,16 @@ from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.text.progress import Progress
 from diagnose.trials.candidates import arguments_of, check_ids
+from diagnose.trials.measuring import (
+    MIN_MEDIAN_STEPS,
+    Numbers,
+    PeakMemory,
+    Returned,
+    StepTimer,
+    TrialResult,
+    error_text,
+)
 from diagnose.trials.prove import Budget, Schedule, parse_budget, proven, with_trials
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialResult, error_text
-from diagnose.trials.watching import Numbers, PeakMemory, Returned, StepTimer
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Diagnosis

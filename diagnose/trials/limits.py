@@ -15,7 +15,7 @@ from pathlib import Path
 
 from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
-from diagnose.trials.isolation import SHARED_MEMORY, can_restrict, why_not_isolated
+from diagnose.trials.guard import SHARED_MEMORY, can_restrict, why_not_isolated
 from diagnose.trials.originals import backup_place
 
 __all__ = ["Limits", "limits_of", "offline_settings", "why_refused"]

@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.events import Note
 from diagnose.model.step_means import mean_step, period_of
 from diagnose.trials.candidates import Candidate, candidates, not_run, together
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.trials import (
     Kind,
     TrialRuns,

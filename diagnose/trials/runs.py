@@ -25,11 +25,11 @@ from diagnose.text.plain_text import clean, middle, one_line
 from diagnose.text.progress import Progress
 from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
-from diagnose.trials.isolation import hosts_text
+from diagnose.trials.guard import hosts_text
 from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
+from diagnose.trials.measuring import TrialRequest, TrialResult
 from diagnose.trials.prove import Schedule
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.spec import TrialRequest, TrialResult
 from diagnose.trials.workplace import ROOT, Workplace, name_originals
 
 __all__ = ["Command", "Runner", "in_the_copy", "read_result", "record", "recorded_command"]

@@ -15,7 +15,7 @@ from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.statistics import is_even, middle_step, noise_of, speed_up
 from diagnose.model.trial_methods import Doubt, shows_no_difference
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
 
 __all__ = [
     "Kind",

@@ -32,7 +32,7 @@ from diagnose.trials.copying import (
     plan_surroundings,
     remove_tree,
 )
-from diagnose.trials.isolation import SHARED_MEMORY
+from diagnose.trials.guard import SHARED_MEMORY
 from diagnose.trials.limits import Limits
 from diagnose.trials.originals import Originals, back_up, check_number
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.trials import workplace
-from diagnose.trials.isolation import can_restrict
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.runs import Command, Runner
 from diagnose.trials.workplace import FILLED, Cache, seed, user_caches
 

@@ -5,8 +5,7 @@ import pytest
 from diagnose.capture.process.script import Outcome
 from diagnose.changes.common.patching import CannotApply
 from diagnose.trials.child import why_nothing
-from diagnose.trials.spec import TrialRequest
-from diagnose.trials.watching import StepTimer
+from diagnose.trials.measuring import StepTimer, TrialRequest
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_what_cannot_be_proven_is_one_sentence_with_the_traceback_behind_it(fact
 
 
 def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
-    monkeypatch.setattr("diagnose.trials.watching.converged_since", lambda times: 0)
+    monkeypatch.setattr("diagnose.trials.measuring.converged_since", lambda times: 0)
 
     def factory():
         steps = iter(range(20))

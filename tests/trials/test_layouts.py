@@ -7,7 +7,7 @@ import os
 import pytest
 
 from diagnose.trials.copying import below, plan_surroundings
-from diagnose.trials.isolation import can_restrict
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.runs import Command, Runner
 from diagnose.trials.workplace import name_originals
 

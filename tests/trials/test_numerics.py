@@ -3,7 +3,7 @@ import math
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.trials import TrialRuns, compare_losses, evaluate, is_gain, norms_apart
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))

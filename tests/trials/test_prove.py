@@ -6,8 +6,8 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import Recorded, Schedule, prove
-from diagnose.trials.spec import TrialResult
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
 

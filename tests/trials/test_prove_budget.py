@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.trials.candidates import Candidate
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import Recorded, Schedule, prove
-from diagnose.trials.spec import TrialResult
 
 
 class Ticking:

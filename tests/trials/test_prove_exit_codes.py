@@ -9,9 +9,9 @@ from diagnose.changes import CHANGES, patch_of
 from diagnose.cli import main as cli
 from diagnose.cli import prove as command
 from diagnose.pipeline.run import analyze_paths
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import NOTHING_TRIED
 from diagnose.trials.runs import Runner
-from diagnose.trials.spec import TrialResult
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
 NEEDS_GPU = next(name for name in CHANGES if (patch := patch_of(name)) is not None and patch.needs_gpu)

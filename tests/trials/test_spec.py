@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
 
 
 def test_what_was_written_is_read():

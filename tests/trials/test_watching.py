@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, StepTimer, seed_everything
+from diagnose.trials.measuring import Numbers, PeakMemory, SampleDraws, StepTimer, seed_everything
 
 
 @pytest.fixture
