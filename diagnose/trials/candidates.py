@@ -45,7 +45,8 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = Fals
     asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
-    lacks_gpu = set() if diagnosis.queue is not None else {name for name in (*asked, *prescribed) if _needs_gpu(name)}
+    patches = {name: patch for name in (*asked, *prescribed) if (patch := patch_of(name)) is not None}
+    lacks_gpu = {name for name, patch in patches.items() if patch.needs_gpu and diagnosis.queue is None}
     found = []
     for name in dict.fromkeys(asked or [n for n in prescribed if _is_made(n, edits=edits) and n not in lacks_gpu]):
         p, ratio = prescribed.get(name), None
@@ -124,8 +125,3 @@ def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
 def _is_made(name: str, *, edits: bool) -> bool:
     """Return whether a trial can make the change: by a patch, or in the script's text if that can be edited."""
     return trial_method(name) == "patch" or (edits and trial_method(name) == "edited copy")
-
-
-def _needs_gpu(name: str) -> bool:
-    patch = patch_of(name)
-    return patch is not None and patch.needs_gpu

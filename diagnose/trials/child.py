@@ -54,12 +54,12 @@ def main() -> NoReturn:
         with edited(script, order.ids, order.arguments, log, module=module):
             run = run_it(order, script, module=module)
     except DiagnoseError as error:
-        run = TrialResult(failure=str(error), exit_code=error.exit_code)
+        run = TrialResult(failure=str(error))
     finally:
         for one in reversed(undo):
             one()
     log.settle()
-    run = replace(run, ids=order.ids, applied=tuple(log.done), refused=tuple(log.refused))
+    run = replace(run, applied=tuple(log.done), refused=tuple(log.refused))
     rank = rank_and_size()[0]
     replace_private(Path(f"{order.result}.rank{rank}" if rank else order.result), run.to_json().encode())
     for stream in (sys.stdout, sys.stderr):
@@ -128,8 +128,8 @@ def _trace(order: TrialRequest, script: Sequence[str], *, module: bool) -> Trial
     options = CaptureOptions(output=Path(order.capture), force=True, quiet=True)
     if order.capture_s is not None:
         options = replace(options, max_seconds=min(options.max_seconds, order.capture_s))
-    result = trace_script(script, options, module=module)
-    return TrialResult(ended=result.info.ended, exit_code=result.exit_code)
+    trace_script(script, options, module=module)
+    return TrialResult()
 
 
 def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
@@ -166,11 +166,7 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
         grad_norms=numbers.grad_norms,
         skipped_steps=numbers.skipped_steps,
         peak_bytes=memory.read(),
-        clock=timer.clock,
-        warm_up=timer.num_warm_up,
         converged=timer.converged,
-        ended=outcome.ended,
-        exit_code=outcome.exit_code,
         failure=failure,
         samples_draw=draws.found,
     )

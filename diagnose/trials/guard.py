@@ -172,22 +172,17 @@ def _descendants(root: int) -> list[int]:
     """Return the processes below ``root`` that run; none where there is no /proc."""
     parents: dict[int, int] = {}
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):
-            if name.isdecimal():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
-                    state, parent = text.rpartition(")")[2].split()[:2]
-                    if state not in "ZX":
-                        parents[int(name)] = int(parent)
-    return [pid for pid in parents if pid != root and root in _ancestors(pid, parents)]
-
-
-def _ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
-    found: set[int] = set()
-    while pid in parents and pid not in found:
-        found.add(pid)
-        pid = parents[pid]
-    return found | {pid}
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+                state, parent = text.rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    parents[int(name)] = int(parent)
+    below, num = {root}, 0
+    while num < len(below):
+        num = len(below)
+        below |= {pid for pid, parent in parents.items() if parent in below}
+    return list(below - {root})
 
 
 def _leave(ended: int | None) -> NoReturn:

@@ -83,7 +83,7 @@ class InProcess:
             self.first_losses.add(run.losses[0])
         log.settle()
         wall_s = time.monotonic() - began
-        return replace(run, ids=tuple(ids), applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
+        return replace(run, applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
 
     @contextmanager
     def patched(self, ids: Sequence[str], log: Log | None = None) -> Iterator[None]:
@@ -146,10 +146,7 @@ class InProcess:
             grad_norms=numbers.grad_norms,
             skipped_steps=numbers.skipped_steps,
             peak_bytes=memory.read(),
-            clock=timer.clock,
-            warm_up=timer.num_warm_up,
             converged=timer.converged,
-            ended="finished" if finished else "stopped",
         )
 
 

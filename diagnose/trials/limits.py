@@ -146,16 +146,11 @@ def why_refused(failure: str, limits: Limits) -> str:
     if limits.writable is not None and REFUSED.search(failure):
         paths = [Path(quoted or bare) for quoted, bare in PATH.findall(failure)]
         for path in reversed(paths):  # a file that is renamed comes before its new name
-            if _is_refused(path, limits.writable):
+            real = Path(os.path.realpath(path))
+            there = next((each for each in (real, *real.parents) if each.exists()), real)
+            if os.access(there, os.W_OK) and not any(real.is_relative_to(place) for place in limits.writable):
                 return f" Runs may not write to {printable(path)}; --writable {printable(path.parent)} allows it."
         return "" if paths else " Runs may write to their copy only; --writable FOLDER allows another place."
     if limits.is_offline and UNREACHED.search(failure):
         return f" Runs {'have no network' if limits.is_isolated else 'are set to offline mode'}; --network opens it."
     return ""
-
-
-def _is_refused(path: Path, writable: Iterable[str]) -> bool:
-    """Return whether the user may write there and a run may not."""
-    real = Path(os.path.realpath(path))
-    there = next((each for each in (real, *real.parents) if each.exists()), real)
-    return os.access(there, os.W_OK) and not any(real.is_relative_to(place) for place in writable)

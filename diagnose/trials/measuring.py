@@ -70,19 +70,14 @@ class TrialRequest:
 class TrialResult:
     """What one process measured; ``failure`` states why there is nothing, "" where there is."""
 
-    ids: tuple[str, ...] = ()
     step_ns: tuple[float, ...] = ()  # of the timed steps
     losses: tuple[float, ...] = ()  # of every backward pass from the first, scalars only
     grad_norms: tuple[float, ...] = ()  # of the first optimizer steps
     skipped_steps: int | None = None  # that a GradScaler left out; None where there is none
     peak_bytes: int | None = None
-    clock: str = "host"  # or "device events"
-    warm_up: int = 0  # steps before the timed ones
     converged: bool = True
     applied: tuple[str, ...] = ()  # what the patches changed
     refused: tuple[str, ...] = ()  # and what they left alone
-    ended: str = ""
-    exit_code: int = 0
     failure: str = ""
     wall_s: float = 0.0
     samples_draw: bool = False  # samples that its own process loaded drew random numbers
@@ -127,7 +122,6 @@ def _text(value: str) -> str:
 
 _READERS: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {  # by the type of the field
     "bool": (lambda value: isinstance(value, bool), bool),
-    "int": (_is_whole, int),
     "int | None": (lambda value: value is None or _is_whole(value), lambda value: value),
     "float": (_is_number, float),
     "str": (lambda value: isinstance(value, str), _text),
@@ -394,7 +388,6 @@ class StepTimer:
         self.done = False
         self.converged = True
         self.num_steps = 0
-        self.num_warm_up = 0
         self._host: list[int] = []
         self._marks: list[Any] = []
         self._warm_up, self._timed, self._alone = warm_up, timed, alone
@@ -421,11 +414,6 @@ class StepTimer:
         except StopIteration:
             self.done = True
 
-    @property
-    def clock(self) -> str:
-        """Return what the times were taken with."""
-        return "device events" if self._marks else "host"
-
     def step_ns(self) -> tuple[float, ...]:
         """Return the timed steps; waits for the device."""
         if not self._marks:
@@ -444,7 +432,6 @@ class StepTimer:
             converged = quiet >= 3 and converged_since(times[-max(len(times) // 2, 8) :]) is not None
             ready = self._alone and len(times) >= self._warm_up and converged
         self.converged = ready or not self._alone
-        self.num_warm_up = len(times)
         self._timing_begins()
         self._mark()
         for _ in range(self._timed):

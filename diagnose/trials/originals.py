@@ -8,6 +8,7 @@ and everything else on the machine. If nothing keeps a run from changing these f
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import shutil
@@ -190,23 +191,13 @@ def _attributes(path: str, found: os.stat_result) -> dict[str, object]:
 def _written_by_others() -> set[tuple[int, int]]:
     """Return the files that living processes hold open for writing: no trial lives when this is asked for."""
     found: set[tuple[int, int]] = set()
-    with contextlib.suppress(OSError):  # no /proc: not Linux
-        for process in os.listdir("/proc"):
-            if process.isdecimal():
-                found |= _written_by(process)
-    return found
-
-
-def _written_by(process: str) -> set[tuple[int, int]]:
-    found: set[tuple[int, int]] = set()
-    with contextlib.suppress(OSError):  # another user's, or gone
-        for descriptor in os.listdir(f"/proc/{process}/fd"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                text = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(encoding="ascii")
-                flags = int(text.partition("flags:")[2].split()[0], 8)
-                status = Path(f"/proc/{process}/fd/{descriptor}").stat()
-                if flags & WRITING and stat.S_ISREG(status.st_mode):
-                    found.add(_inode(status))
+    for process, descriptor in (path.split("/")[2::2] for path in glob.iglob("/proc/[0-9]*/fd/*")):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # another user's, or gone
+            text = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text(encoding="ascii")
+            flags = int(text.partition("flags:")[2].split()[0], 8)
+            status = Path(f"/proc/{process}/fd/{descriptor}").stat()
+            if flags & WRITING and stat.S_ISREG(status.st_mode):
+                found.add(_inode(status))
     return found
 
 

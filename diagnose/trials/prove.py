@@ -108,7 +108,6 @@ class ProveResult:
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
-    num_runs: int = 0
     nothing_tried: bool = False  # the budget ended before
 
 
@@ -133,7 +132,6 @@ class Budget:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
         self._ends = time.monotonic() + seconds
         self.recording_s = 0.0  # that the first recording took, with its analysis
 
@@ -274,7 +272,7 @@ class _Proving:
         if mean_ns > plan.slow_step_ns:
             self._runs.timed = self._runs.warm_up = plan.slow_steps
         if is_known and self._budget_s < took_s:  # no time for an unchanged run and for a change
-            self._baselines.append(TrialResult((), tuple(step_ns)))
+            self._baselines.append(TrialResult(tuple(step_ns)))
             self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
             self.result.notes.append(RECORDED)
             return
@@ -432,7 +430,6 @@ class _Proving:
         patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
         timeout_s = min(patience, max(left, plan.last_s))
         run = self._runs.time(ids, timeout_s=timeout_s)
-        self.result.num_runs += 1
         if not ids:
             self._longest_s = max(self._longest_s, run.wall_s)
             self._baseline_s += run.wall_s

@@ -164,12 +164,13 @@ class Runner:
         self.last_log = folder / "output.log"
         with self.last_log.open("wb") as log:
             code, last = self._wait(folder, cwd, log, self._settings(ids), timeout_s)
-        _shorten(self.last_log)
+        if self.last_log.stat().st_size > MAX_LOG_BYTES:
+            self.last_log.write_bytes(b"[the beginning was cut off]\n" + _tail(self.last_log, MAX_LOG_BYTES))
         if self.cwd_mode == "copy":
             name_originals(folder, self._root)
         if self._workplace is not None:
             self._keep_changes(self._workplace.verify())
-        run = read_result(folder, order, code, timeout_s, last.replace(str(self._root), ""))
+        run = read_result(folder, code, timeout_s, last.replace(str(self._root), ""))
         why = why_refused(run.failure, self.enforced)
         return replace(run, failure=f"{run.failure}{why}", wall_s=time.monotonic() - began)
 
@@ -282,11 +283,6 @@ class Runner:
         return process, pipe
 
 
-def _shorten(log: Path) -> None:
-    if log.stat().st_size > MAX_LOG_BYTES:
-        log.write_bytes(b"[the beginning was cut off]\n" + _tail(log, MAX_LOG_BYTES))
-
-
 def _tail(log: Path, num_bytes: int) -> bytes:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - num_bytes))
@@ -300,10 +296,10 @@ def _last_line(log: Path) -> str:
     return f" (its last line: {clean(last)[:160]})" if last else ""
 
 
-def read_result(folder: Path, order: TrialRequest, code: int | None, timeout_s: float, last: str) -> TrialResult:
+def read_result(folder: Path, code: int | None, timeout_s: float, last: str) -> TrialResult:
     """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
     if code is None:
-        return TrialResult(ids=order.ids, failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
+        return TrialResult(failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
     path = folder / "result.json"
     try:
         found = path.lstat()
@@ -311,12 +307,12 @@ def read_result(folder: Path, order: TrialRequest, code: int | None, timeout_s: 
             raise ValueError("it is not a regular file")
         if found.st_size > MAX_RESULT_BYTES:
             raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
-        return replace(TrialResult.from_json(path.read_text(encoding="utf-8")), ids=order.ids)
+        return TrialResult.from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         why = f"It ended with exit code {code} before anything was measured{last}."
     except (OSError, ValueError, TypeError, RecursionError) as error:
         why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
-    return TrialResult(ids=order.ids, exit_code=code, failure=why)
+    return TrialResult(failure=why)
 
 
 def in_the_copy(runner: Runner) -> str:

@@ -25,23 +25,27 @@ _IMPORTS_TORCH = m.ImportAlias(name=m.Name("torch"), asname=None)
 _MAKES_SAVER = "from diagnose.kernels.saving import BackgroundSaver\n_saver = BackgroundSaver()\n"
 _SAVE = m.Call(func=m.Attribute(value=m.Name("torch"), attr=m.Name("save")))
 _MAY_NOT_RUN = m.BooleanOperation() | m.IfExp() | m.CompFor() | m.Lambda()
-_OPTIONS = "its torch.save has options, or its arguments have names"
 _MIXED = "one statement saves, and then calls what may use the file"
 _HEAD = "it may use files in the head of a loop, where no line can wait for the last one"
 
 
 def with_background_saver(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
     """Let every `torch.save` be a `BackgroundSaver`'s; what may use the files waits for it, and so does the end."""
-    if "BackgroundSaver" in tree.code:
-        return tree, "the script uses BackgroundSaver itself"
-    if re.search(r"\b_saver\b", tree.code):
-        return tree, "the script has a name _saver itself"
+    for name, why in (("BackgroundSaver", "uses BackgroundSaver"), (r"\b_saver\b", "has a name _saver")):
+        if re.search(name, tree.code):
+            return tree, f"the script {why} itself"
     imports = [m.matches(line, _IMPORT) for line in tree.body]
     torch = next((i for i, line in enumerate(tree.body) if imports[i] and m.findall(line, _IMPORTS_TORCH)), None)
     if torch is None:
         return tree, "the script does not import torch at its top"
     at = next((i for i in range(torch, len(imports)) if not imports[i]), len(imports))  # after the imports there
-    found = _find_waits(tree)
+    script, saves = ScriptCalls(tree), [call for call in m.findall(tree, _SAVE) if isinstance(call, cst.Call)]
+    saves = [call for call in saves if not (call.args and script.is_buffer(call.args[-1].value))]
+    if not saves:
+        return tree, "the script calls no torch.save to a path itself"
+    if any(len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args) for call in saves):
+        return tree, "its torch.save has options, or its arguments have names"
+    found = _Flow(tree, script, set(saves)).followed()
     if found.why:
         return tree, found.why
     changed = cst.ensure_type(tree.visit(_Editor(found)), cst.Module)
@@ -102,23 +106,10 @@ class _Head(NamedTuple):
     """What the expressions of a statement do before its body runs."""
 
     calls: Sequence[cst.Call]
-    saving: bool
     is_mixed: bool  # something else runs after what saves
     uses_files: bool
     yields: bool
     is_certain: bool  # all of it runs
-
-
-def _find_waits(tree: cst.Module) -> _Waits:
-    """Return where the script waits if each `torch.save` to a path only starts to write."""
-    script = ScriptCalls(tree)
-    saves = [call for call in m.findall(tree, _SAVE) if isinstance(call, cst.Call)]
-    saves = [call for call in saves if not (call.args and script.is_buffer(call.args[-1].value))]
-    if not saves:
-        return _Waits(why="the script calls no torch.save to a path itself")
-    if any(len(call.args) != 2 or any(arg.keyword or arg.star for arg in call.args) for call in saves):
-        return _Waits(why=_OPTIONS)
-    return _Flow(tree, script, set(saves)).followed()
 
 
 class _Flow:
@@ -133,7 +124,6 @@ class _Flow:
         self._settled: int | None = None  # depth of loops at which a block starts that no pending file may leave
         self._heads: dict[cst.CSTNode, _Head] = {}
         self._loops: list[list[_State]] = []
-        self._tries: list[_State] = []  # the latest state in each
         self._returned: list[_State] = []
         self._overlaps = False
         self._is_saving = False  # the function that is followed
@@ -183,7 +173,6 @@ class _Flow:
             return self._line(body, state)
         for statement in body.body:
             state = self._statement(statement, state)
-            self._tries = [max(latest, state) for latest in self._tries]
         return state
 
     def _statement(self, node: cst.CSTNode, state: _State) -> _State:
@@ -213,7 +202,6 @@ class _Flow:
                 self._refuse(_MIXED)
             self._found.before.add(node)
             state = _State.CLEAN
-        self._tries = [max(latest, state) for latest in self._tries]
         (self._returned if isinstance(last, cst.Return | cst.Raise) else self._loops[-1]).append(state)
         return _State.CLEAN  # the next line is not reached from here
 
@@ -263,9 +251,10 @@ class _Flow:
         return _State.CLEAN
 
     def _try(self, node: cst.Try | cst.TryStar, state: _State) -> _State:
-        self._tries.append(state)
         end = self._block(node.body, state)
-        latest = self._tries.pop()
+        latest = max(state, end, _State.ASSUMED if _yields(node.body) else state)  # when anything in it may have failed
+        if any(map(self._saves, calls_in(node.body))):
+            latest = _State.PENDING
         handled = [self._block(handler.body, latest) for handler in node.handlers]
         end = self._block(node.orelse.body, end) if node.orelse else end
         if node.finalbody is not None:
@@ -275,8 +264,6 @@ class _Flow:
     def _head(self, node: cst.CSTNode, parts: Sequence[cst.CSTNode], state: _State) -> _State:
         """Return the state after the expressions of a statement; note a wait before it if they may use a file."""
         head = self._looked_at(node, parts)
-        if head.saving:
-            self._tries = [_State.PENDING for _ in self._tries]
         if head.is_mixed:
             self._refuse(_MIXED)
         if state and self._may_use_files(head):
@@ -298,12 +285,11 @@ class _Flow:
     def _looked_at(self, node: cst.CSTNode, parts: Sequence[cst.CSTNode]) -> _Head:
         if node not in self._heads:
             calls = [call for part in parts for call in calls_in(part)]
-            saving = [call for call in calls if call in self._found.saves or self._called(call) in self._saving]
+            saving = [call for call in calls if self._saves(call)]
             unknown = [call for call in calls if self._is_unknown(call)]
             hands_over = m.Await() | m.Import() | m.ImportFrom()
             self._heads[node] = _Head(
                 calls=calls,
-                saving=bool(saving),
                 is_mixed=bool(saving) and any(not any(one in calls_in(call) for call in saving) for one in unknown),
                 uses_files=bool(unknown) or any(m.findall(part, hands_over) for part in parts),
                 yields=any(map(_yields, parts)),
@@ -313,6 +299,9 @@ class _Flow:
 
     def _is_unknown(self, call: cst.Call) -> bool:
         return call not in self._found.saves and self._called(call) is None and not self._script.is_harmless(call)
+
+    def _saves(self, call: cst.Call) -> bool:
+        return call in self._found.saves or self._called(call) in self._saving
 
     def _functions_that_save(self) -> set[cst.FunctionDef]:
         found: set[cst.FunctionDef] = set()

@@ -218,6 +218,7 @@ class Parity(NamedTuple):
     limits: tuple[float, float] | None = None  # of both
     note: str = ""
     run: int = 0  # which of the runs it was
+    distance: float = math.inf  # of the losses, in units of the limits
 
 
 class _Distance(NamedTuple):
@@ -266,7 +267,7 @@ def compare_losses(
     own_middle, own_worst = max(one.middle for one in own), max(one.worst for one in own)
     limits = max(ALLOWED[promise], 3 * own_middle), max(10 * ALLOWED[promise], 3 * own_worst)
     each = [_of_run(first, losses, limits)._replace(run=i) for i, losses in enumerate(variants)]
-    worst = max(each, key=_how_far)
+    worst = max(each, key=lambda parity: (FROM_BEST.index(parity.numerics), parity.distance))
     note = worst.note
     if note and len(each) > 1:
         alike = sum(one.numerics == worst.numerics for one in each)
@@ -288,13 +289,6 @@ def norms_apart(baseline: Sequence[float], variant: Sequence[float]) -> float | 
     return _distance(baseline, variant).middle
 
 
-def _how_far(parity: Parity) -> tuple[int, float]:
-    rank = FROM_BEST.index(parity.numerics)
-    if parity.drift is None or parity.worst_drift is None or parity.limits is None:
-        return rank, math.inf
-    return rank, max(parity.drift / parity.limits[0], parity.worst_drift / parity.limits[1])
-
-
 def _of_run(first: Sequence[float], losses: Sequence[float], limits: tuple[float, float]) -> Parity:
     pairs = list(zip(first, losses, strict=False))
     if not first and not losses:
@@ -305,15 +299,16 @@ def _of_run(first: Sequence[float], losses: Sequence[float], limits: tuple[float
     bad = next((i for i, (a, b) in enumerate(pairs) if math.isfinite(a) and not math.isfinite(b)), None)
     if bad is not None:
         return Parity("drifted", note=f"Loss {bad + 1} is not finite; unchanged it is.")
-    found = _distance(first, losses)
+    found, note = _distance(first, losses), ""
+    parity = Parity("identical", found.middle, found.worst, limits)
+    parity = parity._replace(distance=max(found.middle / limits[0], found.worst / limits[1]))
     if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
-        return Parity("identical", found.middle, found.worst, limits)
-    note = ""
+        return parity
     if found.middle > limits[0]:
         note = f"The median loss is {found.middle:.1e} away, of {limits[0]:.1e} allowed."
     elif found.worst > limits[1]:
         note = f"Loss {found.step + 1} is {found.worst:.1e} away, of {limits[1]:.1e} allowed."
-    return Parity("drifted" if note else "within", found.middle, found.worst, limits, note)
+    return parity._replace(numerics="drifted" if note else "within", note=note)
 
 
 def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:

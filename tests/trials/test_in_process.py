@@ -203,7 +203,6 @@ def test_a_step_that_takes_too_long_is_given_up_between_steps(monkeypatch):
     monkeypatch.setattr("diagnose.trials.in_process.time.monotonic", lambda: next(now_s))
     run = InProcess(lambda: lambda: None).time(("sham",), timeout_s=4)
     assert "in the time that was left" in run.failure
-    assert run.ids == ("sham",)
 
 
 def draws():

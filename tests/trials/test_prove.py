@@ -27,15 +27,13 @@ class Script:
         self.ran.append(tuple(ids))
         self.timeouts.append(timeout_s)
         if any(name in self.fails for name in ids):
-            return TrialResult(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
+            return TrialResult(failure="It ended with exit code 1 before anything was measured.")
         step = self.base * 1e6
         for name in ids:
             step *= self.factors.get(name, 1.0)
         losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
         wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
-        return TrialResult(
-            ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids)
-        )
+        return TrialResult(step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids))
 
 
 def chosen(*names):
@@ -232,7 +230,7 @@ def test_a_run_with_a_change_that_fails_once_is_named():
     class Fails(Script):
         def time(self, ids, *, timeout_s):
             run = super().time(ids, timeout_s=timeout_s)
-            return TrialResult(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
+            return TrialResult(failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
 
     (trial,) = run(Fails({}), "sham").trials
     assert (trial.failure, trial.note.endswith("One run with it failed. It ended.")) == ("", True)

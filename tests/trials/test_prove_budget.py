@@ -26,9 +26,9 @@ class Ticking:
         taken_s = min(needed_s, timeout_s)
         Ticking.clock += taken_s
         if taken_s < needed_s:
-            return TrialResult(tuple(ids), failure="It was killed.", wall_s=taken_s)
+            return TrialResult(failure="It was killed.", wall_s=taken_s)
         steps = (self.changed_ns if ids else 10e6,) * self.timed
-        return TrialResult(tuple(ids), steps, (1.0,) * 9, applied=tuple(ids), wall_s=taken_s)
+        return TrialResult(steps, (1.0,) * 9, applied=tuple(ids), wall_s=taken_s)
 
 
 @pytest.fixture(autouse=True)

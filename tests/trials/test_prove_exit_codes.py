@@ -29,9 +29,9 @@ def proving(monkeypatch, tmp_path, capsys):
     def time(runner, ids, *, timeout_s):
         now[0] += min(10.0, timeout_s)
         if timeout_s < 10.0:
-            return TrialResult(tuple(ids), failure="It was killed.", wall_s=timeout_s)
+            return TrialResult(failure="It was killed.", wall_s=timeout_s)
         steps = (5e6 if ids else 10e6,) * runner.timed
-        return TrialResult(tuple(ids), steps, (1.0,) * 9, applied=tuple(ids), wall_s=10.0)
+        return TrialResult(steps, (1.0,) * 9, applied=tuple(ids), wall_s=10.0)
 
     def run(name, *options):
         d = analyze_paths([CAPTURES / name])

@@ -14,7 +14,7 @@ from diagnose.text.progress import Progress
 from diagnose.trials import limits
 from diagnose.trials.candidates import Candidate
 from diagnose.trials.copying import CopyLimits, below, plan_copy
-from diagnose.trials.measuring import TrialRequest, TrialResult
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import Schedule, prove
 from diagnose.trials.runs import Command, Runner, read_result, record
 
@@ -227,9 +227,7 @@ def test_trials_that_are_stopped_keep_what_was_measured():
         def time(self, ids, *, timeout_s):
             if ids == ("schedule-gc",):
                 raise OriginalsChangedError("x was changed.")
-            return TrialResult(
-                tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0
-            )
+            return TrialResult((10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, wall_s=1.0)
 
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
     result = prove(Stops(), chosen, 1e6, lambda _text: None)
@@ -242,12 +240,12 @@ def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
     whys = []
     for text in ('{"step_ns": [1', '{"step_ns": 7}', "[" * 100_000):
         path.write_text(text)
-        whys.append(read_result(tmp_path, TrialRequest("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
+        whys.append(read_result(tmp_path, 3, 60.0, " (its last line: x)"))
     os.truncate(path, 1 << 40)
-    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, 3, 60.0, ""))
     path.unlink()
     os.mkfifo(path)
-    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, 3, 60.0, ""))
     assert {run.step_ns for run in whys} == {()}
     assert whys[0].failure.startswith("It ended with exit code 3 and left a result that cannot be used: Expecting")
     assert whys[1].failure.endswith("used: its step_ns is not what a run measures (its last line: x).")
