@@ -37,7 +37,7 @@ __all__ = [
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-_IMPORT = m.SimpleStatementLine(body=[m.Import() | m.ImportFrom()])
+_IMPORT = m.SimpleStatementLine(body=[m.ZeroOrMore(), m.Import() | m.ImportFrom(), m.ZeroOrMore()])
 _OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
 _OF_ADAMW = frozenset({"lr", "betas", "eps", "weight_decay"})
 _PARAMETERS = m.Call(func=m.Attribute(attr=m.Name("parameters") | m.Name("named_parameters")), args=[])
@@ -113,6 +113,44 @@ def _with_arguments(tree: cst.Module, edit: SetArguments, asked: Mapping[str, ob
     return _with_calls(tree, edit.of, change, in_all=False)
 
 
+class _Rewriter(cst.CSTTransformer):
+    """Replaces nodes of some types by what a function makes of them, None if it leaves them; with lines only there."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, changes: Mapping[type, Callable[[Any], Any]], lines: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.changes, self.lines = changes, lines
+        self.count = 0
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> Any:  # libcst has no narrower type
+        updated: Any = super().on_leave(original_node, updated_node)
+        change = self.changes.get(type(updated))
+        made = change(updated) if change is not None else None
+        if made is None or not self._is_asked(original_node):
+            return updated
+        self.count += 1
+        return made
+
+    def _is_asked(self, node: cst.CSTNode) -> bool:
+        if self.lines is None:
+            return True
+        at = self.get_metadata(PositionProvider, node)
+        return any(at.start.line <= line <= at.end.line for line in self.lines)
+
+
+def _at_lines(
+    tree: cst.Module, lines: Sequence[int], changes: Mapping[type, Callable[[Any], Any]], why: str
+) -> tuple[cst.Module, str]:
+    """Change nodes that stand in some lines; ``why`` is what a line is in which nothing was changed."""
+    editor = _Rewriter(changes, lines)
+    changed = MetadataWrapper(tree).visit(editor)
+    if editor.count:
+        return changed, ""
+    where = ", ".join(map(str, sorted(set(lines)))) or "unknown"
+    return tree, f"line {where} of the script {why}, so its author must decide"
+
+
 def _with_calls(
     tree: cst.Module,
     names: Sequence[str],
@@ -125,28 +163,19 @@ def _with_calls(
 
     One that cannot be replaced is a reason to replace none, unless ``in_all`` is off.
     """
-    editor = _Calls(frozenset(names), change)
+    whys = []
+
+    def changed_call(call: cst.Call) -> cst.Call | None:
+        named = getattr(call.func, "attr", call.func)
+        made = change(call) if getattr(named, "value", "") in names else ""
+        whys.extend([made] if isinstance(made, str) and made else [])
+        return None if isinstance(made, str) else made
+
+    editor = _Rewriter({cst.Call: changed_call})
     changed = tree.visit(editor)
-    if editor.count and not (editor.why and in_all):
+    if editor.count and not (whys and in_all):
         return changed, ""
-    return tree, editor.why or f"the script calls no {' or '.join(names[:3])}{how} itself"
-
-
-class _Calls(cst.CSTTransformer):
-    def __init__(self, names: frozenset[str], change: Callable[[cst.Call], cst.Call | str]) -> None:
-        super().__init__()
-        self.names, self.change = names, change
-        self.count, self.why = 0, ""
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        del original_node
-        named = getattr(updated_node.func, "attr", updated_node.func)
-        changed = self.change(updated_node) if getattr(named, "value", "") in self.names else ""
-        if isinstance(changed, str):
-            self.why = self.why or changed
-            return updated_node
-        self.count += 1
-        return changed
+    return tree, whys[0] if whys else f"the script calls no {' or '.join(names[:3])}{how} itself"
 
 
 def with_gradients_set_to_none(tree: cst.Module, _device: str) -> tuple[cst.Module, str]:
@@ -252,27 +281,15 @@ def _renamed(call: cst.Call, name: str, takes: frozenset[str]) -> cst.Call | str
     return call.with_changes(func=cst.Name(name))
 
 
-class _Bodies(cst.CSTTransformer):
-    """Changes lists of statements, those of a module and those of its blocks."""
+def _with_bodies(tree: cst.Module, change: Callable[[list[Any]], list[Any] | None]) -> tuple[cst.Module, int]:
+    """Change lists of statements, those of the module and those of its blocks; return how many were changed."""
 
-    def __init__(self, tree: cst.Module) -> None:
-        super().__init__()
-        self.tree = tree
-        self.count, self.why = 0, ""
+    def changed_body(block: cst.Module | cst.IndentedBlock) -> cst.Module | cst.IndentedBlock | None:
+        body = change(list(block.body))
+        return None if body is None else block.with_changes(body=body)
 
-    def changed(self, body: list[Any]) -> list[Any]:
-        """Return the statements as they are to be."""
-        raise NotImplementedError
-
-    def leave_IndentedBlock(  # libcst calls it so
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        del original_node
-        return updated_node.with_changes(body=self.changed(list(updated_node.body)))
-
-    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        del original_node
-        return updated_node.with_changes(body=self.changed(list(updated_node.body)))
+    editor = _Rewriter({cst.Module: changed_body, cst.IndentedBlock: changed_body})
+    return tree.visit(editor), editor.count
 
 
 def _parameters_of(tree: cst.Module) -> set[str]:
@@ -295,33 +312,37 @@ def with_compiled_model(tree: cst.Module, _device: str) -> tuple[cst.Module, str
     names = _parameters_of(tree)
     if len(names) != 1 or not (name := names.pop()).isidentifier() or name == "self":
         return tree, "which of the script's modules is the model only its author knows"
-    editor = _Compiled(tree, name)
-    changed = tree.visit(editor)
-    if editor.count != 1:
-        return tree, f"{name} is not made by one call at one place of the script"
-    return (tree, editor.why) if editor.why else (changed, "")
+    is_torch: list[bool] = []
 
-
-class _Compiled(_Bodies):
-    def __init__(self, tree: cst.Module, name: str) -> None:
-        super().__init__(tree)
-        self.name = name
-
-    def changed(self, body: list[Any]) -> list[Any]:
+    def change(body: list[Any]) -> list[Any] | None:
         made = [i for i, line in enumerate(body) if m.matches(line, _MODEL_MADE)]
-        places = [i for i in made if body[i].body[0].targets[0].target.value == self.name]
+        places = [i for i in made if body[i].body[0].targets[0].target.value == name]
         if not places:
-            return body
-        self.count += 1
+            return None
         constructor = body[places[0]].body[0].value.func  # without methods of what it makes, such as .to(device)
         while isinstance(constructor, cst.Attribute) and isinstance(constructor.value, cst.Call):
             constructor = constructor.value.func
-        is_torch = self.tree.code_for_node(constructor).startswith(("nn.", "torch.nn.", "Sequential"))
-        if is_torch and ("state_dict" in self.tree.code or "import torch\n" not in self.tree.code):
-            self.why = "model.compile() compiles none of torch's own classes; give it a class of your own"
-        call = f"{self.name} = torch.compile({self.name})" if is_torch else f"{self.name}.compile()"
+        is_torch.append(tree.code_for_node(constructor).startswith(("nn.", "torch.nn.", "Sequential")))
+        call = f"{name} = torch.compile({name})" if is_torch[-1] else f"{name}.compile()"
         at = places[-1] + 1
         return [*body[:at], cst.parse_statement(call), *body[at:]]
+
+    changed, count = _with_bodies(tree, change)
+    if count != 1:
+        return tree, f"{name} is not made by one call at one place of the script"
+    if is_torch[0] and ("state_dict" in tree.code or "import torch\n" not in tree.code):
+        return tree, "model.compile() compiles none of torch's own classes; give it a class of your own"
+    return changed, ""
+
+
+def _models_of(tree: cst.Module) -> set[str]:
+    """Return the expressions that stand for the model: whose parameters are asked for, and what is made of it."""
+    found = _parameters_of(tree)
+    assigned: Any = m.findall(tree, m.Assign(value=m.Call()))
+    for one in assigned:
+        if {tree.code_for_node(arg.value) for arg in one.value.args} & found:
+            found |= {tree.code_for_node(target.target) for target in one.targets}
+    return found - {"self"}
 
 
 def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
@@ -339,55 +360,38 @@ def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
     }
     for why in (why for why, is_so in whys.items() if is_so):
         return tree, why
-    editor = _Autocast(tree, device)
-    changed = tree.visit(editor)
-    return (changed, "") if editor.count else (tree, editor.why)
+    models = _models_of(tree)
+    whys_not = ["no loss.backward() follows a call of the model in the same block of the script"]
 
+    def is_model(node: cst.CSTNode) -> bool:
+        return tree.code_for_node(node) in models
 
-class _Autocast(_Bodies):
-    """Wraps the statements before each ``loss.backward()``."""
+    def calls_model(node: cst.CSTNode) -> bool:  # or hands it to a function that may
+        calls: Any = m.findall(node, m.Call())
+        for call in calls:
+            is_method = isinstance(call.func, cst.Attribute) and is_model(call.func.value)
+            if is_model(call.func) or (not is_method and any(is_model(arg.value) for arg in call.args)):
+                return True
+        return False
 
-    def __init__(self, tree: cst.Module, device: str) -> None:
-        super().__init__(tree)
-        self.device = device
-        self.why = "no loss.backward() follows a call of the model in the same block of the script"
-        self.models = _parameters_of(tree)  # expressions that stand for the model: it, and what is made of it
-        assigned: Any = m.findall(tree, m.Assign(value=m.Call()))
-        for one in assigned:
-            if {tree.code_for_node(arg.value) for arg in one.value.args} & self.models:
-                self.models |= {tree.code_for_node(target.target) for target in one.targets}
-        self.models -= {"self"}
-
-    def changed(self, body: list[Any]) -> list[Any]:
-        at = next((i for i, line in enumerate(body) if m.matches(line, _BACKWARD)), None)
-        if at is None:
-            return body
-        receiver = body[at].body[0].value.func.value
-        if self._calls_model(receiver):
-            self.why = "the forward and its backward() stand in one statement"
-            return body
-        first = next((i for i, line in enumerate(body[:at]) if self._calls_model(line)), None)
-        if first is None:
-            return body
+    def change(body: list[Any]) -> list[Any] | None:
+        at = next((i for i, line in enumerate(body) if m.matches(line, _BACKWARD)), 0)
+        first = next((i for i, line in enumerate(body[:at]) if calls_model(line)), None)
+        receiver = body[at].body[0].value.func.value if m.matches(body[at], _BACKWARD) else None
+        if receiver is not None and calls_model(receiver):
+            whys_not.append("the forward and its backward() stand in one statement")
+            return None
+        if receiver is None or first is None:
+            return None
         losses = {node.value for node in m.findall(receiver, m.Name()) if isinstance(node, cst.Name)}
         last = max([first, *(i for i in range(first, at) if losses & _assigned_names(body[i]))])
-        self.count += 1
-        region = cst.parse_expression(f'torch.autocast("{self.device}", dtype=torch.bfloat16)')
+        region = cst.parse_expression(f'torch.autocast("{device}", dtype=torch.bfloat16)')
         inner = [body[first].with_changes(leading_lines=()), *body[first + 1 : last + 1]]
         block = cst.With([cst.WithItem(region)], cst.IndentedBlock(inner), leading_lines=body[first].leading_lines)
         return [*body[:first], block, *body[last + 1 :]]
 
-    def _calls_model(self, node: cst.CSTNode) -> bool:
-        """Return whether the node calls the model, or hands it to a function that may."""
-        calls: Any = m.findall(node, m.Call())
-        for call in calls:
-            is_method = isinstance(call.func, cst.Attribute) and self._is_model(call.func.value)
-            if self._is_model(call.func) or (not is_method and any(self._is_model(arg.value) for arg in call.args)):
-                return True
-        return False
-
-    def _is_model(self, node: cst.CSTNode) -> bool:
-        return self.tree.code_for_node(node) in self.models
+    changed, count = _with_bodies(tree, change)
+    return (changed, "") if count else (tree, whys_not[-1])
 
 
 def _assigned_names(line: cst.CSTNode) -> set[str]:
@@ -396,59 +400,26 @@ def _assigned_names(line: cst.CSTNode) -> set[str]:
     return {n.value for one in targets for n in m.findall(one.target, m.Name()) if isinstance(n, cst.Name)}
 
 
-class _AtLines(cst.CSTTransformer):
-    """Changes what stands in some lines, and counts what it changed."""
-
-    METADATA_DEPENDENCIES = (PositionProvider,)
-
-    def __init__(self, lines: Sequence[int]) -> None:
-        super().__init__()
-        self.lines = frozenset(lines)
-        self.count = 0
-
-    def asked(self, node: cst.CSTNode) -> bool:
-        """Return whether the node stands in one of the lines, and count it."""
-        at = self.get_metadata(PositionProvider, node)
-        found = any(at.start.line <= line <= at.end.line for line in self.lines)
-        self.count += found
-        return found
-
-    def edited(self, tree: cst.Module, why: str) -> tuple[cst.Module, str]:
-        """Return the tree with the changes; ``why`` is what a line is that was not changed."""
-        changed = MetadataWrapper(tree).visit(self)
-        if self.count:
-            return changed, ""
-        where = ", ".join(map(str, sorted(self.lines))) or "unknown"
-        return tree, f"line {where} of the script {why}, so its author must decide"
-
-
 def without_synchronize(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
     """Leave out the calls of ``synchronize()`` that are these lines, whose result nothing takes."""
-    return _WithoutSynchronize(lines).edited(tree, "is not a call of synchronize() by itself")
 
+    def change(line: cst.SimpleStatementLine) -> cst.SimpleStatementLine | cst.RemovalSentinel | None:
+        kept = [part for part in line.body if not m.matches(part, _SYNCHRONIZE)]
+        if len(kept) == len(line.body):
+            return None
+        kept[-1:] = [part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for part in kept[-1:]]
+        return line.with_changes(body=kept) if kept else cst.RemoveFromParent()  # a block left empty gets a `pass`
 
-class _WithoutSynchronize(_AtLines):
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine | cst.RemovalSentinel:
-        kept = [part for part in updated_node.body if not m.matches(part, _SYNCHRONIZE)]
-        if len(kept) == len(updated_node.body) or not self.asked(original_node):
-            return updated_node
-        if not kept:
-            return cst.RemoveFromParent()  # a block that is left empty gets a `pass`
-        return updated_node.with_changes(body=[*kept[:-1], kept[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+    return _at_lines(tree, lines, {cst.SimpleStatementLine: change}, "is not a call of synchronize() by itself")
 
 
 def without_contiguous(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
     """Leave ``.contiguous()`` out of these lines; an operator that needs it then fails."""
-    return _WithoutContiguous(lines).edited(tree, "calls no contiguous()")
 
+    def change(call: Any) -> cst.BaseExpression | None:  # of a call, whose function is an attribute
+        return call.func.value if m.matches(call, _CONTIGUOUS) else None
 
-class _WithoutContiguous(_AtLines):
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        if not m.matches(updated_node, _CONTIGUOUS) or not self.asked(original_node):
-            return updated_node
-        return cst.ensure_type(updated_node.func, cst.Attribute).value
+    return _at_lines(tree, lines, {cst.Call: change}, "calls no contiguous()")
 
 
 def with_device_argument(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module, str]:
@@ -457,20 +428,17 @@ def with_device_argument(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Mo
     ``torch.zeros(n).to(device)`` becomes ``torch.zeros(n, device=device)``. Random numbers are left alone, since a
     device draws others, and so are tensors of the script's own values, which are copied either way.
     """
-    return _OnDevice(lines).edited(tree, "makes no tensor that torch could make on the device")
+    why = "makes no tensor that torch could make on the device"
+    return _at_lines(tree, lines, {cst.Call: _made_on_device}, why)
 
 
-class _OnDevice(_AtLines):
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        device = _device_of(updated_node) if m.matches(updated_node, _MOVED) else None
-        made: Any = getattr(updated_node.func, "value", None)
-        if device is None or any(arg.star or (arg.keyword and arg.keyword.value == "device") for arg in made.args):
-            return updated_node
-        if not self.asked(original_node):
-            return updated_node
-        before = [*made.args[:-1], *(arg.with_changes(comma=_COMMA) for arg in made.args[-1:])]
-        keyword = cst.Arg(device, cst.Name("device"), _EQUAL)
-        return cst.ensure_type(made.with_changes(args=[*before, keyword]), cst.Call)
+def _made_on_device(call: cst.Call) -> cst.Call | None:
+    device = _device_of(call) if m.matches(call, _MOVED) else None
+    made: Any = getattr(call.func, "value", None)
+    if device is None or any(arg.star or (arg.keyword and arg.keyword.value == "device") for arg in made.args):
+        return None
+    before = [*made.args[:-1], *(arg.with_changes(comma=_COMMA) for arg in made.args[-1:])]
+    return cst.ensure_type(made, cst.Call).with_changes(args=[*before, cst.Arg(device, cst.Name("device"), _EQUAL)])
 
 
 def _device_of(call: cst.Call) -> cst.BaseExpression | None:
@@ -491,29 +459,26 @@ def with_masked_results(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Mod
     ``x[mask].mean()`` becomes ``indexing.masked_mean(x, mask)``, and ``x[mask] = 0`` an `assign_where`. Those raise
     TypeError where the mask is none, but an index.
     """
-    return _Masked(lines).edited(tree, "neither reduces nor assigns what a mask chooses")
+    changes = {cst.Call: _masked_call, cst.Assign: _masked_assignment}
+    return _at_lines(tree, lines, changes, "neither reduces nor assigns what a mask chooses")
 
 
-class _Masked(_AtLines):
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        if not m.matches(updated_node, _REDUCED) or not self.asked(original_node):
-            return updated_node
-        function: Any = updated_node.func
-        return _of_indexing(f"masked_{function.attr.value}", *_masked_parts(function.value))
+def _masked_call(call: Any) -> cst.Call | None:  # of a call, whose function is an attribute
+    if not m.matches(call, _REDUCED):
+        return None
+    return _of_indexing(f"masked_{call.func.attr.value}", *_masked_parts(call.func.value))
 
-    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign | cst.Expr:
-        target = updated_node.targets[0].target
-        if len(updated_node.targets) > 1 or not m.matches(target, _MASKED):
-            return updated_node
-        (source, mask), value = _masked_parts(target), updated_node.value
-        if m.matches(value, _MASKED):  # of another tensor, where the same mask chooses
-            value, same = _masked_parts(value)
-            is_each = same.deep_equals(mask)
-        else:
-            is_each = m.matches(value, _NUMBER)
-        if not is_each or not self.asked(original_node):
-            return updated_node
-        return cst.Expr(_of_indexing("assign_where", source, mask, value))
+
+def _masked_assignment(line: cst.Assign) -> cst.Expr | None:
+    target, value = line.targets[0].target, line.value
+    if len(line.targets) > 1 or not m.matches(target, _MASKED):
+        return None
+    source, mask = _masked_parts(target)
+    is_each = m.matches(value, _NUMBER)
+    if m.matches(value, _MASKED):  # of another tensor, where the same mask chooses
+        value, same = _masked_parts(value)
+        is_each = same.deep_equals(mask)
+    return cst.Expr(_of_indexing("assign_where", source, mask, value)) if is_each else None
 
 
 def _masked_parts(subscript: Any) -> tuple[cst.BaseExpression, cst.BaseExpression]:  # a Subscript, as matched
@@ -530,32 +495,24 @@ def with_kept_values(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module
     ``total += loss.item()`` becomes ``total = total + loss.detach()``, ``last = loss.item()`` becomes ``last =
     loss.detach()``: the same number, of which a later ``print`` or ``float()`` waits once.
     """
-    editor = _Kept(lines)
-    editor.augmented = {name for node in m.findall(tree, m.AugAssign()) for name in _assigned_names(node)}
-    return editor.edited(tree, "neither adds the value up nor only keeps it")
+    augmented = {name for node in m.findall(tree, m.AugAssign()) for name in _assigned_names(node)}
+    operators = {cst.AddAssign: cst.Add, cst.SubtractAssign: cst.Subtract}
 
-
-class _Kept(_AtLines):
-    augmented: set[str]
-
-    def leave_AugAssign(self, original_node: cst.AugAssign, updated_node: cst.AugAssign) -> cst.AugAssign | cst.Assign:
-        operators = {cst.AddAssign: cst.Add, cst.SubtractAssign: cst.Subtract}
-        operator = operators.get(type(updated_node.operator))
-        value = _kept(updated_node.value)
-        if operator is None or value is None or not self.asked(original_node):
-            return updated_node
+    def added(line: cst.AugAssign) -> cst.Assign | None:
+        operator, value = operators.get(type(line.operator)), _kept(line.value)
+        if operator is None or value is None:
+            return None
         if isinstance(value, cst.BinaryOperation) and not value.lpar:
             value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        added = cst.BinaryOperation(updated_node.target, operator(), value)
-        return cst.Assign([cst.AssignTarget(updated_node.target)], added)
+        return cst.Assign([cst.AssignTarget(line.target)], cst.BinaryOperation(line.target, operator(), value))
 
-    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
-        value = _kept(updated_node.value)
-        names = [target.target for target in updated_node.targets]
-        is_plain = all(isinstance(name, cst.Name) and name.value not in self.augmented for name in names)
-        if value is None or not is_plain or not self.asked(original_node):
-            return updated_node
-        return updated_node.with_changes(value=value)
+    def assigned(line: cst.Assign) -> cst.Assign | None:
+        value, names = _kept(line.value), [target.target for target in line.targets]
+        is_plain = all(isinstance(name, cst.Name) and name.value not in augmented for name in names)
+        return line.with_changes(value=value) if value is not None and is_plain else None
+
+    changes = {cst.AugAssign: added, cst.Assign: assigned}
+    return _at_lines(tree, lines, changes, "neither adds the value up nor only keeps it")
 
 
 def _kept(value: cst.BaseExpression) -> cst.BaseExpression | None:
