@@ -6,7 +6,7 @@ Lines count from 1. What a function is not sure of is left to the script's autho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import libcst as cst
 from libcst import matchers as m
@@ -34,6 +34,8 @@ __all__ = [
     "without_contiguous",
     "without_synchronize",
 ]
+
+_Changes: TypeAlias = Mapping[type, Callable[[Any], Any]]  # by the type of a node: what becomes of it, None: it stays
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -118,7 +120,7 @@ class _Rewriter(cst.CSTTransformer):
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, changes: Mapping[type, Callable[[Any], Any]], lines: Sequence[int] | None = None) -> None:
+    def __init__(self, changes: _Changes, lines: Sequence[int] | None = None) -> None:
         super().__init__()
         self.changes, self.lines = changes, lines
         self.count = 0
@@ -139,9 +141,7 @@ class _Rewriter(cst.CSTTransformer):
         return any(at.start.line <= line <= at.end.line for line in self.lines)
 
 
-def _at_lines(
-    tree: cst.Module, lines: Sequence[int], changes: Mapping[type, Callable[[Any], Any]], why: str
-) -> tuple[cst.Module, str]:
+def _at_lines(tree: cst.Module, lines: Sequence[int], changes: _Changes, why: str) -> tuple[cst.Module, str]:
     """Change nodes that stand in some lines; ``why`` is what a line is in which nothing was changed."""
     editor = _Rewriter(changes, lines)
     changed = MetadataWrapper(tree).visit(editor)
@@ -375,13 +375,15 @@ def with_autocast(tree: cst.Module, device: str) -> tuple[cst.Module, str]:
         return False
 
     def change(body: list[Any]) -> list[Any] | None:
-        at = next((i for i, line in enumerate(body) if m.matches(line, _BACKWARD)), 0)
-        first = next((i for i, line in enumerate(body[:at]) if calls_model(line)), None)
-        receiver = body[at].body[0].value.func.value if m.matches(body[at], _BACKWARD) else None
-        if receiver is not None and calls_model(receiver):
+        at = next((i for i, line in enumerate(body) if m.matches(line, _BACKWARD)), None)
+        if at is None:
+            return None
+        receiver = body[at].body[0].value.func.value
+        if calls_model(receiver):
             whys_not.append("the forward and its backward() stand in one statement")
             return None
-        if receiver is None or first is None:
+        first = next((i for i, line in enumerate(body[:at]) if calls_model(line)), None)
+        if first is None:
             return None
         losses = {node.value for node in m.findall(receiver, m.Name()) if isinstance(node, cst.Name)}
         last = max([first, *(i for i in range(first, at) if losses & _assigned_names(body[i]))])
@@ -459,7 +461,7 @@ def with_masked_results(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Mod
     ``x[mask].mean()`` becomes ``indexing.masked_mean(x, mask)``, and ``x[mask] = 0`` an `assign_where`. Those raise
     TypeError where the mask is none, but an index.
     """
-    changes = {cst.Call: _masked_call, cst.Assign: _masked_assignment}
+    changes: _Changes = {cst.Call: _masked_call, cst.Assign: _masked_assignment}
     return _at_lines(tree, lines, changes, "neither reduces nor assigns what a mask chooses")
 
 
@@ -511,7 +513,7 @@ def with_kept_values(tree: cst.Module, lines: Sequence[int]) -> tuple[cst.Module
         is_plain = all(isinstance(name, cst.Name) and name.value not in augmented for name in names)
         return line.with_changes(value=value) if value is not None and is_plain else None
 
-    changes = {cst.AugAssign: added, cst.Assign: assigned}
+    changes: _Changes = {cst.AugAssign: added, cst.Assign: assigned}
     return _at_lines(tree, lines, changes, "neither adds the value up nor only keeps it")
 
 
