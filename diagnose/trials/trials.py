@@ -95,10 +95,11 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
     norms = [norms_apart(baselines[0].grad_norms, run.grad_norms) for run in good]
     apart = max((each for each in norms if each is not None), default=None)
     steps_ms = middle_step(before) / 1e6, middle_step(after) / 1e6
+    skips = baselines[0].skipped_steps, good[0].skipped_steps
     notes = [
         f"Applied: {'; '.join(good[0].applied)}.",
         *_left_alone(good[0]),
-        *_skipping(good[0]),
+        _skip_words(good[0].skipped_steps),
         "A gradient's norm is not finite on one side only." if apart == math.inf else "",
         "" if all(run.converged for run in good) else "Its step times had not settled before they were measured.",
         parity.note,
@@ -118,7 +119,7 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
         predicted_ms=None if candidate.predicted_ratio is None else candidate.predicted_ratio * steps_ms[0],
         noise=noise,
         peak_bytes=_peaks(baselines, good),
-        skipped_steps=_skipped(baselines[0], good[0]),
+        skipped_steps=None if skips == (None, None) else (skips[0] or 0, skips[1] or 0),
         losses=(unchanged[0][:MAX_LOSSES], worst.losses[:MAX_LOSSES]),
         drift=parity.drift,
         worst_drift=parity.worst_drift,
@@ -190,23 +191,15 @@ def _left_alone(run: TrialResult) -> list[str]:
     return [f"Left alone: {'; '.join(run.refused).rstrip('.')}."] if run.refused else []
 
 
-def _skipping(run: TrialResult) -> list[str]:
-    if run.skipped_steps is None:
-        return []
-    steps = "step was" if run.skipped_steps == 1 else "steps were"
-    return [f"{run.skipped_steps} optimizer {steps} skipped, since gradients overflowed."]
+def _skip_words(num: int | None) -> str:
+    steps = "step was" if num == 1 else "steps were"
+    return "" if num is None else f"{num} optimizer {steps} skipped, since gradients overflowed."
 
 
 def _peaks(baselines: Sequence[TrialResult], variants: Sequence[TrialResult]) -> tuple[int, int] | None:
     before = [run.peak_bytes for run in baselines if run.peak_bytes is not None]
     after = [run.peak_bytes for run in variants if run.peak_bytes is not None]
     return (int(median(before)), int(median(after))) if before and after else None
-
-
-def _skipped(baseline: TrialResult, variant: TrialResult) -> tuple[int, int] | None:
-    if baseline.skipped_steps is None and variant.skipped_steps is None:
-        return None
-    return baseline.skipped_steps or 0, variant.skipped_steps or 0
 
 
 class Parity(NamedTuple):

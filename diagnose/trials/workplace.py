@@ -46,25 +46,17 @@ PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
 CACHE = ".cache"
 IN_HOME = (CACHE, ".triton", ".nv", ".cupy")  # folders of the home that a run has to itself
 DATA = (
-    "HF_DATASETS_CACHE",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_MODULES_CACHE",
-    "HUGGINGFACE_HUB_CACHE",
-    "MPLCONFIGDIR",
-    "TORCH_HOME",
-    "TRANSFORMERS_CACHE",
-    "XDG_CACHE_HOME",
-)  # variables that name caches of downloads
+    "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HUGGINGFACE_HUB_CACHE", "MPLCONFIGDIR",
+    "TORCH_HOME", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables that name caches of downloads."""
+
 BUILT = (
-    "CUDA_CACHE_PATH",
-    "CUPY_CACHE_DIR",
-    "NUMBA_CACHE_DIR",
-    "PYTORCH_KERNEL_CACHE_PATH",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "TORCH_EXTENSIONS_DIR",
-    "TRITON_CACHE_DIR",
-)  # of compilers
+    "CUDA_CACHE_PATH", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "PYTORCH_KERNEL_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR",
+)  # fmt: skip
+"""Those of compilers."""
+
 FILLED = frozenset({"diagnose", "huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
 
 Kind = Literal["folder", "file", "link"]
