@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import libcst as cst
@@ -122,8 +122,7 @@ class ScriptCalls:
         self._read(tree, "", is_method=False)
         self._trained -= {"", "self"}
         self.every_function = [*(f for same in self.functions.values() for f in same), *self._methods.values()]
-        for parameter in m.findall(tree, m.Param()):
-            self._bound[cst.ensure_type(parameter, cst.Param).name.value].append(None)  # whatever a call passes
+        self._bind_parameters()
         self._opaque: set[str] = set()  # names that are bound to what is not plain
         self._made: dict[cst.FunctionDef, bool] = {}  # functions: whether all that they return is plain
         self._find_opaque()
@@ -199,6 +198,27 @@ class ScriptCalls:
             self._bind(target.value, value)  # what a list or a mapping holds
         elif name := _dotted(target):
             self._bound[name].append(value)
+
+    def _bind_parameters(self) -> None:
+        """Bind parameters to what the calls of their function pass, to nothing known if others may call it."""
+        passed: dict[cst.FunctionDef, list[cst.Call]] = defaultdict(list)
+        names: dict[cst.FunctionDef, list[cst.Param]] = {}
+        for function in self.every_function:
+            params = function.params
+            by_place = [*params.posonly_params, *params.params][function in self._owners :]  # without self
+            others = (*params.kwonly_params, params.star_arg, params.star_kwarg)
+            names[function] = [*by_place, *(p for p in others if isinstance(p, cst.Param))]
+            for parameter in names[function]:
+                self._bound[parameter.name.value] += [parameter.default] if parameter.default is not None else []
+        for call in self._calls:
+            if (called := self.called(call)) is not None:
+                passed[called].append(call)
+        known = {function for function in self.every_function if self.is_known(function)}
+        for function, parameters in names.items():
+            places = [p.name.value for p in parameters if p.star == ""]
+            for p in parameters:
+                values = _passed(p.name.value, places, passed[function])
+                self._bound[p.name.value] += values if function in known and not p.star else [None]
 
     def _find_opaque(self) -> None:
         """Start from nothing opaque, and go on until no name or function turns out to be."""
@@ -362,3 +382,14 @@ class ScriptCalls:
             if not is_known:
                 return True
         return False
+
+
+def _passed(name: str, places: Sequence[str], calls: Sequence[cst.Call]) -> Iterator[cst.BaseExpression | None]:
+    """Yield what calls pass for a parameter; ``places`` are those that can be passed by place."""
+    for call in calls:
+        by_name = [arg.value for arg in call.args if arg.keyword and arg.keyword.value == name]
+        by_place = [arg.value for arg in call.args if not arg.keyword]
+        if any(arg.star for arg in call.args):
+            yield None
+        elif by_name or places.index(name) < len(by_place):  # else its default
+            yield by_name[0] if by_name else by_place[places.index(name)]
