@@ -29,7 +29,7 @@ from diagnose.model.diagnosis import (
 from diagnose.model.events import Note
 from diagnose.text.code_places import line_of, place_of
 from diagnose.text.progress import Progress
-from diagnose.trials.step_function import prove
+from diagnose.trials.in_process import prove
 
 __all__ = [
     "Diagnosis",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diagnose.changes import trial_method
-from diagnose.trials.outcome import OWN_RANKS
+from diagnose.trials.prove import OWN_RANKS
 
 __all__ = ["OPEN", "RIGHT", "WRONG", "score_proof"]
 

@@ -20,12 +20,10 @@ from diagnose.capture.process.launch import Place
 from diagnose.capture.record.folder import CaptureFolder
 from diagnose.errors import UsageError
 from diagnose.model.files import cannot_write, printable
-from diagnose.trials.copy_plan import is_environment, plan_copy
-from diagnose.trials.original_names import name_originals
-from diagnose.trials.protection import can_restrict
+from diagnose.trials.copying import below, children_of, in_copy, is_environment, plan_copy, plan_surroundings
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.run_folder import VARIABLE, remove_leftovers, run_folder
-from diagnose.trials.surroundings import below, plan_surroundings
-from diagnose.trials.working_copy import WorkingCopy
+from diagnose.trials.workplace import WorkingCopy, name_originals
 
 __all__ = ["CopiedFolder", "copied_folder", "warn_of_checkpoints"]
 
@@ -35,7 +33,7 @@ MAX_LOOKED_AT = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
-    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.protection import restrict; "
+    "import json, os, sys; sys.path.append(sys.argv[1]); from diagnose.trials.guard import restrict; "
     "restrict(json.load(open(sys.argv[2]))); os.execv(sys.argv[3], sys.argv[3:])"
 )
 
@@ -53,7 +51,7 @@ def _checkpoint(folder: Path) -> Path | None:
     """Return the first file or folder with the suffix of a checkpoint, relative to the folder."""
     waiting, num_left = [folder], MAX_LOOKED_AT
     for here in waiting:
-        for child in _children(here):
+        for child in children_of(str(here)):
             num_left -= 1
             path = Path(child.path)
             if num_left < 0:
@@ -63,14 +61,6 @@ def _checkpoint(folder: Path) -> Path | None:
             if child.is_dir(follow_symlinks=False) and not path.name.startswith(".") and not is_environment(path):
                 waiting.append(path)
     return None
-
-
-def _children(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda child: child.name)
-    except OSError:  # not ours to read, or gone
-        return []
 
 
 @dataclass(frozen=True)
@@ -86,14 +76,7 @@ class CopiedFolder:
 
     def words(self, script: Sequence[str]) -> list[str]:
         """Return the words of a command with absolute paths of the working folder turned into those of the copy."""
-        return [self._word(word) for word in script]
-
-    def _word(self, word: str) -> str:
-        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        path = Path(os.path.normpath(value))  # a relative one is inside of nothing that is absolute
-        if not path.is_relative_to(self._original):
-            return word
-        return f"{option}{equals}{self._copy / path.relative_to(self._original)}"
+        return [in_copy(word, self._original, self._copy) for word in script]
 
     def sentence(self, text: str) -> str:
         """Return a sentence about the run with the user's own files in it."""
@@ -171,5 +154,5 @@ def _around(folder: Path) -> list[str]:
     """Return everything next to the folder and next to each folder above it."""
     inner = Path(os.path.realpath(folder))
     chain = {str(inner), *map(str, inner.parents)}
-    children = [child for above in inner.parents for child in _children(above)]
+    children = [child for above in inner.parents for child in children_of(str(above))]
     return [child.path for child in children if child.path not in chain and not child.is_symlink()]

@@ -19,24 +19,21 @@ from diagnose.model.files import Reservation, cannot_write, check_distinct, chec
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
-from diagnose.trials.budget import Budget, parse_budget
-from diagnose.trials.candidates import check_ids
-from diagnose.trials.copy_plan import plan_copy
-from diagnose.trials.ending import EndedBySignal, ended_by_signals
+from diagnose.trials.candidates import arguments_for_edits, arguments_of, check_ids
+from diagnose.trials.copying import plan_copy
 from diagnose.trials.limits import Limits, limits_of
-from diagnose.trials.outcome import (
+from diagnose.trials.prove import (
+    NOTHING_TRIED,
     OWN_RANKS,
-    arguments_for_edits,
-    arguments_of,
+    Budget,
+    ProveResult,
+    parse_budget,
     proven,
     starts_own_ranks,
     with_trials,
 )
-from diagnose.trials.prove import NOTHING_TRIED, ProveResult
-from diagnose.trials.recorded_command import recorded_command
-from diagnose.trials.recording import in_the_copy, record
-from diagnose.trials.run_folder import remove_leftovers, run_folder
-from diagnose.trials.runs import Command, Runner
+from diagnose.trials.run_folder import EndedBySignal, ended_by_signals, remove_leftovers, run_folder
+from diagnose.trials.runs import Command, Runner, in_the_copy, record, recorded_command
 
 __all__ = ["ProveRequest", "command_of", "prove_and_answer"]
 
@@ -164,7 +161,7 @@ def _proven(
     goes_on = not runner.changed and budget.records(result.best, result.notes)
     diagnosis = with_trials(diagnosis, result, request.apply, edits=runner.edits)
     if capture is None and runner.edits:
-        from diagnose.trials.printed_diffs import with_diffs  # with libcst, which takes a moment
+        from diagnose.trials.source_edits import with_diffs  # with libcst, which takes a moment
 
         diagnosis = with_diffs(diagnosis, script)
     if goes_on:

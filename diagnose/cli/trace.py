@@ -115,7 +115,7 @@ def _with_diffs(diagnosis: Diagnosis, request: TraceRequest) -> Diagnosis:
     """Return the diagnosis with diffs of the script, which is at hand where it is a file."""
     if request.module or not Path(request.script).is_file():
         return diagnosis
-    from diagnose.trials.printed_diffs import with_diffs
+    from diagnose.trials.source_edits import with_diffs
 
     return with_diffs(diagnosis, Path(request.script))
 

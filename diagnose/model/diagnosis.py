@@ -17,7 +17,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Note
 from diagnose.model.files import write_file
-from diagnose.model.limits import TrialMethod
+from diagnose.model.limits import Doubt, TrialMethod
 from diagnose.model.locations import Example, Where
 from diagnose.model.rules import Legend
 
@@ -218,6 +218,7 @@ class Trial:
     skipped_steps: tuple[int, int] | None = None  # by a GradScaler: baseline, trial; None where neither has one
     note: str = ""  # one sentence about it
     failure: str = ""  # why it could not be measured; the times are empty then
+    doubt: Doubt = ""  # why the result may be chance
 
     @property
     def steps_ms(self) -> tuple[float, float] | None:

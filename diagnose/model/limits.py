@@ -6,8 +6,22 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 __all__ = [
-    "ENGLISH", "EXPORTS", "HOW_TRIED", "LANGUAGES", "MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE",
-    "MIN_REGIONS", "OVERLAPPED", "REDUCED", "STEP_SOURCES", "USABLE_SHARE", "StepOn", "TrialMethod",
+    "ENGLISH",
+    "EXPORTS",
+    "HOW_TRIED",
+    "LANGUAGES",
+    "MAX_LOSSES",
+    "MAX_READY_SHARE",
+    "MAX_TIMES",
+    "MIN_GAIN_SHARE",
+    "MIN_REGIONS",
+    "OVERLAPPED",
+    "REDUCED",
+    "STEP_SOURCES",
+    "USABLE_SHARE",
+    "Doubt",
+    "StepOn",
+    "TrialMethod",
 ]  # fmt: skip
 
 
@@ -19,6 +33,9 @@ LANGUAGES: Final = (ENGLISH, "zh")
 
 REDUCED: Final = ("all_reduce", "reduce_scatter")  # collectives whose results the optimizer needs, and nothing before
 OVERLAPPED: Final = (*REDUCED, "all_gather")  # collectives that a what-if may overlap with computation
+
+Doubt: TypeAlias = Literal["", "noise not known", "measured once", "not repeated"]
+"""Why the result of a trial may be chance: too few runs to know how far equal runs differ, or to see it twice."""
 
 TrialMethod: TypeAlias = Literal["patch", "edited copy", "by hand"]
 """How a trial makes a change: from outside, in the text of the script that it runs, or not at all."""

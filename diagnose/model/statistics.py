@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Trial
 
 __all__ = [
-    "NOTHING_CERTAIN", "RunShift", "SpeedUp", "is_even", "leaning", "mean_error", "mean_step", "middle_step",
+    "RunShift", "SpeedUp", "is_even", "leaning", "mean_error", "mean_step", "middle_step",
     "noise_of", "period_of", "run_shift", "runs_needed", "shows_no_difference", "speed_up", "sum_factor",
     "whole_periods",
 ]  # fmt: skip
@@ -221,13 +221,9 @@ def is_even(interval: tuple[float, float]) -> bool:
     return 1 - MAX_EVEN <= low <= high <= 1 + MAX_EVEN
 
 
-NOTHING_CERTAIN = "so nothing is certain"
-"""What the note of a trial has whose runs cannot be compared with how far equal runs differ."""
-
-
 def shows_no_difference(trial: Trial) -> bool:
     """Return whether the runs show that the change makes no difference worth having."""
-    return is_even(trial.interval) and NOTHING_CERTAIN not in trial.note
+    return is_even(trial.interval) and trial.doubt != "noise not known"
 
 
 def leaning(ratio: float, interval: tuple[float, float]) -> Literal["faster", "slower", ""]:

@@ -1,22 +1,31 @@
-"""Which prescriptions of a diagnosis are to be run: those that can be applied from outside, the best first."""
+"""Which prescriptions of a diagnosis are run: those that can be applied from outside, the best first, and with what."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
-from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, group_of, patch_of, trial_method
+from diagnose.changes import CHANGES, any_compiles, by_hand, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
-from diagnose.model.diagnosis import Diagnosis, Prescription
+from diagnose.model.diagnosis import Diagnosis, Facts
 
-__all__ = ["Candidate", "candidates", "check_ids", "not_run", "together"]
+__all__ = [
+    "Candidate",
+    "arguments_for_edits",
+    "arguments_of",
+    "candidates",
+    "check_ids",
+    "lines_of",
+    "not_run",
+    "together",
+]
 
 NO_GPU = "It needs a GPU, and these steps used none."
 NOT_COMPILED = (
     "compile-model was not run: no finding of this recording prescribes it; asked for by name (--apply compile-model) "
     "it is tried."
 )
-_AT_START = "sets environment variables, which torch reads when it starts"
 
 
 @dataclass(frozen=True)
@@ -36,12 +45,17 @@ def candidates(diagnosis: Diagnosis, asked: Sequence[str], *, edits: bool = Fals
     asked for. What is predicted to save most comes first, so that a short budget is spent on it; then the rest.
     """
     prescribed = {p.id: p for p in diagnosis.prescriptions}
-    has_gpu = diagnosis.queue is not None
-    made = [name for name in prescribed if patch_of(name) is not None or (edits and edits_script(name))]
-    wanted = asked or [name for name in made if has_gpu or not _needs_gpu(name)]
-    found = (_candidate(name, prescribed.get(name), diagnosis) for name in dict.fromkeys(wanted))
-    known = [c if has_gpu or not _needs_gpu(c.id) else replace(c, skip_reason=NO_GPU) for c in found]
-    return tuple(sorted(known, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
+    patches = {name: patch for name in (*asked, *prescribed) if (patch := patch_of(name)) is not None}
+    lacks_gpu = {name for name, patch in patches.items() if patch.needs_gpu and diagnosis.queue is None}
+    found = []
+    for name in dict.fromkeys(asked or [n for n in prescribed if _is_made(n, edits=edits) and n not in lacks_gpu]):
+        p, ratio = prescribed.get(name), None
+        if p is not None and p.predicted_step_ns is not None and diagnosis.step_ns > 0:
+            ratio = min(max(p.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)
+        why = p.arguments.get("by_hand") if p is not None else None
+        reason = NO_GPU if name in lacks_gpu else f"It is made by hand: {why}." if why else ""
+        found.append(Candidate(name, p.title if p is not None else CHANGES[name].title, ratio, reason))
+    return tuple(sorted(found, key=lambda c: 1.0 if c.predicted_ratio is None else c.predicted_ratio))
 
 
 def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
@@ -52,41 +66,62 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
             where a process begins, which ``own_process`` says every run does.
     """
     for name in asked:
-        patch = patch_of(name)
         if name not in CHANGES:
             known = ", ".join(one for one in CHANGES if trial_method(one) != "by hand")
             raise UsageError(f"Invalid change {name}: use one of {known}.")
         if trial_method(name) == "by hand":
             raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
-        if patch is None and not own_process:
+        if own_process:
+            continue
+        patch = patch_of(name)
+        if patch is None:
             raise UsageError(f"{name} is made in the text of a script; run the script with diagnose prove.")
-        if patch is not None and patch.environment and not own_process:
-            raise UsageError(f"{name} {_AT_START}; run the script with diagnose prove.")
+        if patch.environment:
+            raise UsageError(
+                f"{name} sets environment variables, which torch reads when it starts; run the script with diagnose "
+                "prove."
+            )
 
 
 def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
-    left = [p.id for p in diagnosis.prescriptions if patch_of(p.id) is None and not (edits and edits_script(p.id))]
-    whys = [f"{name} was not run: {by_hand(name)}." for name in left]
-    compiles = any_compiles([p.id for p in diagnosis.prescriptions])
-    return tuple(whys) if asked or compiles else (*whys, NOT_COMPILED)
-
-
-def _needs_gpu(name: str) -> bool:
-    patch = patch_of(name)
-    return patch is not None and patch.needs_gpu
-
-
-def _candidate(name: str, prescription: Prescription | None, diagnosis: Diagnosis) -> Candidate:
-    ratio = None
-    if prescription and prescription.predicted_step_ns is not None and diagnosis.step_ns > 0:
-        ratio = min(max(prescription.predicted_step_ns / diagnosis.step_ns, 0.0), 1.0)
-    by_hand = prescription.arguments.get("by_hand") if prescription else None
-    skip_reason = f"It is made by hand: {by_hand}." if by_hand else ""
-    return Candidate(name, prescription.title if prescription else CHANGES[name].title, ratio, skip_reason)
+    prescribed = [p.id for p in diagnosis.prescriptions]
+    whys = [f"{name} was not run: {by_hand(name)}." for name in prescribed if not _is_made(name, edits=edits)]
+    return tuple(whys) if asked or any_compiles(prescribed) else (*whys, NOT_COMPILED)
 
 
 def together(ids: Sequence[str]) -> tuple[str, ...]:
     """Leave out what changes the same thing as one before it."""
-    groups = [group_of(name) for name in ids]
-    return tuple(name for i, name in enumerate(ids) if not groups[i] or groups[i] not in groups[:i])
+    firsts: dict[str, str] = {}
+    for name in ids:
+        firsts.setdefault(group_of(name) or name, name)
+    return tuple(firsts.values())
+
+
+def arguments_of(diagnosis: Diagnosis) -> dict[str, Facts]:
+    """Return what the diagnosis wants its prescriptions applied with, by id."""
+    return {p.id: p.arguments for p in (*diagnosis.also_possible, *diagnosis.prescriptions) if p.arguments}
+
+
+def arguments_for_edits(diagnosis: Diagnosis, script: Path) -> dict[str, Facts]:
+    """Return the same for changes of the script's text: with the type of its device and the lines of their findings."""
+    device = "cuda" if diagnosis.queue else "cpu"
+    prescribed = (*diagnosis.also_possible, *diagnosis.prescriptions)
+    return {p.id: {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, script)} for p in prescribed}
+
+
+def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
+    """Return the lines of the script that the rule's finding names, and those of its examples.
+
+    A trace's name of a file is data and no pattern: the end of its path is compared.
+    """
+    parts = script.resolve().parts
+    found = [f for f in diagnosis.findings if f.rule == rule]
+    places = [place for f in found for place in (*f.where, *(e.where for e in f.examples))]
+    named = [(place.line, Path(place.file).parts) for place in places if place.line and place.file]
+    return tuple(sorted({line for line, name in named if parts[-len(name) :] == name}))
+
+
+def _is_made(name: str, *, edits: bool) -> bool:
+    """Return whether a trial can make the change: by a patch, or in the script's text if that can be edited."""
+    return trial_method(name) == "patch" or (edits and trial_method(name) == "edited copy")

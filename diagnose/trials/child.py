@@ -1,16 +1,18 @@
 """The process of one trial: patches torch as ordered, runs the script as Python would, times its steps, stops it.
 
-``sys.argv`` holds the file of the order, then [-m] SCRIPT and its arguments.
+``sys.argv`` holds the file of the order, then [-m] SCRIPT and its arguments. torch is imported by the script.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, Any, NoReturn
 
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process.process import ForkedChildren, rank_and_size
@@ -19,17 +21,23 @@ from diagnose.capture.process.script import Outcome, StopScript, check_script, r
 from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
-from diagnose.changes import patch_of
+from diagnose.changes import edits_script, patch_of
 from diagnose.changes.common.patching import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
 from diagnose.model.files import replace_private
-from diagnose.trials.edited_script import edited
-from diagnose.trials.sentences import error_text
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialRequest, TrialResult
-from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
+from diagnose.trials.measuring import (
+    MIN_MEDIAN_STEPS,
+    Numbers,
+    PeakMemory,
+    SampleDraws,
+    StepTimer,
+    TrialRequest,
+    TrialResult,
+    error_text,
+    seed_everything,
+)
 
-__all__ = ["main"]
+__all__ = ["edited", "main", "why_nothing"]
 
 
 def main() -> NoReturn:
@@ -40,50 +48,87 @@ def main() -> NoReturn:
     seed_everything(order.seed, when_imported)
     log = Log()
     undo = _patch(order, log)
+    run_it = _trace if order.capture else _measure
     try:
         with edited(script, order.ids, order.arguments, log, module=module):
-            run = _trace(order, script, module=module) if order.capture else _measure(order, script, module=module)
+            run = run_it(order, script, module=module)
     except DiagnoseError as error:
-        run = TrialResult(failure=str(error), exit_code=error.exit_code)
+        run = TrialResult(failure=str(error))
     finally:
         for one in reversed(undo):
             one()
     log.settle()
-    _write(order, replace(run, ids=order.ids, applied=tuple(log.done), refused=tuple(log.refused)))
+    run = replace(run, applied=tuple(log.done), refused=tuple(log.refused))
+    rank = rank_and_size()[0]
+    replace_private(Path(f"{order.result}.rank{rank}" if rank else order.result), run.to_json().encode())
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
 
 
 def _patch(order: TrialRequest, log: Log) -> list[Undo]:
-    """Install the patches once torch is imported; return what undoes them."""
+    """Set the variables of the patches, and install them once torch is imported; return what undoes them."""
     undo: list[Undo] = []
+    patches = [(patch, order.arguments.get(name, {})) for name in order.ids if (patch := patch_of(name)) is not None]
 
     def install() -> None:
-        for name in order.ids:
-            patch = patch_of(name)
-            if patch is not None and patch.install is not None:
-                undo.append(patch.install(log, order.arguments.get(name, {})))
+        for patch, given in patches:
+            if patch.install is not None:
+                undo.append(patch.install(log, given))
 
-    for name in order.ids:
-        patch = patch_of(name)
-        for variable, value in patch.environment.items() if patch is not None else ():
-            if value is None:
-                os.environ.pop(variable, None)
-                log.did(f"{variable} is not set")
-            else:
-                os.environ[variable] = value
-                log.did(f"{variable}={value}")
+    for variable, value in (pair for patch, _ in patches for pair in patch.environment.items()):
+        os.environ.pop(variable, None)
+        if value is not None:
+            os.environ[variable] = value
+        log.did(f"{variable} is not set" if value is None else f"{variable}={value}")
     when_imported("torch", install)
     return undo
 
 
+@contextmanager
+def edited(
+    script: Sequence[str], ids: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], log: Log, *, module: bool
+) -> Iterator[None]:
+    """Within the block, whoever opens the script's code gets it with those changes that are made in its text.
+
+    The file stays as it is.
+
+    Raises:
+        CannotApply: a change cannot be made there; the sentence is the trial's result.
+        UsageError: libcst is not installed, or the script is no Python.
+    """
+    wanted = [name for name in ids if edits_script(name)]
+    if not wanted or (not module and not Path(script[0]).is_file()):
+        yield
+        return
+    if module:
+        raise CannotApply(f"{wanted[0]} is made in the text of a script, and this is a module.")
+    from diagnose.trials.source_edits import edited_source
+
+    file = Path(script[0])
+    source, done, left = edited_source(file.read_text(encoding="utf-8"), str(file), wanted, arguments)
+    for name, why in left.items():
+        raise CannotApply(f"{name} cannot be made: {why}.")
+    for name in done:
+        log.did(f"{name}, in the text of {file.name}")
+    original, real = io.open_code, os.path.realpath(file)
+
+    def open_code(path: str) -> IO[bytes]:
+        return io.BytesIO(source.encode()) if os.path.realpath(path) == real else original(path)
+
+    io.open_code = open_code
+    try:
+        yield
+    finally:
+        io.open_code = original
+
+
 def _trace(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
-    options = CaptureOptions(output=Path(order.capture), steps=order.capture_steps, force=True, quiet=True)
+    options = CaptureOptions(output=Path(order.capture), force=True, quiet=True)
     if order.capture_s is not None:
         options = replace(options, max_seconds=min(options.max_seconds, order.capture_s))
-    result = trace_script(script, options, module=module)
-    return TrialResult(ended=result.info.ended, exit_code=result.exit_code)
+    trace_script(script, options, module=module)
+    return TrialResult()
 
 
 def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> TrialResult:
@@ -101,9 +146,8 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
             raise StopScript
 
     listener = Listener(order.step_on, ScriptConfig(), boundary)  # type: ignore[arg-type]  # checked by the parent
-    when_imported("torch", numbers.install)
-    when_imported("torch", draws.install)
-    when_imported("torch", listener.install)
+    for watching in (numbers, draws, listener):
+        when_imported("torch", watching.install)
     owner, forked = os.getpid(), ForkedChildren()
     outcome = run_script(script, module=module)
     if os.getpid() != owner:  # the script forked, and this is the child at the script's end
@@ -112,48 +156,33 @@ def _measure(order: TrialRequest, script: Sequence[str], *, module: bool) -> Tri
     listener.shut_loaders()
     numbers.remove()
     draws.remove()
-    run = replace(_result(order, outcome, timer, numbers, memory), samples_draw=draws.found)
-    leave_behind(outcome, forked)
-    return run
-
-
-def _result(
-    order: TrialRequest, outcome: Outcome, timer: StepTimer, numbers: Numbers, memory: PeakMemory
-) -> TrialResult:
     step_ns = timer.step_ns()
-    failure = _why_nothing(order, outcome, timer, len(step_ns))
-    return TrialResult(
+    failure = why_nothing(order, outcome, timer, len(step_ns))
+    run = TrialResult(
         step_ns=() if failure else step_ns,
         losses=numbers.losses,
         first_epoch=numbers.first_epoch,
         grad_norms=numbers.grad_norms,
         skipped_steps=numbers.skipped_steps,
         peak_bytes=memory.read(),
-        clock=timer.clock,
-        warm_up=timer.num_warm_up,
         converged=timer.converged,
-        ended=outcome.ended,
-        exit_code=outcome.exit_code,
         failure=failure,
+        samples_draw=draws.found,
     )
+    leave_behind(outcome, forked)
+    return run
 
 
-def _why_nothing(order: TrialRequest, outcome: Outcome, timer: StepTimer, timed: int) -> str:
+def why_nothing(order: TrialRequest, outcome: Outcome, timer: StepTimer, num_timed: int) -> str:
     """Return why there is nothing to compare, "" where there is; a change under which the script raises has failed."""
     error = outcome.error
     if isinstance(error, CannotApply):
         return str(error)
-    if outcome.ended == "raised" and error is not None and (order.ids or timed < MIN_MEDIAN_STEPS):
+    if outcome.ended == "raised" and error is not None and (order.ids or num_timed < MIN_MEDIAN_STEPS):
         return f"The script raised {error_text(error)}."
-    if timed >= MIN_MEDIAN_STEPS:
+    if num_timed >= MIN_MEDIAN_STEPS:
         return ""
     return f"The script ended after {timer.num_steps} steps that could be timed; it must run for more to be measured."
-
-
-def _write(order: TrialRequest, run: TrialResult) -> None:
-    rank, size = rank_and_size()
-    path = Path(order.result if size == 1 or rank == 0 else f"{order.result}.rank{rank}")
-    replace_private(path, run.to_json().encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Runs a step function in this very process: each run makes it anew, and what patches changed is put back after it.
+"""``diagnose.prove``: applies prescriptions to a step function of this very process and measures what they bring.
 
-The generators start from the same seed in every run and go on afterwards as if nothing had happened.
+Each run makes the step function again, and what patches changed is put back after it. The generators start from the
+same seed in every run and go on afterwards as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -9,24 +10,44 @@ import functools
 import gc
 import random
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from diagnose.capture.process.process import rank_and_size
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.steps.hooks import shut_workers
 from diagnose.changes import patch_of
 from diagnose.changes.common.patching import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
-from diagnose.trials.sentences import error_text
-from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialResult
-from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import DevicePeak, Numbers, Returned
+from diagnose.text.progress import Progress
+from diagnose.trials.candidates import arguments_of, check_ids
+from diagnose.trials.measuring import (
+    MIN_MEDIAN_STEPS,
+    Numbers,
+    PeakMemory,
+    Returned,
+    StepTimer,
+    TrialResult,
+    error_text,
+)
+from diagnose.trials.prove import Budget, Schedule, parse_budget, proven, with_trials
 
-__all__ = ["InProcess", "StepFn"]
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis
+
+__all__ = ["InProcess", "StepFn", "prove", "prove_runs"]
+
+RECORDED_STEPS = 10  # as `diagnose.analyze` has it
+BEGINS_DIFFERENTLY = (
+    "Unchanged, it began with another loss each time: either the factory does not create everything again, "
+    "or it draws from a generator of its own."
+)
 
 StepFn: TypeAlias = Callable[[], object]
 
@@ -46,6 +67,7 @@ class InProcess:
     error: BaseException | None = None
     edits: bool = False  # a step function has no text to change
     first_losses: set[float] = field(default_factory=set)  # of the unchanged runs: one, if they start alike
+    schedule: Schedule = field(default_factory=Schedule)
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
         """Make the step function with patches and return what was measured; a failure is a result too."""
@@ -61,7 +83,7 @@ class InProcess:
             self.first_losses.add(run.losses[0])
         log.settle()
         wall_s = time.monotonic() - began
-        return replace(run, ids=tuple(ids), applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
+        return replace(run, applied=tuple(log.done), refused=tuple(log.refused), wall_s=wall_s)
 
     @contextmanager
     def patched(self, ids: Sequence[str], log: Log | None = None) -> Iterator[None]:
@@ -84,12 +106,8 @@ class InProcess:
         Raises:
             CaptureError: the factory failed, or returned something else.
         """
-        try:
+        with _explained("The factory raised"):
             step = self.make()
-        except DiagnoseError:
-            raise
-        except Exception as error:
-            raise CaptureError(f"The factory raised {error_text(error)}.") from error
         if not callable(step):
             raise CaptureError(
                 f"The factory returned {type(step).__name__}, which cannot be called; "
@@ -99,77 +117,68 @@ class InProcess:
 
     def _measured(self, deadline: float) -> TrialResult:
         silence_kineto()
-        numbers, memory, returned = Numbers(), DevicePeak(), Returned()
+        numbers, memory, returned = Numbers(), PeakMemory(of_process=False), Returned()
         timer = StepTimer(self.warm_up, self.timed, alone=True, timing_begins=memory.start)
         numbers.install()
+        finished = False
         try:
-            finished = _steps(self.step_fn(), timer, returned, deadline)
+            step = self.step_fn()
+            timer.restart()
+            while not timer.done and time.monotonic() < deadline:
+                value = step()
+                timer.boundary()
+                returned.take(value)
+        except _ExhaustedError:
+            finished = True
         finally:
             numbers.remove()
-        step_ns = timer.step_ns()
+        step_ns, num = timer.step_ns(), timer.num_steps
         if len(step_ns) < MIN_MEDIAN_STEPS:
-            raise CaptureError(_why_nothing(timer.num_steps, ended=finished))
+            raise CaptureError(
+                f"The step function raised StopIteration after {num} steps; it must run for some hundred: "
+                "let it begin its data again."
+                if finished
+                else f"The step function made only {num} steps in the time that was left; give budget more."
+            )
         return TrialResult(
             step_ns=step_ns,
             losses=returned.losses or numbers.losses,
             grad_norms=numbers.grad_norms,
             skipped_steps=numbers.skipped_steps,
             peak_bytes=memory.read(),
-            clock=timer.clock,
-            warm_up=timer.num_warm_up,
             converged=timer.converged,
-            ended="finished" if finished else "stopped",
         )
-
-
-def _steps(step: StepFn, timer: StepTimer, returned: Returned, deadline: float) -> bool:
-    """Call the step until enough is timed or the time is over; return whether it ended by itself before that."""
-    timer.restart()
-    while not timer.done and time.monotonic() < deadline:
-        try:
-            value = step()
-        except _ExhaustedError:
-            return True
-        timer.boundary()
-        returned.take(value)
-    return False
-
-
-def _why_nothing(seen: int, *, ended: bool) -> str:
-    if ended:
-        return (
-            f"The step function raised StopIteration after {seen} steps; it must run for some hundred: "
-            "let it begin its data again."
-        )
-    return f"The step function made only {seen} steps in the time that was left; give budget more."
 
 
 class _ExhaustedError(CaptureError):
     """The step function has no more data."""
 
 
-def _guarded(step: StepFn) -> object:
-    """Run one step; what it raises becomes a sentence, with the exception itself as the cause."""
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn what the block raises into a sentence, with the exception itself as the cause."""
     try:
-        return step()
+        yield
     except DiagnoseError:
         raise
-    except StopIteration as error:
-        raise _ExhaustedError("The step function raised StopIteration: let it begin its data again.") from error
     except Exception as error:
-        raise CaptureError(f"The step function raised {error_text(error)}.") from error
+        raise CaptureError(f"{what} {error_text(error)}.") from error
+
+
+def _guarded(step: StepFn) -> object:
+    with _explained("The step function raised"):
+        try:
+            return step()
+        except StopIteration as error:
+            raise _ExhaustedError("The step function raised StopIteration: let it begin its data again.") from error
 
 
 def _install(name: str, log: Log, arguments: Mapping[str, Any]) -> Callable[[], None]:
     patch = patch_of(name)
     if patch is None or patch.install is None:
         raise UsageError(f"{name} sets environment variables, which torch reads when it starts; use diagnose prove.")
-    try:
+    with _explained(f"{name} could not be applied:"):
         return patch.install(log, arguments)
-    except DiagnoseError:
-        raise
-    except Exception as error:
-        raise CaptureError(f"{name} could not be applied: {error_text(error)}.") from error
 
 
 def _clean_up() -> None:
@@ -178,7 +187,7 @@ def _clean_up() -> None:
     if "torch._dynamo" in sys.modules:  # or its limit of recompilations would be used up by models alike
         torch._dynamo.reset()
     gc.collect()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
@@ -189,8 +198,7 @@ def _same_start(seed: int) -> Iterator[None]:
     import torch
 
     of_python, of_numpy = random.getstate(), np.random.get_state()
-    has_cuda = torch.cuda.is_available() and sys.modules["torch"].cuda.is_initialized()
-    devices = range(torch.cuda.device_count()) if has_cuda else ()
+    devices = range(torch.cuda.device_count() if sys.modules["torch"].cuda.is_initialized() else 0)
     try:
         with torch.random.fork_rng(devices):
             random.seed(seed)
@@ -231,3 +239,103 @@ def _after_init(cls: type, then: Callable[[Any, tuple[Any, ...]], None]) -> Call
         then(self, args)
 
     return replace_attribute(cls, "__init__", made)
+
+
+def prove(
+    step_fn_factory: Callable[[], Callable[[], object]],
+    *,
+    apply: str | Sequence[str] = (),
+    budget: str | float = "10m",
+    diagnosis: Diagnosis | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Diagnosis:
+    """Diagnose a step function, run it with each prescribed change and without, in turns, and measure both.
+
+    Example::
+
+        def make():
+            model = Model()
+            optimizer = torch.optim.AdamW(model.parameters())
+            batches = itertools.cycle(DataLoader(dataset, batch_size=64))
+
+            def step():
+                loss = model(next(batches)).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+
+            return step
+
+
+        diagnose.prove(make).print()
+
+    Args:
+        step_fn_factory: Makes everything anew (model, optimizer, DataLoader) and returns a function that runs one
+            step. It is called for every run, with changes to torch's classes in place and all generators seeded. The
+            function is called some hundred times. What it returns is its loss, if that is one number; otherwise the
+            losses are those that ``backward()`` is called on.
+        apply: Ids of the changes to try; nothing tries every prescription that can be applied from outside.
+        budget: Begin no run that would end after this time: seconds, or a text such as "90s", "10m".
+        diagnosis: Of this step function, if there is one already: then it is not recorded again.
+        seed: What every run starts from.
+        quiet: Show no progress on standard error.
+
+    Returns:
+        The diagnosis with its ``trials``, and in ``after`` what binds the step with all certain gains applied.
+
+    Raises:
+        UsageError: an id or the budget makes no sense, or several ranks run.
+        CaptureError: the factory or the step function failed without any change; the cause has the traceback.
+    """
+    asked = [name.strip() for name in apply.split(",") if name.strip()] if isinstance(apply, str) else list(apply)
+    budget_s = parse_budget(str(budget), name="budget")
+    return prove_runs(InProcess(step_fn_factory, seed), asked, budget_s, diagnosis, Progress(quiet=quiet))
+
+
+def prove_runs(
+    runs: InProcess, asked: Sequence[str], budget_s: float, diagnosis: Diagnosis | None, progress: Progress
+) -> Diagnosis:
+    """Do what `prove` does with a step function whose runs are given.
+
+    Raises:
+        UsageError: see `prove`.
+        CaptureError: see `prove`.
+    """
+    check_ids(asked, own_process=False)
+    if rank_and_size()[1] > 1:
+        raise UsageError(
+            "diagnose.prove measures a single process; for several ranks run the script with "
+            "diagnose prove --launcher 'torchrun …'."
+        )
+    time_left = Budget(budget_s)
+    if diagnosis is None:
+        progress.report("recording the step function, to find what holds it back")
+        with time_left.recording():
+            diagnosis = _recorded(runs, ())
+    runs.arguments = arguments_of(diagnosis)
+    try:
+        result = proven(runs, diagnosis, asked, time_left, progress.report)
+    except CaptureError as error:
+        raise error from runs.error
+    if len(runs.first_losses) > 1:
+        result.notes.append(BEGINS_DIFFERENTLY)
+    goes_on = time_left.records(result.best, result.notes)
+    diagnosis = with_trials(diagnosis, result, asked)
+    if not goes_on:
+        return diagnosis
+    progress.report(f"recording it with {' and '.join(result.best)}, to see what binds it then")
+    try:
+        return replace(diagnosis, after=_recorded(runs, result.best))
+    except DiagnoseError as error:
+        progress.report(f"it could not be recorded with the changes: {error}")
+        return diagnosis
+
+
+def _recorded(runs: InProcess, ids: tuple[str, ...]) -> Diagnosis:
+    from diagnose.capture import capture_steps
+    from diagnose.pipeline.run import analyze_paths
+
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder, runs.patched(ids):
+        return analyze_paths([capture_steps(runs.step_fn(), steps=RECORDED_STEPS, output=Path(folder, "capture"))])

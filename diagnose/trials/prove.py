@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Literal, TypeAlias
+from typing import NamedTuple, Protocol
 
 from diagnose.changes import any_compiles
-from diagnose.errors import CaptureError, OriginalsChangedError
-from diagnose.model.diagnosis import Trial
-from diagnose.model.statistics import NOTHING_CERTAIN, mean_step, period_of
-from diagnose.trials.candidates import Candidate, together
-from diagnose.trials.measuring import ProveResult, Recorded, Runs
-from diagnose.trials.sentences import sentence
-from diagnose.trials.spec import TrialResult
+from diagnose.errors import CaptureError, OriginalsChangedError, UsageError
+from diagnose.model.diagnosis import Diagnosis, Trial
+from diagnose.model.events import Note
+from diagnose.model.statistics import mean_step, period_of
+from diagnose.trials.candidates import Candidate, candidates, not_run, together
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.trials import (
+    Kind,
     TrialRuns,
+    doubted,
     evaluate,
     is_certain,
     is_gain,
@@ -25,35 +28,164 @@ from diagnose.trials.trials import (
     is_settled,
     joined,
     nothing_done,
+    sentence,
     skipped,
-    undecided,
-    with_note,
 )
 
-__all__ = ["NOTHING_TRIED", "ProveResult", "Recorded", "Runs", "prove"]
+__all__ = [
+    "NOTHING_TRIED",
+    "OWN_RANKS",
+    "Budget",
+    "ProveResult",
+    "Recorded",
+    "Runs",
+    "Schedule",
+    "parse_budget",
+    "prove",
+    "proven",
+    "starts_own_ranks",
+    "with_trials",
+]
 
-Kind: TypeAlias = Literal["single", "combination", "without"]
-
-TIMED_S = 2.0  # of timed steps in a run: long enough for a mean, short beside starting a process
-MAX_TIMED_STEPS, MIN_TIMED_STEPS = 200, 20
-MIN_PERIODS = 3  # of steps that recur, in a run
-MIN_KNOWN_STEPS = 2  # timed without a profiler: fewer do not show how long a run has to be
-WARM_UP_SHARE = 3  # the warm-up is a third of the timed steps, at least MIN_WARM_UP_STEPS
-MIN_WARM_UP_STEPS = 10
-SLOW_STEP_NS = 1e9  # steps this long: a few must do
-NUM_SLOW_STEPS = 6
-MAX_BLOCKS = 3  # of runs with a change, where the first ones are inconclusive
-BASELINE_SHARE = 1 / 3  # of the budget that unchanged runs may take
-NO_NOISE = f"There was time for one unchanged run only, {NOTHING_CERTAIN}; give --budget more."
 RECORDED = "There was no time for an unchanged run: the steps that the recording timed stand in; give --budget more."
 NOTHING_TRIED = "The budget ended before any change could be tried; give --budget more."
 CUT_OFF = "The budget ended while it ran; give --budget more."
-SEEN_ONCE = "It was measured once only, since the budget was used up; raise --budget to measure it again."
-NOT_AGAIN = "A second pair of runs was not as certain, so the first may have been chance."
-TIMEOUT_FACTOR = 6.0  # times the first run: compiling takes long, hanging takes for ever
-MIN_TIMEOUT_S = 60.0
-LAST_S = 1.0  # a run that is begun may take this long, whatever is left
-COMPILING_SHARE = 2 / 3  # of what is left, for a run with a change that compiles: the first starts with an empty cache
+NO_TIME_AFTER = (
+    "The budget was used up before the steps with the changes could be recorded; raise it to see what limits them."
+)
+OWN_RANKS = (
+    "The script starts its ranks itself, and a trial measures the process that it starts; once torchrun starts them, "
+    "pass --launcher 'torchrun --standalone --nproc-per-node N'."
+)
+NOTHING_TO_RUN = "No prescription of this diagnosis can be applied from outside, so nothing was run."
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long runs are, and how many of them a change gets."""
+
+    timed_s: float = 2.0  # of timed steps in a run: long enough for a mean, short compared with starting a process
+    max_steps: int = 200  # timed in a run
+    min_steps: int = 20
+    min_periods: int = 3  # of steps that recur, in a run
+    min_warm_up: int = 10
+    slow_step_ns: float = 1e9  # steps this long: a few must do
+    slow_steps: int = 6
+    min_known_steps: int = 2  # timed without a profiler: fewer do not show how long a run has to be
+    max_blocks: int = 3  # of runs with a change, where the first ones are inconclusive
+    baseline_share: float = 1 / 3  # of the budget that unchanged runs may take while changes wait
+    kept_share: float = 1 / 3  # of what is left after the first recording, kept for the last one
+    timeout_factor: float = 6.0  # times the first run: compiling takes long, hanging takes for ever
+    min_timeout_s: float = 60.0
+    compiling_share: float = 2 / 3  # of what is left, for a run that compiles: the first starts with an empty cache
+    last_s: float = 1.0  # a run that is started may take this long, whatever is left
+
+
+class Runs(Protocol):
+    """What runs the script."""
+
+    warm_up: int
+    timed: int
+    edits: bool  # whether changes can be made in the text of what runs
+    schedule: Schedule
+
+    def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
+        """Run the script with patches; a failure is a result too."""
+
+
+class Recorded(NamedTuple):
+    """What the recording before the trials showed."""
+
+    step_ns: Sequence[float] = ()  # of steps without a profiler
+    took_s: float = 0.0  # with its analysis; 0 where it was made before
+    kept_s: float = 0.0  # beyond the budget: kept for a recording with the gains, free where there are none
+
+
+@dataclass
+class ProveResult:
+    """What the runs showed."""
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    best: tuple[str, ...] = ()  # ids whose gain is certain, applied together in the last trial
+    nothing_tried: bool = False  # the budget ended before
+
+
+def parse_budget(text: str, *, name: str = "--budget") -> float:
+    """Return seconds from 90, 90s, 10m or 1h; ``name`` is what the option is called.
+
+    Raises:
+        UsageError: it is none of these, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(f"Invalid {name} '{text}': use 90s, 10m or 1h.")
+    return seconds
+
+
+class Budget:
+    """Seconds, counted from now on, for the recording before the trials, the trials, and the recording after.
+
+    The last recording is expected to take as long as the first one, with its analysis; this time is kept for it, unless
+    it is more than a third of what is left: then the trials get everything.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+        self.recording_s = 0.0  # that the first recording took, with its analysis
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that are left, not below 0."""
+        return max(self._ends - time.monotonic(), 0.0)
+
+    @property
+    def for_trials(self) -> float:
+        """Return the seconds that trials may take."""
+        left = self.left
+        return left - self.recording_s * (self.recording_s <= Schedule.kept_share * left)
+
+    def records(self, best: Sequence[str], notes: list[str]) -> bool:
+        """Return whether the best changes are recorded at the end; where only time forbids it, a note states so."""
+        has_time = self.left > 0 and self.left >= self.recording_s
+        if best and not has_time:
+            notes.append(NO_TIME_AFTER)
+        return bool(best) and has_time
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Time the first recording."""
+        began = time.monotonic()
+        yield
+        self.recording_s = time.monotonic() - began
+
+
+def proven(
+    runs: Runs, diagnosis: Diagnosis, asked: Sequence[str], budget: Budget, report: Callable[[str], None]
+) -> ProveResult:
+    """Run what was asked for, or what the diagnosis prescribes.
+
+    Raises:
+        CaptureError: what is unchanged could not be measured.
+    """
+    chosen = candidates(diagnosis, asked, edits=runs.edits)
+    budget_s = budget.for_trials
+    recorded = Recorded(diagnosis.source.unprofiled_step_ns, budget.recording_s, kept_s=budget.left - budget_s)
+    return prove(runs, chosen, budget_s, report, recorded) if chosen else ProveResult(notes=[NOTHING_TO_RUN])
+
+
+def starts_own_ranks(diagnosis: Diagnosis, launcher: Sequence[str]) -> bool:
+    """Return whether several ranks were recorded although nothing but the script was there to start them."""
+    return len(diagnosis.ranks) > 1 and not launcher
+
+
+def with_trials(
+    diagnosis: Diagnosis, result: ProveResult, asked: Sequence[str] = (), *, edits: bool = False
+) -> Diagnosis:
+    """Return the diagnosis with the trials, and with a note for what was not run; ``asked`` are the ids asked for."""
+    notes = [*result.notes, *not_run(diagnosis, asked, edits=edits)]
+    return replace(diagnosis, trials=tuple(result.trials), trust=(*diagnosis.trust, *map(Note, notes)))
 
 
 def prove(
@@ -77,112 +209,104 @@ def prove(
     Raises:
         CaptureError: what is unchanged could not be measured.
     """
-    return _Proving(runs, budget_s, report, recorded or Recorded()).go(chosen)
+    proving = _Proving(runs, chosen, budget_s, report, recorded or Recorded())
+    try:
+        proving.go()
+    except OriginalsChangedError as stopped:  # what was measured until then stays
+        proving.result.notes.append(str(stopped))
+        proving.result.best = ()
+    return proving.result
 
 
 class _Proving:
-    def __init__(self, runs: Runs, budget_s: float, report: Callable[[str], None], recorded: Recorded) -> None:
-        self._runs, self._report, self._recorded = runs, report, recorded
-        self._began, self._budget_s = time.monotonic(), budget_s
-        self._result = ProveResult()
+    def __init__(
+        self,
+        runs: Runs,
+        chosen: Sequence[Candidate],
+        budget_s: float,
+        report: Callable[[str], None],
+        recorded: Recorded,
+    ) -> None:
+        self._runs, self._report, self._recorded, self._plan = runs, report, recorded, runs.schedule
+        self._ends, self._budget_s = time.monotonic() + budget_s, budget_s
+        self.result = ProveResult()
+        self._chosen = {candidate.id: candidate for candidate in chosen}
         self._baselines: list[TrialResult] = []
         self._blocks: dict[str, list[TrialRuns]] = {}  # of every candidate that was run by itself
-        self._longest_s = 0.0
-        self._baseline_s = 0.0
-        self._waiting = 0  # changes that were not tried yet
+        self._longest_s = self._baseline_s = 0.0
+        self._waiting = sum(not candidate.skip_reason for candidate in chosen)  # changes that were not tried yet
         self._num_tried = 0
-        self._why_not = ""  # why the last unchanged run could not be measured
 
-    def go(self, chosen: Sequence[Candidate]) -> ProveResult:
-        try:
-            self._go(chosen)
-        except OriginalsChangedError as stopped:  # what was measured until then stays
-            self._result.notes.append(str(stopped))
-            self._result.best = ()
-        return self._result
-
-    def _go(self, chosen: Sequence[Candidate]) -> None:
-        self._waiting = sum(not candidate.skip_reason for candidate in chosen)
+    def go(self) -> None:
         if self._waiting:
-            step_ns, took_s, _kept_s = self._recorded
-            is_known = len(step_ns) >= MIN_KNOWN_STEPS
-            self._size_runs(step_ns if is_known else self._first_steps())
-            if is_known and self._budget_s < took_s:
-                self._take_recorded()
-            else:
-                self._first_baselines()
-        left_out = []
-        for i, candidate in enumerate(chosen):
+            self._measure_unchanged()
+        left_out = list(self._chosen)
+        for candidate in self._chosen.values():
             if not candidate.skip_reason and not self._has_time_for(2 if self._num_tried else 1):
-                left_out = [c.id for c in chosen[i:]]
                 break
+            left_out.remove(candidate.id)
             self._waiting -= not candidate.skip_reason
-            self._try(candidate)
-        self._note_what_is_missing(left_out)
-        self._settle({c.id: c for c in chosen})
-        self._combine(chosen)
-        self._use_what_is_left({c.id: c for c in chosen})
-
-    def _note_what_is_missing(self, left_out: Sequence[str]) -> None:
-        cut_off = [trial.id for trial in self._result.trials if trial.failure == CUT_OFF]
-        self._result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
-        if self._result.nothing_tried:
-            self._result.notes.append(NOTHING_TRIED)
+            self._add(skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,)))
+        cut_off = [trial.id for trial in self.result.trials if trial.failure == CUT_OFF]
+        self.result.nothing_tried = bool(cut_off or left_out) and self._num_tried == len(cut_off)
+        if self.result.nothing_tried:
+            self.result.notes.append(NOTHING_TRIED)
         if left_out:
-            self._result.notes.append(
-                f"The budget ended before {', '.join(left_out)} could be run; give --budget more."
-            )
+            self.result.notes.append(f"The budget ended before {', '.join(left_out)} could be run; give --budget more.")
+        self._settle()
+        self._combine()
+        if not self.result.best:
+            self._use_what_is_left()
 
-    def _first_steps(self) -> Sequence[float]:
-        """Run the unchanged script once, to see how long its steps take."""
-        self._runs.warm_up, self._runs.timed = MIN_WARM_UP_STEPS, MIN_TIMED_STEPS
-        first = self._run((), "once, to see how long its steps take")
-        if not first.step_ns:
-            raise CaptureError(f"The run without changes could not be measured. {first.failure}")
-        return first.step_ns
-
-    def _size_runs(self, step_ns: Sequence[float]) -> None:
-        """Choose how many steps a run times: about two seconds of them, and whole periods of those that recur."""
+    def _measure_unchanged(self) -> None:
+        """Choose how many steps a run times, about two seconds of them and whole periods, and run it unchanged."""
+        plan, (step_ns, took_s, _kept_s) = self._plan, self._recorded
+        is_known = len(step_ns) >= plan.min_known_steps
+        if not is_known:
+            self._runs.warm_up, self._runs.timed = plan.min_warm_up, plan.min_steps
+            step_ns = _measured_steps(self._run((), "once, to see how long its steps take"))
         mean_ns, period = mean_step(step_ns), period_of(step_ns)
-        is_slow = mean_ns > SLOW_STEP_NS
-        least = max(MIN_TIMED_STEPS, MIN_PERIODS * period if period > 1 else 0)
-        timed = min(max(ceil(TIMED_S * 1e9 / mean_ns), least), MAX_TIMED_STEPS) // period * period
-        self._runs.timed = NUM_SLOW_STEPS if is_slow else timed
-        self._runs.warm_up = NUM_SLOW_STEPS if is_slow else max(MIN_WARM_UP_STEPS, ceil(timed / WARM_UP_SHARE))
-
-    def _take_recorded(self) -> None:
-        """Take the steps of the recording for an unchanged run, since there is no time for one beside a change."""
-        self._baselines.append(TrialResult((), tuple(self._recorded.step_ns)))
-        self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
-        self._result.notes.append(RECORDED)
-
-    def _first_baselines(self) -> None:
-        self._baseline()
+        least = max(plan.min_steps, plan.min_periods * period * (period > 1))
+        timed = min(max(ceil(plan.timed_s * 1e9 / mean_ns), least), plan.max_steps) // period * period
+        self._runs.timed, self._runs.warm_up = timed, max(plan.min_warm_up, ceil(timed / 3))
+        if mean_ns > plan.slow_step_ns:
+            self._runs.timed = self._runs.warm_up = plan.slow_steps
+        if is_known and self._budget_s < took_s:  # no time for an unchanged run and for a change
+            self._baselines.append(TrialResult(tuple(step_ns)))
+            self._longest_s = self._budget_s / 2  # as long as a run may be, for the first change to be tried
+            self.result.notes.append(RECORDED)
+            return
+        first = self._run_unchanged()
         if self._has_time_for(3):
             self._baseline()
         if not self._baselines:
-            raise CaptureError(f"The run without changes could not be measured. {self._why_not}")
+            _measured_steps(first)
+
+    def _run_unchanged(self) -> TrialResult:
+        run = self._run((), "unchanged")
+        self._baselines += [run] if run.step_ns else []
+        return run
 
     def _baseline(self) -> list[TrialResult]:
         """Run it unchanged and return the run if it was measured.
 
         While a change waits for its trial, unchanged runs take no more than their share of the budget.
         """
-        limit_s = BASELINE_SHARE * self._budget_s
-        if self._baselines and self._waiting and self._baseline_s + self._longest_s > limit_s:
+        limit_s = self._plan.baseline_share * self._budget_s
+        if self._waiting and self._baseline_s + self._longest_s > limit_s:
             return []
-        run = self._run((), "unchanged")
-        self._why_not = run.failure
-        found = [run] if run.step_ns else []
-        self._baselines += found
-        return found
+        run = self._run_unchanged()
+        return [run] if run.step_ns else []
 
-    def _try(self, candidate: Candidate) -> None:
-        trial = skipped(candidate) if candidate.skip_reason else self._measured(candidate, (candidate.id,), "single")
-        self._result.trials.append(trial)
+    def _add(self, trial: Trial) -> None:
+        self.result.trials.append(trial)
         self._report(sentence(trial))
 
-    def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind) -> Trial:
+    def _replace(self, i: int, trial: Trial) -> None:
+        self.result.trials[i] = trial
+        self._report(sentence(trial))
+
+    def _measured(self, candidate: Candidate, ids: Sequence[str], kind: Kind = "single") -> Trial:
         beside = self._baselines[-2:]
         self._num_tried += 1
         variants = [self._run(ids, f"with {' and '.join(ids)}")]
@@ -194,40 +318,35 @@ class _Proving:
             beside = [beside[-1], *after] if after else beside
         first = TrialRuns(ids, beside, variants, self._baselines, kind)
         trial = evaluate(candidate, first)
-        if not trial.failure and (len(self._baselines) < 2 or len(variants) < 2):
-            trial = with_note(undecided(trial), NO_NOISE)
+        if not trial.failure and min(len(self._baselines), len(variants)) < 2:
+            trial = doubted(trial, "noise not known")
         if kind != "single":
             return trial
         self._blocks[candidate.id] = [first]
         if not is_certain(trial):
             return trial
         if not self._has_time_for(3):
-            return with_note(trial, SEEN_ONCE)
-        return self._seen_again(candidate, trial)
-
-    def _seen_again(self, candidate: Candidate, first: Trial) -> Trial:
-        """Measure a second time what was faster or slower: of many changes that do nothing, one is so by chance."""
+            return doubted(trial, "measured once")
+        # Measured a second time: of many changes that do nothing, one is faster or slower by chance.
         second = evaluate(candidate, self._run_again(candidate, "to see it again"))
+        is_repeated = is_certain(second) and (second.speed_up > 1) is (trial.speed_up > 1)
         trial = self._evaluated(candidate)
-        if is_certain(second) and (second.speed_up > 1) is (first.speed_up > 1):
-            return trial
-        return with_note(undecided(trial), NOT_AGAIN)
+        return trial if is_repeated else doubted(trial, "not repeated")
 
-    def _settle(self, candidates: dict[str, Candidate]) -> None:
+    def _settle(self) -> None:
         """Run again what is inconclusive, the widest interval first; what a combination needs is kept back."""
         while self._has_time_for(6):
             uncertain = [
                 (trial.interval[1] / trial.interval[0], i)
-                for i, trial in enumerate(self._result.trials)
-                if is_inconclusive(trial) and len(self._blocks[trial.id]) < MAX_BLOCKS
+                for i, trial in enumerate(self.result.trials)
+                if is_inconclusive(trial) and len(self._blocks[trial.id]) < self._plan.max_blocks
             ]
             if not uncertain:
                 return
-            _, i = max(uncertain)
-            candidate = candidates[self._result.trials[i].id]
+            i = max(uncertain)[1]
+            candidate = self._chosen[self.result.trials[i].id]
             self._run_again(candidate, "since the runs were uneven")
-            self._result.trials[i] = self._evaluated(candidate)
-            self._report(sentence(self._result.trials[i]))
+            self._replace(i, self._evaluated(candidate))
 
     def _run_again(self, candidate: Candidate, why: str) -> TrialRuns:
         before = self._baselines[-2:]
@@ -240,82 +359,77 @@ class _Proving:
     def _evaluated(self, candidate: Candidate) -> Trial:
         return evaluate(candidate, joined(self._blocks[candidate.id], self._baselines))
 
-    def _combine(self, chosen: Sequence[Candidate]) -> None:
-        gains = sorted((t for t in self._result.trials if is_gain(t)), key=lambda t: -t.speed_up)
-        self._result.best = together([t.id for t in gains])
-        if len(self._result.best) < 2 or not self._has_time_for(3):  # one alone is no combination
-            return
-        best = self._result.best
-        whole = self._measured(Candidate("+".join(best), "All gains together"), best, "combination")
-        self._result.trials.append(whole)
-        self._report(sentence(whole))
-        if not is_gain(whole):
-            self._result.best = best[:1]
-            self._result.notes.append("Together the changes are not a certain gain; the largest alone is.")
-            return
-        self._leave_one_out(best, {c.id: c for c in chosen})
+    def _choose_best(self) -> tuple[str, ...]:
+        gains = sorted((t for t in self.result.trials if is_gain(t)), key=lambda t: -t.speed_up)
+        self.result.best = together([t.id for t in gains])
+        return self.result.best
 
-    def _leave_one_out(self, best: tuple[str, ...], known: dict[str, Candidate]) -> None:
-        """Run the combination without each: what its part is beside the others."""
-        for name in best if len(best) > 2 else ():  # without one of two: the other alone, run before
+    def _combine(self) -> None:
+        """Run the gains together, and the combination without each: what its part is next to the others."""
+        best = self._choose_best()
+        if len(best) < 2 or not self._has_time_for(3):
+            return
+        self._add(self._measured(Candidate("+".join(best), "All gains together"), best, "combination"))
+        if not is_gain(self.result.trials[-1]):
+            self.result.best = best[:1]
+            self.result.notes.append("Together the changes are not a certain gain; the largest alone is.")
+            return
+        for name in best if len(best) > 2 else ():  # without one of two: the other one, run before
             if not self._has_time_for(3):
-                self._result.notes.append(f"The budget ended before the combination without {name} could be run.")
+                self.result.notes.append(f"The budget ended before the combination without {name} could be run.")
                 return
             rest = tuple(other for other in best if other != name)
-            part = self._measured(replace(known[name], predicted_ratio=None), rest, "without")
-            self._result.trials.append(part)
-            self._report(sentence(part))
+            self._add(self._measured(replace(self._chosen[name], predicted_ratio=None), rest, "without"))
 
-    def _use_what_is_left(self, candidates: dict[str, Candidate]) -> None:
-        """Run the best change that is open, and the script without it, in pairs while one fits, if nothing is a gain.
+    def _use_what_is_left(self) -> None:
+        """Run the best change that is open, and the script without it, in pairs while one fits.
 
         What makes it two unchanged runs, without which nothing is certain, comes first.
         """
         is_open = [
             (trial.speed_up, i)
-            for i, trial in enumerate(self._result.trials)
-            if trial.id in self._blocks and not trial.failure and not is_certain(trial) and NOT_AGAIN not in trial.note
+            for i, trial in enumerate(self.result.trials)
+            if trial.id in self._blocks
+            and not trial.failure
+            and not is_certain(trial)
+            and trial.doubt != "not repeated"
         ]
-        if self._result.best or not is_open:
+        if not is_open:
             return
-        self._budget_s += self._recorded.kept_s
+        self._ends += self._recorded.kept_s
         self._waiting = 0  # nothing else is tried any more
         i = max(is_open)[1]
-        candidate = candidates[self._result.trials[i].id]
-        while self._num_runs_with(candidate.id) < 2 * MAX_BLOCKS:
-            trial = self._result.trials[i]
-            alone = len(self._baselines) < 2
-            settled = is_settled(trial) and not alone and SEEN_ONCE not in trial.note
-            if settled or not self._has_time_for(1 if alone else 2):
+        candidate = self._chosen[self.result.trials[i].id]
+        while self._num_variants(candidate.id) < 2 * self._plan.max_blocks:
+            trial, is_alone = self.result.trials[i], len(self._baselines) < 2
+            is_done = is_settled(trial) and not is_alone and trial.doubt != "measured once"
+            if is_done or not self._has_time_for(1 if is_alone else 2):
                 break
-            self._result.trials[i] = self._measured_further(candidate, alone=alone)
-            if self._result.trials[i].failure:
+            why = f"with {candidate.id}, in the time that is left"
+            variants = [] if is_alone else [self._run((candidate.id,), why)]
+            block = TrialRuns((candidate.id,), self._baseline(), variants, self._baselines)
+            self._blocks[candidate.id].append(block)
+            trial = self._evaluated(candidate)
+            if trial.failure:
+                self.result.trials[i] = trial
                 break
-            self._report(sentence(self._result.trials[i]))
-        gains = [t for t in self._result.trials if is_gain(t)]
-        self._result.best = together([t.id for t in gains])
+            if min(len(self._baselines), self._num_variants(candidate.id)) < 2:
+                trial = doubted(trial, "noise not known")
+            elif is_certain(trial) and self._num_variants(candidate.id) == 2:
+                trial = doubted(trial, "measured once")
+            self._replace(i, trial)
+        self._choose_best()
 
-    def _num_runs_with(self, name: str) -> int:
+    def _num_variants(self, name: str) -> int:
         return sum(len(block.variants) for block in self._blocks[name])
 
-    def _measured_further(self, candidate: Candidate, *, alone: bool) -> Trial:
-        variants = [] if alone else [self._run((candidate.id,), f"with {candidate.id}, in the time that is left")]
-        block = TrialRuns((candidate.id,), self._baseline(), variants, self._baselines)
-        self._blocks[candidate.id].append(block)
-        trial = self._evaluated(candidate)
-        num = self._num_runs_with(candidate.id)
-        if len(self._baselines) < 2 or num < 2:
-            return with_note(undecided(trial), NO_NOISE)
-        return with_note(trial, SEEN_ONCE) if is_certain(trial) and num == 2 else trial
-
     def _run(self, ids: Sequence[str], what: str) -> TrialResult:
-        left = self._budget_s - (time.monotonic() - self._began)
+        plan, left = self._plan, self._ends - time.monotonic()
         self._report(f"running it {what} ({max(left, 0):.0f} s of the budget left)")
-        share = 1.0 if not self._longest_s else COMPILING_SHARE if any_compiles(ids) else 0.0
-        patience = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * self._longest_s, share * left)
-        timeout_s = min(patience, max(left, LAST_S))
+        share = 1.0 if not self._longest_s else plan.compiling_share if any_compiles(ids) else 0.0
+        patience = max(plan.min_timeout_s, plan.timeout_factor * self._longest_s, share * left)
+        timeout_s = min(patience, max(left, plan.last_s))
         run = self._runs.time(ids, timeout_s=timeout_s)
-        self._result.num_runs += 1
         if not ids:
             self._longest_s = max(self._longest_s, run.wall_s)
             self._baseline_s += run.wall_s
@@ -324,4 +438,10 @@ class _Proving:
         return run
 
     def _has_time_for(self, num_runs: int) -> bool:
-        return time.monotonic() - self._began + num_runs * self._longest_s <= self._budget_s
+        return time.monotonic() + num_runs * self._longest_s <= self._ends
+
+
+def _measured_steps(run: TrialResult) -> Sequence[float]:
+    if not run.step_ns:
+        raise CaptureError(f"The run without changes could not be measured. {run.failure}")
+    return run.step_ns

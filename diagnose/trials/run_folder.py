@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from diagnose.capture.process.process import kill_marked
 from diagnose.errors import OutputError
 from diagnose.trials.copying import remove_tree
 
-__all__ = ["PREFIX", "VARIABLE", "remove_leftovers", "run_folder"]
+__all__ = ["PREFIX", "VARIABLE", "EndedBySignal", "ended_by_signals", "remove_leftovers", "run_folder"]
 
 PREFIX = "diagnose-prove-"
 VARIABLE = "DIAGNOSE_TRIAL"  # in the environment of every process of a run: the run's folder
@@ -87,3 +89,37 @@ def _lock_of_the_dead(folder: Path) -> int | None:
 
 def _is_own(found: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.getuid()
+
+
+NUMBERS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class EndedBySignal(BaseException):  # not an error: no handler of errors may keep it
+    """Unwinds the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number  # as a shell shows it
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Raise `EndedBySignal` in the block at the first signal; what is ignored, as under nohup, stays so."""
+    if threading.current_thread() is not threading.main_thread():  # only there can handlers be set
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in NUMBERS}
+
+    def end(number: int, _frame: object) -> None:
+        for other in NUMBERS:  # a second one must not interrupt the cleaning up
+            signal.signal(other, signal.SIG_IGN)
+        raise EndedBySignal(number)
+
+    for number in NUMBERS:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

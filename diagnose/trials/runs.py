@@ -1,10 +1,11 @@
-"""Runs the script in fresh processes, one after the other, and reads what each measured."""
+"""Runs the script in fresh processes, one after the other, and reads what each measured or recorded."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import stat
 import subprocess
 import sys
 import time
@@ -17,28 +18,36 @@ import diagnose
 from diagnose.capture.process.process import kill_marked
 from diagnose.capture.process.script import NO_FOLDER_IN_FRONT
 from diagnose.changes import any_compiles
-from diagnose.errors import OriginalsChangedError
+from diagnose.errors import CaptureError, InputError, OriginalsChangedError, UsageError
+from diagnose.model.capture import MAX_INFO_BYTES, CaptureInfo
 from diagnose.text.masking import MASK, mask_command
-from diagnose.text.plain_text import clean
-from diagnose.trials.copy_plan import CopyPlan, plan_copy
+from diagnose.text.plain_text import clean, middle, one_line
+from diagnose.text.progress import Progress
+from diagnose.trials.copying import CopyPlan, in_copy, plan_copy
 from diagnose.trials.guard import BOOTSTRAP as GUARD
-from diagnose.trials.isolation import hosts_text
-from diagnose.trials.limits import Limits, limits_of
-from diagnose.trials.original_names import name_originals
-from diagnose.trials.refusals import why_refused
+from diagnose.trials.guard import hosts_text
+from diagnose.trials.limits import Limits, limits_of, offline_settings, why_refused
+from diagnose.trials.measuring import TrialRequest, TrialResult
+from diagnose.trials.prove import Schedule
 from diagnose.trials.run_folder import VARIABLE
-from diagnose.trials.run_results import last_line, read_result, shorten
-from diagnose.trials.spec import TrialRequest, TrialResult
-from diagnose.trials.trackers import offline_settings
-from diagnose.trials.workplace import ROOT, Workplace
+from diagnose.trials.workplace import ROOT, Workplace, name_originals
 
-__all__ = ["Command", "Runner"]
+__all__ = ["Command", "Runner", "in_the_copy", "read_result", "record", "recorded_command"]
 
 BOOTSTRAP = f"{NO_FOLDER_IN_FRONT}; from diagnose.trials.child import main; main()"
 SETTINGS = {"PYTHONHASHSEED": "0"}  # what the user has set himself stays
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
 INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}  # of an isolated run
-GRACE_S = 5.0  # between asking a process to end and ending it
+MAX_RECORDING_S = 600.0
+MAX_LOG_BYTES = 1_000_000  # of a run's output that is kept: its end
+MAX_RESULT_BYTES = 64 << 20  # of what a run measured: some thousand steps are below a megabyte
+MAX_COMMAND = 32_000  # characters: what is to be agreed to must be readable
+MAX_STARTED_RANKS = 1_024  # started on this machine
+IN_COPY = (
+    " It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same, which "
+    "protects no file."
+)
+TOO_SHORT = " If that is too short for a recording, give --budget more."
+AT_INPUT = " In these runs its standard input is empty: let it take from its arguments what it asks for."
 
 
 @dataclass(frozen=True)
@@ -52,10 +61,19 @@ class Command:
     @property
     def text(self) -> str:
         """Return the command as one would type it: on one line, credentials masked, nothing that steers a terminal."""
-        words = shlex.join(mask_command([*(self.launcher or ("python",)), *self.script])).replace(
-            shlex.quote(MASK), MASK
-        )
-        return clean(words.replace("\n", " ").replace("\r", " "))
+        words = shlex.join(mask_command([*(self.launcher or ("python",)), *self.script]))
+        return one_line(words.replace(shlex.quote(MASK), MASK))
+
+    @property
+    def file(self) -> Path:
+        """Return the script's file, of a module the working folder."""
+        return self.cwd if self.script[0] == "-m" else self.cwd / self.script[0]
+
+    def words(self, copy: Path | None) -> list[str]:
+        """Return the words that start the script by its absolute path; of a file in the working folder its copy."""
+        first, *others = self.script
+        words = [first if first == "-m" else str(self.file.absolute()), *others]
+        return words if copy is None else [in_copy(word, self.cwd, copy) for word in words]
 
 
 @dataclass
@@ -82,6 +100,8 @@ class Runner:
     changed: str = ""
     edits: bool = True  # whether changes can be made in the script's text
     limits: Limits | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    grace_s: float = 5.0  # between asking a process to end and ending it
     _workplace: Workplace | None = None
 
     def time(self, ids: Sequence[str], *, timeout_s: float) -> TrialResult:
@@ -90,13 +110,13 @@ class Runner:
         Raises:
             OriginalsChangedError: the user's files changed during an earlier run.
         """
-        return self._run(self._order(ids), timeout_s)
+        return self._run(ids, timeout_s)
 
     def trace(
         self, ids: Sequence[str], capture: Path, *, timeout_s: float, recording_s: float | None = None
     ) -> TrialResult:
         """Trace the script with patches into a folder, for some seconds from its first step on; raises as `time`."""
-        run = self._run(replace(self._order(ids), capture=str(capture), capture_s=recording_s), timeout_s)
+        run = self._run(ids, timeout_s, capture=str(capture), capture_s=recording_s)
         if self.cwd_mode == "copy":
             name_originals(capture, self._root)
         return run
@@ -116,42 +136,43 @@ class Runner:
         """Return what stands for the root of the file system: an original below it is copied or linked."""
         return self._private / ROOT
 
-    def _order(self, ids: Sequence[str]) -> TrialRequest:
-        mine = {name: self.arguments[name] for name in ids if name in self.arguments}
-        return TrialRequest(
-            result="", ids=tuple(ids), arguments=mine, warm_up=self.warm_up, timed=self.timed, step_on=self.step_on
-        )
-
-    def _run(self, order: TrialRequest, timeout_s: float) -> TrialResult:
-        if self.changed:
-            raise OriginalsChangedError(self.changed)
-        self.num_runs += 1
-        name = f"run-{self.num_runs:03d}-{'+'.join(order.ids) or 'unchanged'}"[:120]
-        folder = self.folder.absolute() / name
-        folder.mkdir(parents=True)
-        order = replace(order, result=str(folder / "result.json"))
-        order.write(folder / "order.json")
-        cwd = self._working_folder()
-        began = time.monotonic()
-        self.last_log = folder / "output.log"
-        with self.last_log.open("wb") as log:
-            code, last = self._wait(folder, cwd, log, self._settings(order.ids), timeout_s)
-        shorten(self.last_log)
-        if self.cwd_mode == "copy":
-            name_originals(folder, self._root)
-        if self._workplace is not None:
-            self._keep_changes(self._workplace.verify())
-        last = last.replace(str(self._root), "")
-        run = read_result(folder, order, code, timeout_s, last)
-        why = why_refused(run.failure, self.enforced)
-        return replace(run, failure=f"{run.failure}{why}", wall_s=time.monotonic() - began)
-
     @property
     def enforced(self) -> Limits:
         """Return what a run may write to and reach."""
         if self.limits is None:
             self.limits = limits_of(self._private, self.folder.absolute(), restricted=self.cwd_mode == "copy")
         return self.limits
+
+    def _run(self, ids: Sequence[str], timeout_s: float, **capture: Any) -> TrialResult:  # fields of the request
+        if self.changed:
+            raise OriginalsChangedError(self.changed)
+        self.num_runs += 1
+        folder = self.folder.absolute() / f"run-{self.num_runs:03d}-{'+'.join(ids) or 'unchanged'}"[:120]
+        folder.mkdir(parents=True)
+        order = TrialRequest(
+            result=str(folder / "result.json"),
+            ids=tuple(ids),
+            arguments={name: self.arguments[name] for name in ids if name in self.arguments},
+            warm_up=self.warm_up,
+            timed=self.timed,
+            step_on=self.step_on,
+            **capture,
+        )
+        order.write(folder / "order.json")
+        cwd = self._working_folder()
+        began = time.monotonic()
+        self.last_log = folder / "output.log"
+        with self.last_log.open("wb") as log:
+            code, last = self._wait(folder, cwd, log, self._settings(ids), timeout_s)
+        if self.last_log.stat().st_size > MAX_LOG_BYTES:
+            self.last_log.write_bytes(b"[the beginning was cut off]\n" + _tail(self.last_log, MAX_LOG_BYTES))
+        if self.cwd_mode == "copy":
+            name_originals(folder, self._root)
+        if self._workplace is not None:
+            self._keep_changes(self._workplace.verify())
+        run = read_result(folder, code, timeout_s, last.replace(str(self._root), ""))
+        why = why_refused(run.failure, self.enforced)
+        return replace(run, failure=f"{run.failure}{why}", wall_s=time.monotonic() - began)
 
     def _keep_changes(self, sentence: str) -> None:
         if sentence:
@@ -165,7 +186,8 @@ class Runner:
         if self._workplace is None:
             results = self.folder.absolute()
             plan = self.plan or plan_copy(self.command.cwd, without=(self._private, results), target=self._private)
-            folder = _script_folder(self.command)
+            file = self.command.file.resolve()
+            folder = file if self.command.script[0] == "-m" else file.parent
             self._workplace = Workplace(plan, self._private, results, folder, self.enforced, self.report)
         return self._workplace.restore()
 
@@ -184,7 +206,7 @@ class Runner:
         if self._workplace is not None:
             found |= self._workplace.settings()
         elif any_compiles(ids):
-            found[CACHE] = str(self.folder.absolute() / "compiled")
+            found["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder.absolute() / "compiled")
         return found
 
     def _wait(
@@ -194,60 +216,51 @@ class Runner:
 
         Whatever the run has started ends with it, and with this process, see `diagnose.trials.guard`.
         """
-        name = self._private / folder.name
+        name, patience_s = self._private / folder.name, 2 * self.grace_s + 5.0
         process, pipe = self._start(folder, cwd, log, {**settings, VARIABLE: str(name)})
         try:
             try:
                 code: int | None = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 code = None
-            last = last_line(folder / "output.log")  # before anything is printed about being ended
+            last = _last_line(folder / "output.log")  # before anything is printed about being ended
             if code is None:
                 process.terminate()
-                process.wait(2 * GRACE_S + 5.0)
+                process.wait(patience_s)
         except subprocess.TimeoutExpired:  # the guard hangs
             pass
         finally:
             os.close(pipe)
-            if process.poll() is None:
-                _end(process)
+            if process.poll() is None:  # the guard ends its run now that the pipe is closed
+                try:
+                    process.wait(patience_s)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
             kill_marked(VARIABLE, name)
         return code, last
-
-    def _script(self) -> list[str]:
-        """Return the words that start the script: of a file in the working folder its copy is run."""
-        words = _absolute(self.command)
-        if self._workplace is None:
-            return words
-        return [_in_copy(word, self.command.cwd, self._workplace.path) for word in words]
-
-    def _hosts(self) -> str | None:
-        """Write the file of host names that an isolated run has; return its path."""
-        if not self.enforced.is_isolated:
-            return None
-        path = self._private / "hosts"
-        path.write_text(hosts_text(), encoding="utf-8")
-        path.chmod(0o644)
-        return str(path)
 
     def _start(
         self, folder: Path, cwd: Path, log: IO[bytes], settings: Mapping[str, str]
     ) -> tuple[subprocess.Popen[bytes], int]:
         """Start the guard of a run; return it and the end of the pipe that keeps it waiting."""
-        order, script = folder / "order.json", self._script()
-        if self.command.launcher:
-            command = [*self.command.launcher, "-m", "diagnose.trials.child", str(order), *script]
-        else:
-            command = [sys.executable, "-c", BOOTSTRAP, str(order), *script]
+        starts = [*self.command.launcher, "-m", "diagnose.trials.child"]
+        if not self.command.launcher:
+            starts = [sys.executable, "-c", BOOTSTRAP]
+        script = self.command.words(self._workplace.path if self._workplace is not None else None)
+        hosts = self._private / "hosts"
+        if self.enforced.is_isolated:
+            hosts.write_text(hosts_text(), encoding="utf-8")
+            hosts.chmod(0o644)
         waiting, pipe = os.pipe()
         guarded = {
             "pipe": waiting,
-            "grace_s": GRACE_S,
-            "command": command,
+            "grace_s": self.grace_s,
+            "command": [*starts, str(folder / "order.json"), *script],
             "environment": settings,
             "remove": str(self.private or ""),
             "writable": None if self.enforced.writable is None else list(self.enforced.writable),
-            "hosts": self._hosts(),
+            "hosts": str(hosts) if self.enforced.is_isolated else None,
         }
         (folder / "guard.json").write_text(json.dumps(guarded), encoding="utf-8")
         root = str(Path(diagnose.__file__).parents[1])
@@ -270,31 +283,123 @@ class Runner:
         return process, pipe
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let the guard end its run, now that its pipe is closed; kill it where it does not."""
+def _tail(log: Path, num_bytes: int) -> bytes:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - num_bytes))
+        return file.read()
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log as a part of a sentence, "" where there is none."""
+    lines = _tail(log, 20_000).decode("utf-8", "replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f" (its last line: {clean(last)[:160]})" if last else ""
+
+
+def read_result(folder: Path, code: int | None, timeout_s: float, last: str) -> TrialResult:
+    """Return what the run left; what cannot be read, whatever the script did to it, is a failed run."""
+    if code is None:
+        return TrialResult(failure=f"It had not ended after {timeout_s:.0f} s and was killed{last}.")
+    path = folder / "result.json"
     try:
-        process.wait(2 * GRACE_S + 5.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a regular file")
+        if found.st_size > MAX_RESULT_BYTES:
+            raise ValueError(f"it has {found.st_size / 1e6:.0f} MB")
+        return TrialResult.from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        why = f"It ended with exit code {code} before anything was measured{last}."
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        why = f"It ended with exit code {code} and left a result that cannot be used: {clean(str(error))[:160]}{last}."
+    return TrialResult(failure=why)
 
 
-def _script_folder(command: Command) -> Path:
-    if command.script[0] == "-m":
-        return command.cwd.resolve()
-    return Path(command.cwd, command.script[0]).resolve().parent
+def in_the_copy(runner: Runner) -> str:
+    """Return the remedy for an unchanged script that failed in the copy of its working folder, "" elsewhere.
+
+    How it failed does not matter: what it misses there, one script raises for and another prints and exits.
+    """
+    return IN_COPY if runner.cwd_mode == "copy" else ""
 
 
-def _absolute(command: Command) -> list[str]:
-    """Return the script's words with its path made absolute: a run may have another working folder."""
-    first = command.script[0]
-    if first == "-m":
-        return list(command.script)
-    return [str((command.cwd / first).absolute()), *command.script[1:]]
+def record(runner: Runner, ids: Sequence[str], capture: Path, budget_s: float, progress: Progress) -> None:
+    """Trace the script with patches into a folder; a third of the time is for the steps, which then are those there.
+
+    Raises:
+        CaptureError: it could not be traced; without patches, the end of what it printed stands on standard error.
+    """
+    why = f"with {' and '.join(ids)}, to see what binds it then" if ids else "to find what holds it back"
+    timeout_s = min(MAX_RECORDING_S, max(budget_s, Schedule.last_s))
+    with progress.phase(f"tracing {runner.command.text} {why}"):
+        run = runner.trace(ids, capture, timeout_s=timeout_s, recording_s=timeout_s / 3)
+    if not run.failure:
+        return
+    if not ids and runner.last_log is not None:  # the traceback
+        lines = runner.last_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        sys.stderr.write("".join(f"{middle(one_line(line), 300)}\n" for line in lines[-20:]))
+    remedy = f"{AT_INPUT if 'EOFError' in run.failure else ''}{'' if ids else in_the_copy(runner)}"
+    raise CaptureError(f"{run.failure}{TOO_SHORT if run.wall_s >= timeout_s else remedy}")
 
 
-def _in_copy(word: str, cwd: Path, copy: Path) -> str:
-    """Return a word of the command with a path of the working folder turned into that of its copy."""
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    path = Path(os.path.normpath(value))  # a relative one is inside of nothing that is absolute
-    return f"{option}{equals}{copy / path.relative_to(cwd)}" if path.is_relative_to(cwd) else word
+def recorded_command(capture: Path, launcher: tuple[str, ...]) -> Command:
+    """Return what a capture was recorded with, to run it again; anybody may have written the file: all is checked.
+
+    Raises:
+        UsageError: the folder is no capture, or what it has recorded cannot be run here.
+    """
+    path = min(capture.glob("capture*.json"), default=None)
+    if path is None:
+        raise UsageError(
+            f"Invalid capture {capture}: it holds no command; use a capture of diagnose trace, or name the script."
+        )
+    info = _info(path)
+    words, cwd, world = info.command, info.cwd or ".", info.world_size
+    whys = {
+        "it holds no command": not words or not all(map(_is_word, words)),
+        "it was not captured from a script": words[:1] in (("",), ("<notebook>",)) or words == ("-m",),
+        f"its command is longer than {MAX_COMMAND:,} characters": sum(map(len, words)) > MAX_COMMAND,
+    }
+    for why in (why for why, is_so in whys.items() if is_so):
+        raise _cannot(path, why)
+    if any(MASK in word for word in words):
+        first = clean(" ".join(words[: 1 + (words[0] == "-m")]))
+        raise UsageError(
+            f"{path} holds the command with its credentials masked, so it cannot be run again from there; name the "
+            f"script with its arguments: diagnose prove {first} …"
+        )
+    if not _is_word(cwd) or not Path(cwd).is_dir():
+        raise _cannot(path, "the folder that it ran in does not exist here")
+    if world > MAX_STARTED_RANKS:
+        raise _cannot(path, f"its world_size is not a number of ranks from 1 to {MAX_STARTED_RANKS:,}")
+    command = Command(words, Path(cwd).absolute(), launcher)
+    if words[0] != "-m" and not command.file.is_file() and not Path(command.file, "__main__.py").is_file():
+        raise _cannot(path, "its script does not exist here")
+    if world > 1 and not launcher:
+        started = (sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}")
+        return replace(command, launcher=started)
+    return command
+
+
+def _info(path: Path) -> CaptureInfo:
+    """Read the description as it is: what is masked for display could not be run."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_INFO_BYTES:
+            raise _cannot(path, "it is not a description of a capture")
+        return CaptureInfo.from_json(path.read_bytes(), source=str(path))
+    except OSError as error:
+        raise _cannot(path, "it cannot be read") from error
+    except InputError as error:
+        raise UsageError(f"{error} Or name the script instead.") from None
+
+
+def _is_word(word: str) -> bool:
+    """Return whether the operating system would take it as an argument, and it is what was recorded, all in UTF-8."""
+    try:
+        return "\ufffd" not in word and b"\0" not in os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
+
+
+def _cannot(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} does not show a command that can be run again: {why}; name the script instead.")

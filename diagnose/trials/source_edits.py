@@ -1,28 +1,39 @@
-"""Writes changes into the user's script, by its syntax tree: a unified diff that git applies.
+"""Writes changes into the user's script, by its syntax tree: a unified diff that git applies, or one that is printed.
 
 Only changes whose place is known are made: arguments of calls, a setting after the imports, the forward before a
-``loss.backward()``, and lines that a finding names.
-What is written as it is today stays so, comments and blanks included. The file itself is not touched.
+``loss.backward()``, and lines that a finding names. What is written as it is today stays so, comments and blanks
+included. The file itself is not touched.
+
+A capture holds the calls that make loaders and optimizers, and their printed diffs need no file. The other edits need
+the source. Of those the script that the command was given is read, and files below the working folder that a finding
+of this very run names; nothing else is.
+
+It stays light, without libcst, until a script is edited.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.call_arguments import passed, set_arguments
-from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
+from diagnose.changes.common.change import AddStatement, ByHand, EditLoop
+from diagnose.changes.common.prescribe import also_possible
+from diagnose.changes.common.separate_diffs import separated
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
+from diagnose.model.locations import Where
+from diagnose.text.masking import mask_code
+from diagnose.trials.candidates import lines_of
 
 if TYPE_CHECKING:
-    import libcst
+    from diagnose.model.diagnosis import Diagnosis, Prescription
 
-__all__ = ["Written", "edited_source", "file_diff", "write_patch"]
+__all__ = ["Written", "edited_source", "file_diff", "with_diffs", "write_patch"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,9 @@ def write_patch(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{script} cannot be read as Python source ({error}); no patch can be made of it.") from error
     after, done, left = edited_source(before, str(script), wanted, arguments)
-    diff = file_diff(before, after, _from_here(script))
+    here, path = Path.cwd(), script.resolve()  # git applies the patch in the working folder
+    name = path.relative_to(here).as_posix() if path.is_relative_to(here) else script.name
+    diff = file_diff(before, after, name)
     if diff:
         write_file(patch, diff, force=force)
     return Written(diff, done, left)
@@ -81,6 +94,8 @@ def edited_source(
         raise UsageError(
             "Changes in a script's text need the package libcst: pip install 'diagnose[patch]'."
         ) from error
+    from diagnose.trials.script_edits import edited_tree
+
     try:
         tree = libcst.parse_module(source)
     except libcst.ParserSyntaxError as error:
@@ -88,15 +103,9 @@ def edited_source(
     done, left = [], {}
     for name in wanted:
         edit = CHANGES[name].edit
-        if isinstance(edit, ByHand):
-            left[name] = edit.reason
-            continue
-        if isinstance(edit, AddStatement):
-            changed, why = _with_statement(tree, edit)
-        elif isinstance(edit, EditLoop):
-            changed, why = _with_loop(tree, edit, arguments.get(name, {}))
-        else:
-            changed, why = _with_arguments(tree, edit, arguments.get(name, {}))
+        changed, why = (
+            (tree, edit.reason) if isinstance(edit, ByHand) else edited_tree(tree, edit, arguments.get(name, {}))
+        )
         if why:
             left[name] = why
         else:
@@ -105,91 +114,68 @@ def edited_source(
     return tree.code, tuple(done), left
 
 
-def _with_loop(tree: libcst.Module, edit: EditLoop, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
-    from diagnose.trials import loop_edits
+def with_diffs(diagnosis: Diagnosis, script: Path) -> Diagnosis:
+    """Return the diagnosis with a diff of the script for every prescription whose edit can be made in it.
 
-    for name, (value, reason) in edit.unless.items():
-        if asked.get(name) == value:
-            return tree, reason
-    changed, why = getattr(loop_edits, edit.function)(tree, asked.get(edit.takes, edit.default))
-    return (_after_imports(changed, edit.imports) if edit.imports and not why else changed), why
-
-
-def _with_statement(tree: libcst.Module, edit: AddStatement) -> tuple[libcst.Module, str]:
-    import libcst
-
-    from diagnose.trials.loop_edits import imports_torch
-
-    if edit.code in tree.code:
-        return tree, "the script has it already"
-    own = next((name for name in edit.set_by if name in tree.code), "")
-    if own:
-        return tree, f"the script sets {own} itself, at a place that its author knows"
-    if not imports_torch(tree):
-        return tree, "the script does not import torch by that name"
-    if edit.imports:
-        tree = _after_imports(tree, edit.imports)
-    return _after_imports(tree, edit.code, leading_lines=[libcst.EmptyLine(indent=False)]), ""
+    A prescription that has a diff keeps it; one whose edit does not fit keeps its example. So do all without libcst.
+    """
+    found = tuple(_with_diff(diagnosis, p, script) for p in diagnosis.prescriptions)
+    if all(new is old for new, old in zip(found, diagnosis.prescriptions, strict=True)):
+        return diagnosis
+    further = tuple(p for p in diagnosis.also_possible if p.id not in {new.id for new in found})
+    return replace(diagnosis, prescriptions=separated(found), also_possible=further)
 
 
-def _after_imports(tree: libcst.Module, code: str, **changes: object) -> libcst.Module:
-    """Put a statement after the last import at the top, or where there is none after the docstring."""
-    import libcst
-
-    places = [i for i, line in enumerate(tree.body) if _imports(line)]
-    first = 1 if tree.get_docstring() is not None else 0
-    body = list(tree.body)
-    body.insert(places[-1] + 1 if places else first, libcst.parse_statement(code).with_changes(**changes))
-    return tree.with_changes(body=body)
-
-
-def _imports(line: Any) -> bool:  # a node of a statement list
-    import libcst
-
-    return isinstance(line, libcst.SimpleStatementLine) and any(
-        isinstance(part, libcst.Import | libcst.ImportFrom) for part in line.body
-    )
-
-
-def _with_arguments(tree: libcst.Module, edit: SetArguments, asked: Mapping[str, object]) -> tuple[libcst.Module, str]:
-    import libcst
-
-    class Editor(libcst.CSTTransformer):
-        count = 0
-        why = ""
-
-        def leave_Call(self, _original: libcst.Call, updated_node: libcst.Call) -> libcst.BaseExpression:
-            if _called(updated_node) not in edit.of:
-                return updated_node
-            before = tree.code_for_node(updated_node)
-            values, why = edit.of_call(passed(before, edit.parameters), asked)
-            text, how = set_arguments(before, values, parameters=edit.parameters, spread=None)
-            if why or how:
-                self.why = why or how
-                return updated_node
-            self.count += 1
-            return libcst.parse_expression(text, tree.config_for_parsing)
-
-    editor = Editor()
-    changed = tree.visit(editor)
-    if editor.count:
-        return changed, ""
-    if editor.why:
-        return tree, f"its call of {edit.of[0]}: {editor.why}"
-    return tree, f"the script calls no {' or '.join(edit.of[:3])} itself"
+def _with_diff(diagnosis: Diagnosis, p: Prescription, script: Path) -> Prescription:
+    edit = CHANGES[p.id].edit if p.id in CHANGES else None
+    if p.diff or p.arguments.get("by_hand") or not isinstance(edit, AddStatement | EditLoop):
+        return p
+    other = p
+    for file, name in _files(diagnosis, p, script):
+        if isinstance(edit, AddStatement) and not file.samefile(script):
+            continue  # a setting of the whole process
+        made = _edited(diagnosis, p, file)
+        if made is None:
+            continue
+        before, after, why = made
+        if after != before:
+            return replace(p, diff=file_diff(before, after, name), edits=_edits(before, after, name))
+        if isinstance(edit, EditLoop) and why and why == edit.gains_nothing:
+            found = [f for f in diagnosis.findings if f.rule == p.rule]
+            other = next((also for f in found for also in also_possible(f, diagnosis.step_ns)), p)
+    return other
 
 
-def _called(call: libcst.Call) -> str:
-    import libcst
+def _files(diagnosis: Diagnosis, p: Prescription, script: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the script and the finding's own files, each with its name from the working folder."""
+    here = Path.cwd().resolve()
+    named = [w.file for f in diagnosis.findings if f.rule == p.rule for w in f.where if w.file and not w.library]
+    beside = [script.parent / name for name in named]  # a module that is imported from there is named from there
+    for file in dict.fromkeys(path.resolve() for path in (script, *map(Path, named), *beside)):
+        if file.is_relative_to(here) and file.is_file() and file.stat().st_size <= 2_000_000:  # written by hand
+            yield file, file.relative_to(here).as_posix()
 
-    if isinstance(call.func, libcst.Attribute):
-        return call.func.attr.value
-    return call.func.value if isinstance(call.func, libcst.Name) else ""
 
-
-def _from_here(script: Path) -> str:
-    """Return the script's path from the working folder, where git applies the patch."""
+def _edited(diagnosis: Diagnosis, p: Prescription, file: Path) -> tuple[str, str, str] | None:
+    """Return the source before and after the edit, and why it is the same; None if the edit shows a credential."""
+    device = "cuda" if diagnosis.queue else "cpu"
+    arguments = {**p.arguments, "device": device, "lines": lines_of(diagnosis, p.rule, file)}
     try:
-        return script.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return script.name
+        before = file.read_bytes().decode()
+        after, _done, left = edited_source(before, file.name, [p.id], {p.id: arguments})
+        ast.parse(after)
+    except (OSError, ValueError, SyntaxError, UsageError):
+        return None
+    shown = file_diff(before, after, "")
+    is_safe = "\r" not in before and all(mask_code(line) == line for line in shown.splitlines())
+    return (before, after, left.get(p.id, "")) if is_safe else None
+
+
+def _edits(before: str, after: str, name: str) -> tuple[Where, ...]:
+    """Return the lines to edit: those that are replaced, else those after which something is added."""
+    old, new = before.splitlines(), after.splitlines()
+    parts = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    replaced = [first for kind, first, *_ in parts if kind in ("replace", "delete")]
+    before_added = [max(first - 1, 0) for kind, first, *_ in parts if kind == "insert"]
+    lines = (line for line in replaced or before_added if line < len(old))
+    return tuple(Where(name, line + 1, code=old[line].strip()) for line in lines)

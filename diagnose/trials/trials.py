@@ -1,24 +1,27 @@
-"""From runs to trials: pairs of baseline and changed runs, evaluated for time and for numbers."""
+"""From runs to trials: runs without and with a change, compared by time, and by their losses step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.model.diagnosis import Trial
-from diagnose.model.limits import MAX_LOSSES
-from diagnose.model.statistics import is_even, middle_step, noise_of, speed_up
+from diagnose.model.limits import MAX_LOSSES, Doubt
+from diagnose.model.statistics import is_even, middle_step, noise_of, shows_no_difference, speed_up
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.numerics import compare_losses, norms_apart, of_first_epoch, of_other_draws
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
 
 __all__ = [
+    "Kind",
+    "Parity",
     "TrialRuns",
+    "compare_losses",
+    "doubted",
     "evaluate",
     "is_certain",
     "is_gain",
@@ -26,24 +29,44 @@ __all__ = [
     "is_settled",
     "joined",
     "loosest",
+    "norms_apart",
     "nothing_done",
+    "sentence",
     "skipped",
-    "undecided",
-    "with_note",
 ]
 
-_ORDER: tuple[Promise, ...] = ("identical", "rounding", "reduced")
+Kind: TypeAlias = Literal["single", "combination", "without"]
+Numerics: TypeAlias = Literal["identical", "within", "drifted", "unknown"]
+
 INCONCLUSIVE = 1.25  # ends of an interval around 1 that are further apart than this do not show what a change does
+COMPARED_LOSSES = 30  # from the first on: later ones differ by the chaos of training, whatever the cause
+MIN_LOSSES = 3  # fewer show nothing
+# Median relative distance of the losses that a promise allows; roundings grow about tenfold in the first steps.
+ALLOWED: dict[Promise, float] = {"identical": 1e-5, "rounding": 1e-3, "reduced": 2e-2}  # from strict to loose
+FROM_BEST: tuple[Numerics, ...] = ("identical", "within", "unknown", "drifted")
+DOUBTS: Mapping[Doubt, str] = {
+    "noise not known": "There was time for one unchanged run only, so nothing is certain; give --budget more.",
+    "measured once": ("It was measured once only, since the budget was used up; raise --budget to measure it again."),
+    "not repeated": "A second pair of runs was not as certain, so the first may have been chance.",
+}
+OTHER_DRAWS = (
+    "Other random numbers are drawn with the change, by samples or for dropout: losses cannot show whether the rest "
+    "stays the same."
+)
+LATER_EPOCHS = (
+    "Later epochs draw other random numbers with kept workers: only the {num} losses of the first are compared."
+)
+ONLY_FIRST = "Later epochs draw other random numbers with kept workers, so only the first can be compared."
 
 
 class TrialRuns(NamedTuple):
     """The runs of one change."""
 
     ids: Sequence[str]
-    baselines: Sequence[TrialResult]  # those beside the variants, which share the machine's mood
+    baselines: Sequence[TrialResult]  # those next to the variants, in the same minutes of the machine
     variants: Sequence[TrialResult]
     all_baselines: Sequence[TrialResult]
-    kind: Literal["single", "combination", "without"] = "single"
+    kind: Kind = "single"
 
 
 def joined(blocks: Sequence[TrialRuns], all_baselines: Sequence[TrialResult]) -> TrialRuns:
@@ -57,27 +80,30 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
     """Return what a change did to the time and to the losses, those of every run with it."""
     ids, baselines, variants, all_baselines, kind = measured
     good = [run for run in variants if run.step_ns]
+    before = [run.step_ns for run in baselines if run.step_ns]
     failure = next((run.failure for run in variants if run.failure), "")
-    if not good or not any(run.step_ns for run in baselines):
+    if not good or not before:
         failed = skipped(replace(candidate, skip_reason=failure or "The unchanged run next to it failed."))
         return replace(failed, ids=tuple(ids), kind=kind)
-    before = [run.step_ns for run in baselines if run.step_ns]
     after = [run.step_ns for run in good]
     noise = max(noise_of([run.step_ns for run in all_baselines if run.step_ns]), noise_of(after))
     faster = speed_up(before, after, noise)
     unchanged = [run.losses for run in all_baselines if run.losses] or [()]
-    changed = [run.losses for run in good]
-    parity = compare_losses(unchanged, changed, loosest(ids))
-    same_draws = _first_epoch(ids, [*all_baselines, *good])
-    if same_draws is not None:
-        parity = of_first_epoch(parity, unchanged, changed, loosest(ids), same_draws)
-    if _draws_otherwise(ids, all_baselines):
-        parity = of_other_draws(parity)
+    parity = _parity(ids, unchanged, good, all_baselines)
     worst = good[parity.run]
-    norms = [apart for run in good if (apart := norms_apart(baselines[0].grad_norms, run.grad_norms)) is not None]
-    apart = max(norms, default=None)
+    norms = [norms_apart(baselines[0].grad_norms, run.grad_norms) for run in good]
+    apart = max((each for each in norms if each is not None), default=None)
     steps_ms = middle_step(before) / 1e6, middle_step(after) / 1e6
-    predicted = candidate.predicted_ratio
+    skips = baselines[0].skipped_steps, good[0].skipped_steps
+    notes = [
+        f"Applied: {'; '.join(good[0].applied)}.",
+        *_left_alone(good[0]),
+        _skip_words(good[0].skipped_steps),
+        "A gradient's norm is not finite on one side only." if apart == math.inf else "",
+        "" if all(run.converged for run in good) else "Its step times had not settled before they were measured.",
+        parity.note,
+        f"One run with it failed. {failure}" if failure else "",
+    ]
     return Trial(
         id=candidate.id,
         title=candidate.title,
@@ -89,33 +115,24 @@ def evaluate(candidate: Candidate, measured: TrialRuns) -> Trial:
         interval=(faster.low, faster.high),
         numerics=parity.numerics,
         mean_ms=steps_ms,
-        predicted_ms=predicted * steps_ms[0] if predicted is not None else None,
+        predicted_ms=None if candidate.predicted_ratio is None else candidate.predicted_ratio * steps_ms[0],
         noise=noise,
         peak_bytes=_peaks(baselines, good),
-        skipped_steps=_skipped(baselines[0], good[0]),
+        skipped_steps=None if skips == (None, None) else (skips[0] or 0, skips[1] or 0),
         losses=(unchanged[0][:MAX_LOSSES], worst.losses[:MAX_LOSSES]),
         drift=parity.drift,
         worst_drift=parity.worst_drift,
         drift_limits=parity.limits,
         grad_norms=(baselines[0].grad_norms, worst.grad_norms),
         grad_drift=apart,
-        note=" ".join([_note(good, parity.note, apart), *([f"One run with it failed. {failure}"] if failure else [])]),
+        note=" ".join(filter(None, notes)),
     )
 
 
 def skipped(candidate: Candidate) -> Trial:
     """Return the trial of a change of which nothing could be measured."""
-    return Trial(
-        candidate.id,
-        (),
-        (),
-        1.0,
-        (0.0, 0.0),
-        "unknown",
-        candidate.title,
-        (candidate.id,),
-        failure=candidate.skip_reason,
-    )
+    name, title, why = candidate.id, candidate.title, candidate.skip_reason
+    return Trial(name, (), (), 1.0, (0.0, 0.0), "unknown", title, (name,), failure=why)
 
 
 def nothing_done(run: TrialResult) -> str:
@@ -137,13 +154,7 @@ def is_certain(trial: Trial) -> bool:
 def is_inconclusive(trial: Trial) -> bool:
     """Return whether the runs were too uneven to say if the change helps or does nothing."""
     low, high = trial.interval
-    return not trial.failure and not is_certain(trial) and high > INCONCLUSIVE * low
-
-
-def undecided(trial: Trial) -> Trial:
-    """Return the trial with an interval that includes no difference."""
-    low, high = trial.interval
-    return replace(trial, interval=(min(low, 1.0), max(high, 1.0)))
+    return not trial.failure and low <= 1.0 <= high and high > INCONCLUSIVE * low
 
 
 def is_settled(trial: Trial) -> bool:
@@ -151,33 +162,37 @@ def is_settled(trial: Trial) -> bool:
     return is_certain(trial) or is_even(trial.interval)
 
 
-def with_note(trial: Trial, sentence: str) -> Trial:
-    """Return the trial with one more sentence in its note."""
-    return replace(trial, note=f"{trial.note} {sentence}".strip())
+def doubted(trial: Trial, doubt: Doubt) -> Trial:
+    """Return the trial with a doubt in its note; unless it was measured once only, its interval then includes 1."""
+    low, high = trial.interval
+    interval = trial.interval if doubt == "measured once" else (min(low, 1.0), max(high, 1.0))
+    return replace(trial, interval=interval, doubt=doubt, note=f"{trial.note} {DOUBTS[doubt]}".strip())
 
 
-def _draws_otherwise(ids: Sequence[str], baselines: Sequence[TrialResult]) -> bool:
-    """Return whether other random numbers are drawn with one of the changes, by samples or by the model."""
-    each = [CHANGES[name].numerics for name in ids]
-    of_samples = any(run.samples_draw for run in baselines) and any(numerics.own_draws for numerics in each)
-    return of_samples or any(numerics.other_draws for numerics in each)
-
-
-def _first_epoch(ids: Sequence[str], runs: Sequence[TrialResult]) -> int | None:
-    """Return after how many losses one of the changes draws other random numbers, None where it does not."""
-    if not any(CHANGES[name].numerics.first_epoch for name in ids):
-        return None
-    return min((run.first_epoch for run in runs if run.first_epoch is not None), default=None)
+def sentence(trial: Trial) -> str:
+    """Return what became of a trial, for a line of progress."""
+    if trial.failure:
+        return f"{trial.id}: {trial.failure}"
+    low, high = trial.interval
+    even = "no difference" if shows_no_difference(trial) else "no difference that is certain"
+    sure = "faster" if low > 1 else "slower" if high < 1 else even
+    without = "without " if trial.kind == "without" else ""
+    return f"{without}{trial.id}: {trial.speed_up:.2f} x ({low:.2f} to {high:.2f}), {sure}; losses {trial.numerics}"
 
 
 def loosest(ids: Sequence[str]) -> Promise:
     """Return the promise of several changes together: that of the one which changes the numbers most."""
-    promises = (CHANGES[name].numerics.promise or _ORDER[-1] for name in ids)
-    return max(promises, key=_ORDER.index, default="identical")
+    promises = (CHANGES[name].numerics.promise or "reduced" for name in ids)
+    return max(promises, key=list(ALLOWED).index, default="identical")
 
 
 def _left_alone(run: TrialResult) -> list[str]:
     return [f"Left alone: {'; '.join(run.refused).rstrip('.')}."] if run.refused else []
+
+
+def _skip_words(num: int | None) -> str:
+    steps = "step was" if num == 1 else "steps were"
+    return "" if num is None else f"{num} optimizer {steps} skipped, since gradients overflowed."
 
 
 def _peaks(baselines: Sequence[TrialResult], variants: Sequence[TrialResult]) -> tuple[int, int] | None:
@@ -186,20 +201,117 @@ def _peaks(baselines: Sequence[TrialResult], variants: Sequence[TrialResult]) ->
     return (int(median(before)), int(median(after))) if before and after else None
 
 
-def _skipped(baseline: TrialResult, variant: TrialResult) -> tuple[int, int] | None:
-    if baseline.skipped_steps is None and variant.skipped_steps is None:
+class Parity(NamedTuple):
+    """What the losses of all runs with a change show: what the worst of them does."""
+
+    numerics: Numerics
+    drift: float | None = None  # median relative distance
+    worst_drift: float | None = None  # of the loss that is furthest away
+    limits: tuple[float, float] | None = None  # of both
+    note: str = ""
+    run: int = 0  # which of the runs it was
+    distance: float = math.inf  # of the losses, in units of the limits
+
+
+class _Distance(NamedTuple):
+    middle: float
+    worst: float
+    step: int  # of the worst, from 0
+
+
+def _parity(
+    ids: Sequence[str],
+    unchanged: Sequence[Sequence[float]],
+    variants: Sequence[TrialResult],
+    baselines: Sequence[TrialResult],
+) -> Parity:
+    """Return what the losses show, as far as the changes draw the same random numbers as the script without them."""
+    promise, numerics = loosest(ids), [CHANGES[name].numerics for name in ids]
+    changed = [run.losses for run in variants]
+    parity = compare_losses(unchanged, changed, promise)
+    epochs = [run.first_epoch for run in (*baselines, *variants) if run.first_epoch is not None]
+    if parity.drift is None or parity.numerics != "drifted":
+        return parity
+    if epochs and any(each.first_epoch for each in numerics):  # losses after the first epoch show nothing
+        num = min(epochs)
+        first = compare_losses([each[:num] for each in unchanged], [each[:num] for each in changed], promise)
+        if first.numerics == "unknown":
+            return parity._replace(numerics="unknown", note=f"{ONLY_FIRST} {first.note}")
+        parity = first._replace(note=f"{first.note} {LATER_EPOCHS.format(num=num)}".strip())
+    draw_samples = any(run.samples_draw for run in baselines)
+    draws_otherwise = any(each.other_draws or (each.own_draws and draw_samples) for each in numerics)
+    if draws_otherwise and parity.numerics == "drifted" and parity.drift is not None:
+        return parity._replace(numerics="unknown", note=OTHER_DRAWS)
+    return parity
+
+
+def compare_losses(
+    baselines: Sequence[Sequence[float]], variants: Sequence[Sequence[float]], promise: Promise
+) -> Parity:
+    """Evaluate the losses of every changed run; where the baseline differs from itself, its own spread is allowed too.
+
+    Identical means bit by bit, over every loss that both have. Within means that over the first 30 losses the median
+    distance is no larger than the change promises, and the largest no more than ten times that; or both no more than
+    three times what the baseline differs from itself. The result is that of the run furthest from the baseline.
+    """
+    first = baselines[0]
+    own = [_distance(first, other) for other in baselines[1:]] or [_Distance(0.0, 0.0, 0)]
+    own_middle, own_worst = max(one.middle for one in own), max(one.worst for one in own)
+    limits = max(ALLOWED[promise], 3 * own_middle), max(10 * ALLOWED[promise], 3 * own_worst)
+    each = [_of_run(first, losses, limits)._replace(run=i) for i, losses in enumerate(variants)]
+    worst = max(each, key=lambda parity: (FROM_BEST.index(parity.numerics), parity.distance))
+    note = worst.note
+    if note and len(each) > 1:
+        alike = sum(one.numerics == worst.numerics for one in each)
+        note = f"In {alike} of {len(each)} runs with the change: {note}"
+    if own_worst and worst.numerics in ("within", "drifted"):
+        note += f" Unchanged, it differs from itself by {own_middle:.1e} (median loss); that is allowed for."
+    return worst._replace(note=note.strip())
+
+
+def norms_apart(baseline: Sequence[float], variant: Sequence[float]) -> float | None:
+    """Return the median relative distance of the first steps' gradient norms; infinite where only one is finite.
+
+    None where either has none: an optimizer that is not torch's, or sparse gradients.
+    """
+    if not baseline or not variant:
         return None
-    return baseline.skipped_steps or 0, variant.skipped_steps or 0
+    if any(math.isfinite(a) != math.isfinite(b) for a, b in zip(baseline, variant, strict=False)):
+        return math.inf
+    return _distance(baseline, variant).middle
 
 
-def _note(runs: Sequence[TrialResult], parity: str, norms: float | None) -> str:
-    first = runs[0]
-    parts = [f"Applied: {'; '.join(first.applied)}.", *_left_alone(first)]
-    if first.skipped_steps is not None:
-        steps = "step was" if first.skipped_steps == 1 else "steps were"
-        parts.append(f"{first.skipped_steps} optimizer {steps} skipped, since gradients overflowed.")
-    if norms == inf:
-        parts.append("A gradient's norm is not finite on one side only.")
-    if not all(run.converged for run in runs):
-        parts.append("Its step times had not settled before they were measured.")
-    return " ".join([*parts, *([parity] if parity else [])])
+def _of_run(first: Sequence[float], losses: Sequence[float], limits: tuple[float, float]) -> Parity:
+    pairs = list(zip(first, losses, strict=False))
+    if not first and not losses:
+        return Parity("unknown", note="No loss was seen: backward was called on no scalar.")
+    if len(pairs) < MIN_LOSSES:
+        seen = f"{len(first)} unchanged, {len(losses)} with the change"
+        return Parity("unknown", note=f"Too few losses to compare: {seen}, at least {MIN_LOSSES} are needed.")
+    bad = next((i for i, (a, b) in enumerate(pairs) if math.isfinite(a) and not math.isfinite(b)), None)
+    if bad is not None:
+        return Parity("drifted", note=f"Loss {bad + 1} is not finite; unchanged it is.")
+    found, note = _distance(first, losses), ""
+    parity = Parity("identical", found.middle, found.worst, limits)
+    parity = parity._replace(distance=max(found.middle / limits[0], found.worst / limits[1]))
+    if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
+        return parity
+    if found.middle > limits[0]:
+        note = f"The median loss is {found.middle:.1e} away, of {limits[0]:.1e} allowed."
+    elif found.worst > limits[1]:
+        note = f"Loss {found.step + 1} is {found.worst:.1e} away, of {limits[1]:.1e} allowed."
+    return parity._replace(numerics="drifted" if note else "within", note=note)
+
+
+def _distance(a: Sequence[float], b: Sequence[float]) -> _Distance:
+    """Return how far ``b`` is from ``a``, relative to it.
+
+    For a single loss that is relative to the median one at least: a loss near 0 has no relative distance to speak of.
+    """
+    pairs = zip(a[:COMPARED_LOSSES], b[:COMPARED_LOSSES], strict=False)
+    steps = [(i, abs(x), abs(x - y)) for i, (x, y) in enumerate(pairs) if math.isfinite(x) and math.isfinite(y)]
+    if not steps:
+        return _Distance(0.0, 0.0, 0)
+    usual = median(size for _, size, _ in steps)
+    worst, step = max((apart / max(size, usual, 1e-12), -i) for i, size, apart in steps)
+    return _Distance(median(apart / max(size, 1e-12) for _, size, apart in steps), worst, -step)

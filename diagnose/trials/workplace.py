@@ -1,32 +1,65 @@
 """Where runs work: a copy of the working folder with a home and caches, put back before each run.
 
-The copy lies below ``root``, a folder that stands for the root of the file system.
+The copy is real, made once: what a run writes, appends to, renames or removes there is its own. It lies below ``root``,
+a folder that stands for the root of the file system. A cache that is data (downloaded weights) is shown with links, and
+small files, which tools lock and rewrite, are copies. A cache that can be built again (compiled kernels) is shown as a
+whole or starts empty. Caches are removed at the end.
 """
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import os
+import re
+import stat
+import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from diagnose.capture.record.folder import rewrite_texts
+from diagnose.errors import UsageError
 from diagnose.text.plain_text import clean
-from diagnose.trials.backup import back_up, check_number
-from diagnose.trials.caches import seed, user_caches
-from diagnose.trials.copy_plan import CopyPlan
-from diagnose.trials.copying import remove_tree
-from diagnose.trials.isolation import SHARED_MEMORY
+from diagnose.trials.copying import (
+    CopyPlan,
+    Entry,
+    below,
+    children_of,
+    copy_file,
+    plan_surroundings,
+    remove_tree,
+)
+from diagnose.trials.guard import SHARED_MEMORY
 from diagnose.trials.limits import Limits
-from diagnose.trials.originals import Originals
-from diagnose.trials.surroundings import below, plan_surroundings
-from diagnose.trials.working_copy import WorkingCopy
+from diagnose.trials.originals import Originals, back_up, check_number
 
-__all__ = ["ROOT", "Workplace"]
+__all__ = ["ROOT", "Cache", "WorkingCopy", "Workplace", "name_originals", "seed", "user_caches"]
 
 ROOT, TEMPORARY = "cwd", "tmp"  # below the run's own folder
+FOLDERS = ("folder", "copy")
 MAX_SOCKET_FOLDER = 70  # bytes: macOS allows 104 for a socket, of which Python's multiprocessing needs 33
 # Bytecode of modules is not written next to the user's sources, and asking git for its state is only reading
 PROTECTED = {"PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"}
+CACHE = ".cache"
+IN_HOME = (CACHE, ".triton", ".nv", ".cupy")  # folders of the home that a run has to itself
+DATA = (
+    "HF_DATASETS_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "HUGGINGFACE_HUB_CACHE", "MPLCONFIGDIR",
+    "TORCH_HOME", "TRANSFORMERS_CACHE", "XDG_CACHE_HOME",
+)  # fmt: skip
+"""Variables that name caches of downloads."""
+
+BUILT = (
+    "CUDA_CACHE_PATH", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "PYTORCH_KERNEL_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR",
+)  # fmt: skip
+"""Those of compilers."""
+
+FILLED = frozenset({"diagnose", "huggingface", "matplotlib", "torch", "torch_extensions", "triton"})  # of ~/.cache
+
+Kind = Literal["folder", "file", "link"]
 
 
 @dataclass
@@ -55,7 +88,11 @@ class Workplace:
     def __post_init__(self) -> None:
         own, plan = (self.private, self.results), self.plan
         self.root = self.private / ROOT
-        self._report_plan()
+        if plan.is_large:
+            self.report(f"copying the working folder, {plan.size_text}, to {self.private}")
+        if plan.unreadable:
+            num, first = len(plan.unreadable), clean(plan.unreadable[0])
+            self.report(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
         home = _home()
         self._caches = user_caches(home)
         around = plan_surroundings(plan.source, home, own=[cache.path for cache in self._caches], without=own)
@@ -99,9 +136,10 @@ class Workplace:
         if self._home is not None:
             found["HOME"] = str(below(self.root, self._home))
         folder = self.private / TEMPORARY
-        if len(os.fsencode(folder)) > MAX_SOCKET_FOLDER and self.limits.is_isolated:
+        has_room = len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER
+        if not has_room and self.limits.is_isolated:
             found["TMPDIR"] = SHARED_MEMORY  # the run's own
-        elif len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER or self.limits.writable is not None:
+        elif has_room or self.limits.writable is not None:
             found["TMPDIR"] = str(folder)
         return found
 
@@ -113,7 +151,12 @@ class Workplace:
             self.report(f"{clean(changes.new[0])}{more} appeared while the trials ran; nothing of it was removed")
         if not changes.found:
             return ""
-        saved, self._backup = self._saved(changes.found), None
+        saved, backup = "", self._backup
+        num = sum(below(backup, Path(path)).exists() for path in changes.found) if backup is not None else 0
+        if num:
+            which = "What was there before" if num == len(changes.found) else f"What {num} of them held before"
+            saved = f" {which} is in {backup}."
+        self._backup = None  # it stays
         return (
             f"{clean(changes.text)} while the trials ran, so no further one was started.{saved} If the script writes "
             "there, let it write below its working folder, or allow it with --cwd-mode same; if not, prove again."
@@ -125,43 +168,26 @@ class Workplace:
         if self._backup is not None:
             remove_tree(self._backup)
             self._backup = None
-        self._surroundings.remove()
+        remove_tree(self.root)
         return changed
 
-    def _report_plan(self) -> None:
-        plan = self.plan
-        if plan.is_large:
-            self.report(f"copying the working folder, {plan.size_text}, to {self.private}")
-        if plan.unreadable:
-            num, first = len(plan.unreadable), clean(plan.unreadable[0])
-            self.report(f"{first}{f' and {num - 1} more' if num > 1 else ''} cannot be read and is not in the copy")
-
     def _watched(self) -> Originals:
-        plan, script = self.plan, self.script
-        here, is_restricted = plan.source.resolve(), not self.limits.backup
-        outside = [*plan.linked, *([] if script.is_relative_to(here) else [script])]
-        project = [] if is_restricted else _project(here)
-        named = [*self.limits.allowed, *([] if is_restricted else [self.limits.backup])]
+        plan, backup = self.plan, self.limits.backup
+        here = plan.source.resolve()
+        outside = [*plan.linked, *([] if self.script.is_relative_to(here) else [self.script])]
+        # The repository that the working folder is a part of: a run that nothing restricts could change it.
+        project = next(([folder] for folder in here.parents if backup and (folder / ".git").exists()), [])
+        named = filter(None, (*self.limits.allowed, backup))
         without = (self.private, self.results, *map(Path, named), plan.source)
         originals = Originals([plan.source], [*outside, *project], without)
         if originals.unverified:
             names = ", ".join(map(clean, originals.unverified))
             self.report(f"{names} holds too many files to see whether the script writes there")
-        if not is_restricted:
+        if backup:
             check_number(path for path in originals.unverified if Path(path) not in project)
             self._backup = back_up(originals.sizes)
             self.report(f"backed up {len(originals.sizes):,} files that the runs could change to {self._backup}")
         return originals
-
-    def _saved(self, changed: Mapping[str, str]) -> str:
-        """Return a sentence about what the backup has of the changed files."""
-        if self._backup is None:
-            return ""
-        num = sum(below(self._backup, Path(path)).exists() for path in changed)
-        if not num:
-            return ""
-        which = "What was there before" if num == len(changed) else f"What {num} of them held before"
-        return f" {which} is in {self._backup}."
 
 
 def _home() -> Path | None:
@@ -172,6 +198,169 @@ def _home() -> Path | None:
     return home if home.is_dir() and home.parent != home else None
 
 
-def _project(cwd: Path) -> list[Path]:
-    """Return the repository that the working folder is a part of, which a run that nothing restricts could change."""
-    return next(([folder] for folder in cwd.parents if (folder / ".git").exists()), [])
+class WorkingCopy:
+    """A folder that looks like the user's before every run."""
+
+    def __init__(self, plan: CopyPlan, path: Path) -> None:
+        self.path = path
+        self._plan = plan
+        self._stamps: dict[str, tuple[int, ...]] = {}
+
+    def restore(self) -> None:
+        """Make the folder as planned: everything the first time, later only what a run has changed.
+
+        A file counts as unchanged by its inode, size, mode and the times of its last change; the time of the last
+        change of its inode cannot be set by a program.
+
+        Raises:
+            UsageError: it cannot be written: the disk is full, or a file has vanished or become unreadable.
+        """
+        if self.path.is_symlink() or not self.path.is_dir():
+            remove_tree(self.path)
+            self.path.mkdir(parents=True)
+        try:
+            present = self._tidied()
+            for name, entry in self._plan.entries.items():
+                if name not in present:
+                    self._make(name, entry)
+        except OSError as error:
+            raise UsageError(
+                f"The working folder could not be copied: {error.strerror or error}"
+                f"{f' ({error.filename})' if error.filename else ''}; make room, set TMPDIR to a larger disk, or let "
+                "the runs share the folder itself with --cwd-mode same."
+            ) from error
+
+    def _make(self, name: str, entry: Entry) -> None:
+        path = self.path / name
+        match entry.kind:
+            case "folder" | "copy":
+                path.mkdir()
+            case "file":
+                copy_file(entry.source, path)
+            case "link":
+                path.symlink_to(entry.source)
+            case "fifo":
+                os.mkfifo(path, entry.mode)
+            case "text":
+                path.write_text(entry.source, encoding="utf-8")
+        if entry.kind not in FOLDERS:
+            self._stamps[name] = _stamp(path.lstat())
+
+    def _tidied(self) -> set[str]:
+        """Remove what the plan does not have and what was changed; return the names that are as they were."""
+        present: set[str] = set()
+        waiting = [""]
+        while waiting:
+            folder = waiting.pop()
+            here = self.path / folder
+            if here.lstat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                here.chmod(0o700)
+            for child in children_of(str(here)):
+                name = os.path.join(folder, child.name)  # this is done for every file before every run
+                entry = self._plan.entries.get(name)
+                is_folder = child.is_dir(follow_symlinks=False)
+                is_planned = entry is not None and (entry.kind in FOLDERS) is is_folder
+                if is_planned and (is_folder or _stamp(child.stat(follow_symlinks=False)) == self._stamps.get(name)):
+                    present.add(name)
+                    waiting += [name] if entry is not None and entry.kind == "folder" else []
+                else:
+                    remove_tree(Path(child.path))
+        return present
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_size, found.st_mode, found.st_mtime_ns, found.st_ctime_ns
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache of the user: its folder, there or not, and the variables of the environment that name it or a part."""
+
+    path: Path
+    data: bool
+    filled: frozenset[str] | None = None  # the only inner folders that a run adds to, None: all
+    variables: Mapping[str, Path] = field(default_factory=dict)
+
+
+def user_caches(home: Path | None) -> list[Cache]:
+    """Return the caches in the user's home and those that the environment names; none lies in another one."""
+    variables = _named()
+    found = {} if home is None else {home / name: name == CACHE for name in IN_HOME}
+    for name, path in variables.items():
+        found[path] = found.get(path, False) or name in DATA
+    whole = {variables.get("XDG_CACHE_HOME"), home and home / CACHE}
+    caches = []
+    for path, is_data in found.items():
+        if any(path != other and path.is_relative_to(other) for other in found):
+            continue
+        mine = {name: inner for name, inner in variables.items() if inner.is_relative_to(path)}
+        named = {inner.relative_to(path).parts[0] for inner in mine.values() if inner != path}
+        caches.append(Cache(path, is_data, FILLED | named if path in whole else None, mine))
+    return caches
+
+
+def _named() -> dict[str, Path]:
+    named = {name: os.environ[name] for name in (*DATA, *BUILT) if os.environ.get(name)}
+    if os.environ.get("TRITON_HOME"):
+        named.setdefault("TRITON_CACHE_DIR", str(Path(os.environ["TRITON_HOME"], ".triton", "cache")))
+    with contextlib.suppress(KeyError, OSError):  # a user without a name
+        user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())  # as torch calls the folder
+        named.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), f"torchinductor_{user}")))
+    paths = {name: Path(path).expanduser().resolve() for name, path in named.items()}
+    return {name: path for name, path in paths.items() if path.parent != path}
+
+
+def seed(cache: Cache, target: Path, *, most: int = 5_000) -> None:
+    """Show in the folder ``target``, made if missing, what the cache holds; nothing written there reaches the user's.
+
+    Of a cache of data, inner folders beyond ``most`` names are links, which a run can read only; one that can be built
+    again then starts empty. So many names take below a second, some seconds on a network file system.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    entries, is_whole = _planned(str(cache.path), cache.filled, most)
+    for name, (kind, path) in entries.items() if cache.data or is_whole else ():
+        with contextlib.suppress(OSError):  # gone meanwhile, or unreadable: a cache can lack it
+            match kind:
+                case "folder":
+                    (target / name).mkdir()
+                case "file":
+                    copy_file(path, target / name)
+                case "link":
+                    (target / name).symlink_to(path)
+
+
+def _planned(top: str, filled: frozenset[str] | None, left: int) -> tuple[dict[str, tuple[Kind, str]], bool]:
+    """Return what stands for each name below ``top``, a folder before what it holds, and whether all had room."""
+    entries: dict[str, tuple[Kind, str]] = {}
+    waiting, is_whole = deque([""]), True
+    while waiting:
+        folder = waiting.popleft()
+        children = children_of(f"{top}/{folder}")
+        if len(children) > left:
+            is_whole = False
+            entries |= {folder: ("link", f"{top}/{folder}")} if folder else {}
+            continue
+        left -= len(children)
+        for child in children:
+            name = f"{folder}/{child.name}" if folder else child.name
+            is_linked = filled is not None and not folder and child.name not in filled
+            entries[name] = ("link", child.path) if is_linked else _stands_for(child, top)
+            waiting += [name] if entries[name][0] == "folder" else []
+    return entries, is_whole
+
+
+def _stands_for(child: os.DirEntry[str], top: str) -> tuple[Kind, str]:
+    if child.is_dir(follow_symlinks=False):
+        return "folder", child.path
+    if child.is_symlink():
+        text, real = Path(child.path).readlink(), Path(os.path.realpath(child.path))
+        return "link", str(text if not text.is_absolute() and real.is_relative_to(top) else real)
+    with contextlib.suppress(OSError):
+        if child.is_file() and child.stat().st_size <= 64 << 10:  # a lock, an index or a table of contents
+            return "file", child.path
+    return "link", child.path
+
+
+def name_originals(folder: Path, root: Path) -> None:
+    """Take the name of ``root`` out of every text in the folder, and out of every packed trace."""
+    rewrite_texts(folder, lambda data: data.replace(bytes(root), b""))

@@ -72,7 +72,7 @@ def test_it_can_be_written_into_a_script_or_there_is_a_reason(change):
     if isinstance(change.edit, ByHand):
         assert_clause(change.edit.reason)
     elif isinstance(change.edit, EditLoop):
-        assert callable(getattr(import_module("diagnose.trials.loop_edits"), change.edit.function))
+        assert callable(getattr(import_module("diagnose.trials.script_edits"), change.edit.function))
     elif isinstance(change.edit, SetArguments):
         assert set(change.edit.takes) <= set(change.edit.given)
     else:

@@ -17,7 +17,7 @@ import pytest
 
 from diagnose.pipeline.run import analyze_captures
 from diagnose.trace_reader import open_captures
-from diagnose.trials.printed_diffs import with_diffs
+from diagnose.trials.source_edits import with_diffs
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = Path(__file__).parent / "run_with_calls.py"

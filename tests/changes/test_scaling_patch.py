@@ -9,7 +9,7 @@ from torch import nn
 from diagnose.changes import CHANGES
 from diagnose.changes.common.patching import CannotApply, Log
 from diagnose.changes.patches.scaling import ScaledTraining
-from diagnose.trials.watching import Numbers
+from diagnose.trials.measuring import Numbers
 
 NUM_STEPS = 4
 

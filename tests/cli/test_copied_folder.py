@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from diagnose.cli.copied_folder import warn_of_checkpoints
-from diagnose.trials.protection import can_restrict
+from diagnose.trials.guard import can_restrict
 
 SCRIPT = """\
 import os, sys

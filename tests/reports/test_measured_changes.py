@@ -127,6 +127,6 @@ def test_a_trial_states_when_no_difference_is_certain_and_where_the_middle_lies(
 
 
 def test_a_narrow_interval_shows_no_difference_unless_nothing_is_certain():
-    one = replace(trial("sham", 1.01, (1.0, 1.02)), note="Applied: nothing. One run only, so nothing is certain.")
+    one = replace(trial("sham", 1.01, (1.0, 1.02)), doubt="noise not known")
     assert certainty_words(one) == "no certain difference"
-    assert certainty_words(replace(one, note="Applied: nothing.")) == "no difference"
+    assert certainty_words(replace(one, doubt="")) == "no difference"

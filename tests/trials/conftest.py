@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.trials.isolation import why_not_isolated
+from diagnose.trials.guard import why_not_isolated
 from diagnose.trials.runs import Command, Runner
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from diagnose.errors import OriginalsChangedError, UsageError
-from diagnose.trials import backup, limits
-from diagnose.trials.surroundings import below
+from diagnose.trials import limits
+from diagnose.trials.copying import below
 
 HARMS = """
 import pathlib
@@ -50,8 +50,9 @@ def test_without_protection_what_an_interrupted_run_changed_stays_saved(run_at_h
     assert "What was there before is in" in runner.changed
 
 
-def test_without_protection_more_than_can_be_backed_up_is_refused(run_at_home, unprotected, monkeypatch):
-    monkeypatch.setattr(backup, "MAX_BYTES", 3)
-    with pytest.raises(UsageError, match=r"at most 0\.0 GB are backed up.*--cwd-mode same"):
+def test_without_protection_more_than_can_be_backed_up_is_refused(run_at_home, home, unprotected):
+    with (home / "project" / "weights.bin").open("wb") as file:
+        file.truncate(5 << 30)  # a hole: it takes no space
+    with pytest.raises(UsageError, match=r"hold 5\.4 GB; at most 4\.3 GB are backed up.*--cwd-mode same"):
         run_at_home("print('harmless')")
     assert list(unprotected.iterdir()) == []

@@ -2,8 +2,7 @@
 
 import pytest
 
-from diagnose.trials import budget as module
-from diagnose.trials.budget import Budget
+from diagnose.trials.prove import Budget
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def clock(monkeypatch):
             return self.now
 
     found = Clock()
-    monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr("diagnose.trials.prove.time", found)
     return found
 
 

@@ -1,14 +1,16 @@
 """The caches that a run has instead of the user's: what they show, and that compilers and trackers work with them."""
 
+import getpass
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from diagnose.trials import caches
-from diagnose.trials.caches import FILLED, Cache, seed, user_caches
-from diagnose.trials.protection import can_restrict
+from diagnose.trials import workplace
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.runs import Command, Runner
+from diagnose.trials.workplace import FILLED, Cache, seed, user_caches
 
 
 def names_in(folder):
@@ -39,13 +41,12 @@ def test_data_is_shown_with_links_and_small_files_can_be_written(hub, tmp_path):
     assert ((hub / "locks" / "a.lock").read_text(), (hub / "blobs" / "b").exists()) == ("", False)
 
 
-def test_what_is_too_large_is_linked_if_it_is_data_and_empty_if_it_can_be_built_again(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(caches, "MAX_SEEDED", 5)
-    seed(Cache(hub, data=True), tmp_path / "data")
+def test_what_is_too_large_is_linked_if_it_is_data_and_empty_if_it_can_be_built_again(hub, tmp_path):
+    seed(Cache(hub, data=True), tmp_path / "data", most=5)
     assert (tmp_path / "data" / "blobs" / "a").is_symlink()
     assert (tmp_path / "data" / "snapshots").is_symlink()
     assert (tmp_path / "data" / "snapshots" / "1" / "config.json").is_file()
-    seed(Cache(hub, data=False), tmp_path / "built")
+    seed(Cache(hub, data=False), tmp_path / "built", most=5)
     assert names_in(tmp_path / "built") == []
 
 
@@ -58,11 +59,11 @@ def test_of_a_folder_of_caches_the_known_ones_are_filled_and_the_others_read(tmp
 
 
 def test_the_caches_of_a_user_are_those_of_the_home_and_of_variables_and_none_lies_in_another(tmp_path, monkeypatch):
-    for name in (*caches.DATA, *caches.BUILT):
+    for name in (*workplace.DATA, *workplace.BUILT):
         monkeypatch.delenv(name, raising=False)
     home, temporary, far = (tmp_path / name for name in ("home", "tmp", "far"))
-    monkeypatch.setattr(caches.tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(caches.getpass, "getuser", lambda: "me")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(getpass, "getuser", lambda: "me")
     monkeypatch.setenv("TRITON_HOME", str(tmp_path / "far"))
     monkeypatch.setenv("TORCH_HOME", str(home / ".cache" / "mine" / "torch"))
     monkeypatch.setenv("HF_HOME", str(far / "hub"))
@@ -86,7 +87,14 @@ def test_the_caches_of_a_user_are_those_of_the_home_and_of_variables_and_none_li
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Return a function that runs the text of a script twice with an empty home; it returns what was printed."""
-    for name in (*caches.DATA, *caches.BUILT, "TRITON_HOME", "TRITON_INTERPRET", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+    for name in (
+        *workplace.DATA,
+        *workplace.BUILT,
+        "TRITON_HOME",
+        "TRITON_INTERPRET",
+        "XDG_DATA_HOME",
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "project").mkdir()
     (tmp_path / "home").mkdir()

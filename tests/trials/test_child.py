@@ -4,9 +4,8 @@ import pytest
 
 from diagnose.capture.process.script import Outcome
 from diagnose.changes.common.patching import CannotApply
-from diagnose.trials.child import _why_nothing
-from diagnose.trials.spec import TrialRequest
-from diagnose.trials.timing import StepTimer
+from diagnose.trials.child import why_nothing
+from diagnose.trials.measuring import StepTimer, TrialRequest
 
 
 @pytest.fixture
@@ -22,16 +21,16 @@ RAISED = Outcome("raised", 1, ValueError("bad data.\nmore"))
 
 
 def test_a_change_under_which_the_script_raises_has_failed_however_much_was_timed(timer):
-    assert _why_nothing(CHANGED, RAISED, timer, 20) == "The script raised ValueError: bad data."
-    assert _why_nothing(UNCHANGED, RAISED, timer, 20) == ""  # its data ended, or so
-    assert _why_nothing(UNCHANGED, RAISED, timer, 4) == "The script raised ValueError: bad data."
+    assert why_nothing(CHANGED, RAISED, timer, 20) == "The script raised ValueError: bad data."
+    assert why_nothing(UNCHANGED, RAISED, timer, 20) == ""  # its data ended, or so
+    assert why_nothing(UNCHANGED, RAISED, timer, 4) == "The script raised ValueError: bad data."
 
 
 def test_a_refusal_is_said_as_it_is(timer):
     refused = Outcome("raised", 1, CannotApply("fp16 needs the model on a GPU."))
-    assert _why_nothing(CHANGED, refused, timer, 20) == "fp16 needs the model on a GPU."
+    assert why_nothing(CHANGED, refused, timer, 20) == "fp16 needs the model on a GPU."
 
 
 def test_a_script_that_ends_early_is_told_how_far_it_came(timer):
-    assert "ended after 7 steps" in _why_nothing(UNCHANGED, Outcome("finished", 0), timer, 0)
-    assert _why_nothing(UNCHANGED, Outcome("stopped", 0), timer, 30) == ""
+    assert "ended after 7 steps" in why_nothing(UNCHANGED, Outcome("finished", 0), timer, 0)
+    assert why_nothing(UNCHANGED, Outcome("stopped", 0), timer, 30) == ""

@@ -3,7 +3,7 @@
 import libcst as cst
 import pytest
 
-from diagnose.trials import loop_edits
+from diagnose.trials import script_edits
 from diagnose.trials.source_edits import edited_source
 
 ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)  # as usual\n"
@@ -21,7 +21,7 @@ ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)  # as usual\n
     ],
 )
 def test_another_optimizer(function, after):
-    tree, why = getattr(loop_edits, function)(cst.parse_module(ADAMW), "cuda")
+    tree, why = getattr(script_edits, function)(cst.parse_module(ADAMW), "cuda")
     assert (tree.code, why) == (after, "")
 
 
@@ -48,13 +48,13 @@ def test_another_optimizer(function, after):
     ],
 )
 def test_what_is_left_to_its_author(function, source, why):
-    tree, reason = getattr(loop_edits, function)(cst.parse_module(source), "cpu")
+    tree, reason = getattr(script_edits, function)(cst.parse_module(source), "cpu")
     assert tree.code == source
     assert reason.startswith(why)
 
 
 def test_a_stream_is_wrapped():
-    tree, _ = loop_edits.with_sharded_stream(cst.parse_module("loader = DataLoader(stream, 8)\n"), "cpu")
+    tree, _ = script_edits.with_sharded_stream(cst.parse_module("loader = DataLoader(stream, 8)\n"), "cpu")
     assert tree.code == "loader = DataLoader(ShardedStream(stream), 8)\n"
 
 
@@ -72,7 +72,7 @@ def test_a_stream_is_wrapped():
     ],
 )  # fmt: skip
 def test_batches_of_like_lengths_are_as_large_as_before(before, after):
-    tree, why = loop_edits.with_length_batches(
+    tree, why = script_edits.with_length_batches(
         cst.parse_module(f"a = DataLoader({before})\nb = DataLoader(v, 8)\n"), ""
     )
     assert (tree.code, why) == (f"a = DataLoader({after})\nb = DataLoader(v, 8)\n", "")

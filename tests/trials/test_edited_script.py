@@ -8,7 +8,7 @@ import pytest
 from diagnose.changes.common.patching import CannotApply, Log
 from diagnose.errors import UsageError
 from diagnose.trials.candidates import check_ids
-from diagnose.trials.edited_script import edited
+from diagnose.trials.child import edited
 from diagnose.trials.runs import Command, Runner
 
 SCRIPT = """import torch

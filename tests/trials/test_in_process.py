@@ -16,20 +16,16 @@ from diagnose.changes import autocast, schedule_gc
 from diagnose.changes.common.change import Patch
 from diagnose.errors import CaptureError, UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription, Source
-from diagnose.trials import prove as proving
-from diagnose.trials.in_process import InProcess
+from diagnose.text.progress import Progress
+from diagnose.trials.in_process import InProcess, prove_runs
+from diagnose.trials.prove import Schedule
 
 NOTHING_KNOWN = Diagnosis(
     "no-gpu", "Not recorded.", None, 10e6, (10_000_000,) * 5, None, None, {}, (), (), (), Source("by hand")
 )
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Time a few steps instead of two seconds of them."""
-    monkeypatch.setattr(proving, "TIMED_S", 0.02)
-    monkeypatch.setattr(proving, "MIN_WARM_UP_STEPS", 4)
-    monkeypatch.setattr(proving, "MAX_BLOCKS", 1)
+SHORT = Schedule(timed_s=0.02, min_warm_up=4, max_blocks=1)  # a few steps instead of two seconds of them
 
 
 def make(draw=lambda: torch.randn(8, 4), returns=lambda loss: loss):
@@ -51,8 +47,8 @@ def make(draw=lambda: torch.randn(8, 4), returns=lambda loss: loss):
     return factory
 
 
-def proven(factory, *ids, **options):
-    return diagnose.prove(factory, apply=ids, diagnosis=NOTHING_KNOWN, quiet=True, **options)
+def proven(factory, *ids, diagnosis=NOTHING_KNOWN, budget_s=600.0, quiet=True):
+    return prove_runs(InProcess(factory, schedule=SHORT), ids, budget_s, diagnosis, Progress(quiet=quiet))
 
 
 class SlowSamples(Dataset):
@@ -105,7 +101,8 @@ def timed_as(monkeypatch):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 def test_it_diagnoses_applies_measures_and_diagnoses_again(capsys, timed_as):
     timed_as(lambda ids: 5e6 if "load-in-workers" in ids else 13e6)
-    diagnosis = diagnose.prove(loading(0.002, 0.01), apply="load-in-workers, sham", budget="1h")
+    ids = "load-in-workers", "sham"
+    diagnosis = proven(loading(0.002, 0.01), *ids, diagnosis=None, budget_s=3600.0, quiet=False)
     workers, sham = diagnosis.trials
     assert "data-stall" in {finding.rule for finding in diagnosis.findings}
     assert workers.failure == ""
@@ -121,7 +118,7 @@ def test_it_diagnoses_applies_measures_and_diagnoses_again(capsys, timed_as):
 @pytest.mark.timing
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 def test_loading_in_workers_is_a_gain():
-    diagnosis = diagnose.prove(loading(0.002, 0.005), apply="load-in-workers, sham", budget=60)
+    diagnosis = proven(loading(0.002, 0.005), "load-in-workers", "sham", diagnosis=None, budget_s=60.0)
     workers = diagnosis.trials[0]
     assert diagnosis.dominant == "data-stall"
     assert workers.interval[0] > 1.0
@@ -166,7 +163,7 @@ def test_what_cannot_be_proven_is_one_sentence_with_the_traceback_behind_it(fact
 
 
 def test_data_that_ends_after_enough_steps_will_do(monkeypatch):
-    monkeypatch.setattr("diagnose.trials.timing.converged_since", lambda times: 0)
+    monkeypatch.setattr("diagnose.trials.measuring.converged_since", lambda times: 0)
 
     def factory():
         steps = iter(range(20))
@@ -206,7 +203,6 @@ def test_a_step_that_takes_too_long_is_given_up_between_steps(monkeypatch):
     monkeypatch.setattr("diagnose.trials.in_process.time.monotonic", lambda: next(now_s))
     run = InProcess(lambda: lambda: None).time(("sham",), timeout_s=4)
     assert "in the time that was left" in run.failure
-    assert run.ids == ("sham",)
 
 
 def draws():
@@ -251,9 +247,9 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(monkeypatch):
     with pytest.raises(UsageError, match=r"expandable-segments sets environment variables.*diagnose prove"):
         proven(never, "expandable-segments")
     with pytest.raises(UsageError, match="Invalid change faster"):
-        proven(never, "faster")
+        diagnose.prove(never, apply="sham, faster")
     with pytest.raises(UsageError, match=r"Invalid budget .soon.: use 90s, 10m or 1h"):
-        proven(never, budget="soon")
+        diagnose.prove(never, apply="sham", diagnosis=NOTHING_KNOWN, budget="soon")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="single process"):
         proven(never)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials import isolation, limits
-from diagnose.trials.limits import limits_of
+from diagnose.trials import guard, limits
+from diagnose.trials.limits import limits_of, offline_settings
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.trackers import offline_settings
 
-ROOT = Path(isolation.__file__).parents[2]
+ROOT = Path(guard.__file__).parents[2]
 
 ASKS = """
 import socket
@@ -57,7 +56,7 @@ USER = 65534  # nobody
 AS_USER = f"""
 import ctypes, fcntl, os, socket, sys
 sys.path.append(sys.argv[1])
-from diagnose.trials.isolation import isolate
+from diagnose.trials.guard import isolate
 "".encode("idna")
 os.setgroups([]), os.setgid({USER}), os.setuid({USER})
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # a process that changed its user cannot map it otherwise
@@ -102,7 +101,7 @@ def test_trackers_that_send_nothing_keep_their_mode_and_a_server_becomes_a_file(
 WITHOUT_RIGHTS = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)  # the right to make namespaces, CAP_SYS_ADMIN, leaves the bounding set
-code = "from diagnose.trials.isolation import why_not_isolated; print(why_not_isolated())"
+code = "from diagnose.trials.guard import why_not_isolated; print(why_not_isolated())"
 os.execv(sys.executable, [sys.executable, "-c", f"import sys; sys.path.append(sys.argv[1]); {code}", sys.argv[1]])
 """
 

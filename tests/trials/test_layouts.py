@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from diagnose.trials.original_names import name_originals
-from diagnose.trials.protection import can_restrict
+from diagnose.trials.copying import below, plan_surroundings
+from diagnose.trials.guard import can_restrict
 from diagnose.trials.runs import Command, Runner
-from diagnose.trials.surroundings import below, plan_surroundings
+from diagnose.trials.workplace import name_originals
 
 
 @pytest.fixture

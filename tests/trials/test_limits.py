@@ -10,10 +10,8 @@ from diagnose.cli import main as cli
 from diagnose.cli import prove as command
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.trials import limits
-from diagnose.trials.isolation import why_not_isolated
-from diagnose.trials.limits import limits_of
-from diagnose.trials.protection import can_restrict
-from diagnose.trials.refusals import why_refused
+from diagnose.trials.guard import can_restrict, why_not_isolated
+from diagnose.trials.limits import limits_of, why_refused
 
 restricted = pytest.mark.skipif(not can_restrict(), reason="this system has no Landlock")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from diagnose.kernels import indexing
-from diagnose.trials import line_edits
+from diagnose.trials import script_edits
 from diagnose.trials.source_edits import edited_source
 
 
@@ -31,7 +31,7 @@ from diagnose.trials.source_edits import edited_source
     ],
 )
 def test_a_line_is_written_anew(function, before, after):
-    tree, why = getattr(line_edits, function)(cst.parse_module(before), [2])
+    tree, why = getattr(script_edits, function)(cst.parse_module(before), [2])
     assert why == ""
     compile(tree.code, "train.py", "exec")
     assert after is None or tree.code == after
@@ -61,7 +61,7 @@ def test_a_line_is_written_anew(function, before, after):
     ],
 )
 def test_what_may_mean_something_else_is_left_to_its_author(function, source):
-    tree, why = getattr(line_edits, function)(cst.parse_module(source), [2])
+    tree, why = getattr(script_edits, function)(cst.parse_module(source), [2])
     assert tree.code == source
     assert why.startswith("line 2 of the script ")
     assert why.endswith("so its author must decide")

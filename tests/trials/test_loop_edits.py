@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from diagnose.model.diagnosis import Example, Finding, Where
-from diagnose.trials.outcome import lines_of
+from diagnose.trials.candidates import lines_of
 from diagnose.trials.source_edits import write_patch
 
 LOOP = '''"""Trains."""

@@ -3,9 +3,8 @@ import math
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.numerics import compare_losses, norms_apart
-from diagnose.trials.spec import TrialResult
-from diagnose.trials.trials import TrialRuns, evaluate, is_gain
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.trials import TrialRuns, compare_losses, evaluate, is_gain, norms_apart
 
 LOSSES = tuple(2.0 / (i + 1) for i in range(40))
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials import originals
 from diagnose.trials.originals import Changes, Originals
 
 
@@ -29,11 +28,10 @@ def test_what_changed_is_named_once_and_files_that_are_new_are_no_change(folder,
     assert watched.look().text == f"{folder}/data/x is gone"
 
 
-def test_a_change_of_the_same_size_and_time_is_seen(folder, monkeypatch):
+def test_a_change_of_the_same_size_and_time_is_seen(folder):
     file = folder / "data" / "x"
     for hashed in (1 << 20, 0):
-        monkeypatch.setattr(originals, "MAX_HASHED_BYTES", hashed)
-        watched = Originals([folder])
+        watched = Originals([folder], max_hashed_bytes=hashed)
         before = file.stat()
         file.write_bytes(bytes([hashed % 7]) * 100)
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -71,9 +69,8 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 @pytest.mark.parametrize("hashed", [1 << 20, 0])
-def test_a_file_whose_attributes_are_set_is_named_with_them(folder, monkeypatch, name, hashed):
-    monkeypatch.setattr(originals, "MAX_HASHED_BYTES", hashed)
-    watched, file = Originals([folder]), folder / "data" / "x"
+def test_a_file_whose_attributes_are_set_is_named_with_them(folder, name, hashed):
+    watched, file = Originals([folder], max_hashed_bytes=hashed), folder / "data" / "x"
     ATTRIBUTES[name](file)
     unknown = name == "modification time" and not hashed  # a large file may have been written
     assert watched.look().text == f"{file} {'was changed' if unknown else f'got another {name}'}"
@@ -86,22 +83,20 @@ def test_a_folder_is_named_whose_mode_is_set_and_not_for_what_is_made_in_it(fold
     assert watched.look() == Changes({str(folder / "data"): "got another mode"})
 
 
-def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_told(folder, tmp_path, monkeypatch):
+def test_what_links_lead_to_is_watched_up_to_a_number_of_entries_and_that_is_told(folder, tmp_path):
     watched = Originals([], [folder / "data", tmp_path / "later"])
     (tmp_path / "later").touch()
     (folder / "data" / "x").write_text("")
     assert watched.look().text == (
         f"{folder}/data/x was changed; {tmp_path}/later was made, where a link had led nowhere"
     )
-    monkeypatch.setattr(originals, "MAX_LINKED_ENTRIES", 2)
-    assert Originals([], [folder]).unverified == [str(folder)]
+    assert Originals([], [folder], max_linked_entries=2).unverified == [str(folder)]
 
 
 @pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta"])
-def test_an_environment_that_a_link_leads_to_is_not_looked_at(folder, monkeypatch, mark):
+def test_an_environment_that_a_link_leads_to_is_not_looked_at(folder, mark):
     (folder / mark).touch()
-    monkeypatch.setattr(originals, "MAX_LINKED_ENTRIES", 1)
-    watched = Originals([], [folder])
+    watched = Originals([], [folder], max_linked_entries=1)
     assert watched.unverified == []
     (folder / "data" / "x").write_text("")
     assert watched.look() == Changes({})

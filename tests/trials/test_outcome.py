@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from diagnose.trials.outcome import starts_own_ranks
+from diagnose.trials.prove import starts_own_ranks
 
 
 @pytest.mark.parametrize(

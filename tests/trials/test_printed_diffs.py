@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Queue, Source, Where
-from diagnose.trials.printed_diffs import with_diffs
+from diagnose.trials.source_edits import with_diffs
 
 SCRIPT = """import torch
 from torch import nn

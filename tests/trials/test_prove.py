@@ -6,14 +6,16 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import Recorded, prove
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.prove import Recorded, Schedule, prove
 
 LOSSES = tuple(1.0 / (i + 1) for i in range(20))
 
 
 class Script:
     """Takes ``base`` ms a step, times the factor of each patch."""
+
+    schedule = Schedule()
 
     def __init__(self, factors, base=10.0, losses=None, fails=(), wall_s=0.0):
         self.factors, self.base, self.fails, self.wall_s = factors, base, fails, wall_s
@@ -25,15 +27,13 @@ class Script:
         self.ran.append(tuple(ids))
         self.timeouts.append(timeout_s)
         if any(name in self.fails for name in ids):
-            return TrialResult(ids=tuple(ids), failure="It ended with exit code 1 before anything was measured.")
+            return TrialResult(failure="It ended with exit code 1 before anything was measured.")
         step = self.base * 1e6
         for name in ids:
             step *= self.factors.get(name, 1.0)
         losses = next((self.losses[name] for name in ids if name in self.losses), LOSSES)
         wobble = [step * (1 + 0.001 * (i % 5)) for i in range(self.timed)]
-        return TrialResult(
-            ids=tuple(ids), step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids)
-        )
+        return TrialResult(step_ns=tuple(wobble), losses=losses, peak_bytes=100, wall_s=self.wall_s, applied=tuple(ids))
 
 
 def chosen(*names):
@@ -230,7 +230,7 @@ def test_a_run_with_a_change_that_fails_once_is_named():
     class Fails(Script):
         def time(self, ids, *, timeout_s):
             run = super().time(ids, timeout_s=timeout_s)
-            return TrialResult(ids=tuple(ids), failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
+            return TrialResult(failure="It ended.") if self.ran.count(("sham",)) == 2 and ids else run
 
     (trial,) = run(Fails({}), "sham").trials
     assert (trial.failure, trial.note.endswith("One run with it failed. It ended.")) == ("", True)
@@ -254,6 +254,7 @@ def test_the_budget_ends_the_trials_and_says_which_are_missing(monkeypatch):
 def test_a_script_that_cannot_be_measured_at_all_is_an_error():
     class Ends:
         warm_up = timed = 0
+        schedule = Schedule()
 
         def time(self, ids, *, timeout_s):
             return TrialResult(failure="The script ended after 3 steps that could be timed; it must run for more.")

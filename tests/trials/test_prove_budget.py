@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import Recorded, prove
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.prove import Recorded, Schedule, prove
 
 
 class Ticking:
@@ -14,6 +14,7 @@ class Ticking:
 
     clock = 0.0
     warm_up = timed = 0
+    schedule = Schedule()
 
     def __init__(self, wall_s=10.0, changed_s=None, changed_ns=5e6):
         self.wall_s, self.changed_s, self.changed_ns = wall_s, changed_s or wall_s, changed_ns
@@ -25,9 +26,9 @@ class Ticking:
         taken_s = min(needed_s, timeout_s)
         Ticking.clock += taken_s
         if taken_s < needed_s:
-            return TrialResult(tuple(ids), failure="It was killed.", wall_s=taken_s)
+            return TrialResult(failure="It was killed.", wall_s=taken_s)
         steps = (self.changed_ns if ids else 10e6,) * self.timed
-        return TrialResult(tuple(ids), steps, (1.0,) * 9, applied=tuple(ids), wall_s=taken_s)
+        return TrialResult(steps, (1.0,) * 9, applied=tuple(ids), wall_s=taken_s)
 
 
 @pytest.fixture(autouse=True)

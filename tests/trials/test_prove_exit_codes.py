@@ -9,9 +9,9 @@ from diagnose.changes import CHANGES, patch_of
 from diagnose.cli import main as cli
 from diagnose.cli import prove as command
 from diagnose.pipeline.run import analyze_paths
+from diagnose.trials.measuring import TrialResult
 from diagnose.trials.prove import NOTHING_TRIED
 from diagnose.trials.runs import Runner
-from diagnose.trials.spec import TrialResult
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "captures"
 NEEDS_GPU = next(name for name in CHANGES if (patch := patch_of(name)) is not None and patch.needs_gpu)
@@ -29,9 +29,9 @@ def proving(monkeypatch, tmp_path, capsys):
     def time(runner, ids, *, timeout_s):
         now[0] += min(10.0, timeout_s)
         if timeout_s < 10.0:
-            return TrialResult(tuple(ids), failure="It was killed.", wall_s=timeout_s)
+            return TrialResult(failure="It was killed.", wall_s=timeout_s)
         steps = (5e6 if ids else 10e6,) * runner.timed
-        return TrialResult(tuple(ids), steps, (1.0,) * 9, applied=tuple(ids), wall_s=10.0)
+        return TrialResult(steps, (1.0,) * 9, applied=tuple(ids), wall_s=10.0)
 
     def run(name, *options):
         d = analyze_paths([CAPTURES / name])

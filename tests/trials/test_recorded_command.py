@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.cli.prove import ProveRequest, prove_and_answer
 from diagnose.errors import UsageError
-from diagnose.trials.recorded_command import recorded_command
+from diagnose.trials.runs import recorded_command
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import pytest
 
 from diagnose.errors import CaptureError
 from diagnose.text.progress import Progress
-from diagnose.trials.recording import record
-from diagnose.trials.runs import Command, Runner
-from diagnose.trials.spec import TrialResult
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.runs import Command, Runner, record
 
 NOT_FOUND = "import os, sys\nif os.getcwd() != {cwd!r}:\n    print('data not found')\n    sys.exit(1)\n"
 OFFER = "It ran in a copy of the working folder; if it works where it stands, run it there with --cwd-mode same"

@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.trials.ending import EndedBySignal, ended_by_signals
-from diagnose.trials.run_folder import LOCK, MARKER, PREFIX, remove_leftovers, run_folder
+from diagnose.trials.run_folder import (
+    LOCK,
+    MARKER,
+    PREFIX,
+    EndedBySignal,
+    ended_by_signals,
+    remove_leftovers,
+    run_folder,
+)
 
 PATIENCE_S = 60
 HOLDS = """

@@ -11,14 +11,12 @@ import pytest
 
 from diagnose.errors import CaptureError, OriginalsChangedError
 from diagnose.text.progress import Progress
-from diagnose.trials import copy_plan, limits, runs
+from diagnose.trials import limits
 from diagnose.trials.candidates import Candidate
-from diagnose.trials.prove import prove
-from diagnose.trials.recording import record
-from diagnose.trials.run_results import read_result
-from diagnose.trials.runs import Command, Runner
-from diagnose.trials.spec import TrialRequest, TrialResult
-from diagnose.trials.surroundings import below
+from diagnose.trials.copying import CopyLimits, below, plan_copy
+from diagnose.trials.measuring import TrialResult
+from diagnose.trials.prove import Schedule, prove
+from diagnose.trials.runs import Command, Runner, read_result, record
 
 PATIENCE_S = 60
 
@@ -81,9 +79,9 @@ time.sleep(300)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes that left their group are found by /proc")
 def test_a_run_that_hangs_is_killed_with_all_that_it_started(runner, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "GRACE_S", 0.2)
     pids = tmp_path / "runs" / "pids"
     found = runner(HANGS.format(pids=str(pids)))
+    found.grace_s = 0.2
     over_once(monkeypatch, lambda: "never comes" in found.last_log.read_text())
     run = found.time(("sham",), timeout_s=61.0)
     assert run.failure == (
@@ -196,12 +194,12 @@ def test_torch_saves_a_large_checkpoint_into_the_copy(runner, tmp_path):
 
 
 @pytest.mark.usefixtures("unrestricted")
-def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runner, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 10)
+def test_a_write_through_a_link_to_large_data_is_noticed_and_no_run_follows(runner, tmp_path):
     found = runner("open('data/x.bin', 'ab').write(b'more')")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.bin").write_bytes(b"0" * 100)
     (tmp_path / "project" / "data").symlink_to("../data")
+    found.plan = plan_copy(tmp_path / "project", limits=CopyLimits(linked_folder_bytes=10))
     found.time((), timeout_s=60)
     assert found.changed.startswith(f"{tmp_path}/data/x.bin was changed while the trials ran, so no further one")
     with pytest.raises(OriginalsChangedError, match=r"x\.bin was changed"):
@@ -224,13 +222,12 @@ def test_what_a_script_overwrites_by_its_full_name_is_saved(runner, tmp_path):
 def test_trials_that_are_stopped_keep_what_was_measured():
     class Stops:
         warm_up = timed = 0
+        schedule = Schedule()
 
         def time(self, ids, *, timeout_s):
             if ids == ("schedule-gc",):
                 raise OriginalsChangedError("x was changed.")
-            return TrialResult(
-                tuple(ids), (10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, ended="stopped", wall_s=1.0
-            )
+            return TrialResult((10e6, 10.1e6, 10.2e6) * 5, (1.0,) * 9, applied=ids, wall_s=1.0)
 
     chosen = [Candidate("sham", "Sham"), Candidate("schedule-gc", "Collect")]
     result = prove(Stops(), chosen, 1e6, lambda _text: None)
@@ -243,12 +240,12 @@ def test_a_result_that_is_broken_is_a_failed_run(tmp_path):
     whys = []
     for text in ('{"step_ns": [1', '{"step_ns": 7}', "[" * 100_000):
         path.write_text(text)
-        whys.append(read_result(tmp_path, TrialRequest("", ids=("sham",)), 3, 60.0, " (its last line: x)"))
+        whys.append(read_result(tmp_path, 3, 60.0, " (its last line: x)"))
     os.truncate(path, 1 << 40)
-    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, 3, 60.0, ""))
     path.unlink()
     os.mkfifo(path)
-    whys.append(read_result(tmp_path, TrialRequest(""), 3, 60.0, ""))
+    whys.append(read_result(tmp_path, 3, 60.0, ""))
     assert {run.step_ns for run in whys} == {()}
     assert whys[0].failure.startswith("It ended with exit code 3 and left a result that cannot be used: Expecting")
     assert whys[1].failure.endswith("used: its step_ns is not what a run measures (its last line: x).")

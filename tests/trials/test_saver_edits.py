@@ -115,6 +115,25 @@ def test_functions_of_the_file_are_followed():
     assert after.count("_saver.wait()") == 1, "the loop ends with a file that is there"
 
 
+EPOCHS = """def train(net, loader, criterion):
+    for x, y in loader:
+        loss = criterion(net(x), y)
+        loss.backward()
+
+for epoch in range(9):
+    train(model, loader, torch.nn.CrossEntropyLoss())
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_loss_that_is_passed_to_a_function_does_not_wait():
+    loader = "loader = torch.utils.data.DataLoader(data)\n"
+    after, why = lines_of(HEAD + loader + EPOCHS)
+    assert (why, after.count("_saver.wait()")) == ("", 1)
+    unknown = EPOCHS.replace("torch.nn.CrossEntropyLoss()", "my_loss")
+    assert lines_of(HEAD + loader + unknown)[1] == NO_OVERLAP, "the file is waited for before the first step"
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -4,8 +4,7 @@ import sys
 import pytest
 import torch
 
-from diagnose.trials.timing import StepTimer
-from diagnose.trials.watching import Numbers, PeakMemory, SampleDraws, seed_everything
+from diagnose.trials.measuring import Numbers, PeakMemory, SampleDraws, StepTimer, seed_everything
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_the_peak_is_of_the_time_since_the_start():
 
 def test_steps_are_timed_after_the_warm_up_only():
     begun = []
-    timer = StepTimer(3, 4, alone=False, timing_begins=lambda: begun.append(timer.num_warm_up))
+    timer = StepTimer(3, 4, alone=False, timing_begins=lambda: begun.append(timer.num_steps))
     for i in range(7):
         assert timer.done is False
         timer.boundary()

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import UsageError
-from diagnose.trials import copy_plan
-from diagnose.trials.copy_plan import plan_copy
-from diagnose.trials.working_copy import WorkingCopy
+from diagnose.trials.copying import CopyLimits, plan_copy
+from diagnose.trials.workplace import WorkingCopy
 
 
 @pytest.fixture
@@ -59,9 +58,7 @@ def test_what_a_run_left_alone_is_not_copied_again(project):
     assert (copy.path / "weights.bin").stat().st_mtime_ns == (project / "weights.bin").stat().st_mtime_ns
 
 
-def test_links_stay_usable_and_lead_into_the_copy_where_they_can(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(copy_plan, "LINKED_FOLDER_BYTES", 1_000)
-    monkeypatch.setattr(copy_plan, "LINKED_FILE_BYTES", 1_000)
+def test_links_stay_usable_and_lead_into_the_copy_where_they_can(project, tmp_path):
     for name, size in (("big", 2_000), ("small", 3)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_bytes(b"x" * size)
@@ -72,7 +69,7 @@ def test_links_stay_usable_and_lead_into_the_copy_where_they_can(project, tmp_pa
     (project / "gone").symlink_to("nowhere")
     (project / "outside").symlink_to(tmp_path / "later")
     (project / "above").symlink_to(tmp_path)
-    plan = plan_copy(project)
+    plan = plan_copy(project, limits=CopyLimits(linked_file_bytes=1_000, linked_folder_bytes=1_000))
     copy = WorkingCopy(plan, tmp_path / "copy")
     copy.restore()
     (copy.path / "inside" / "log.txt").write_text("new")
@@ -141,11 +138,10 @@ def test_a_copy_within_its_source_does_not_copy_itself(project):
     assert sorted(again.entries) == ["data", "data/log.txt", "weights.bin"]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MAX_ENTRIES", 2), ("MAX_COPIED_BYTES", 1000), ("FREE_SHARE", 1 << 50)])
-def test_a_folder_that_holds_too_much_is_refused_with_a_remedy(project, monkeypatch, limit, value):
-    monkeypatch.setattr(copy_plan, limit, value)
+@pytest.mark.parametrize("limits", [CopyLimits(entries=2), CopyLimits(num_bytes=1000), CopyLimits(free_share=1 << 50)])
+def test_a_folder_that_holds_too_much_is_refused_with_a_remedy(project, limits):
     with pytest.raises(UsageError, match="--cwd-mode same"):
-        plan_copy(project)
+        plan_copy(project, limits=limits)
 
 
 def test_a_file_that_vanishes_before_it_is_copied_is_one_sentence(project):
@@ -155,9 +151,8 @@ def test_a_file_that_vanishes_before_it_is_copied_is_one_sentence(project):
         WorkingCopy(plan, project.parent / "copy").restore()
 
 
-def test_the_size_is_known_before_anything_is_copied(project, monkeypatch):
+def test_the_size_is_known_before_anything_is_copied(project):
     plan = plan_copy(project)
     assert (plan.num_files, plan.num_bytes, plan.size_text) == (2, 100_003, "100,003 bytes in 2 files")
     assert not plan.is_large
-    monkeypatch.setattr(copy_plan, "ANNOUNCED_BYTES", 100_000)
-    assert plan.is_large
+    assert plan_copy(project, limits=CopyLimits(announced_bytes=100_000)).is_large
