@@ -19,8 +19,8 @@ from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.format import duration, percent, plural, size
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import certainty_words
 from diagnose.reports.rule_labels import CATEGORIES, PARTS
+from diagnose.reports.saving_words import certainty_words
 from diagnose.text.plain_text import clean, middle, one_line
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model.charts import FlopUtilisation
+from diagnose.model.charts import FlopUtilisation, KernelTime
 from diagnose.model.diagnosis import Where
 from diagnose.model.words import Count, Words
 from diagnose.reports.language import counted, tr
@@ -13,6 +13,7 @@ from diagnose.text.numbers import duration, growth, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
+    "calls",
     "confidence",
     "duration",
     "enumeration",
@@ -146,3 +147,8 @@ def flops(f: FlopUtilisation) -> str:
         own=own,
         known=known,
     )
+
+
+def calls(kernel: KernelTime) -> str:
+    """Return "24 ×", and for less than one call a step "0.2 ×"."""
+    return f"{kernel.calls_per_step:,.0f} ×" if kernel.calls_per_step >= 1 else f"{kernel.calls_per_step:.1f} ×"

@@ -45,18 +45,23 @@ from diagnose.reports.charts import (
     trial_chart,
     trial_name,
 )
-from diagnose.reports.factors import factor_range
 from diagnose.reports.flow_chart import flow_chart, flow_rows, flow_title
-from diagnose.reports.format import confidence, line_of, said
-from diagnose.reports.glossary import glossary
+from diagnose.reports.format import calls, confidence, line_of, said
 from diagnose.reports.job_words import job_sentences, left_out, worst_first
 from diagnose.reports.json import to_dict
-from diagnose.reports.language import ENGLISH, current, tr, translated
-from diagnose.reports.localized import localized
+from diagnose.reports.language import ENGLISH, current, localized, tr, translated
 from diagnose.reports.markdown import as_markdown
-from diagnose.reports.measured import certainty_words, measured_words
-from diagnose.reports.rule_labels import CATEGORIES, FAMILY_COLOURS, PARTS, PATH, PHASES, TABULAR, shown_phases
-from diagnose.reports.text import calls
+from diagnose.reports.rule_labels import (
+    CATEGORIES,
+    FAMILY_COLOURS,
+    PARTS,
+    PATH,
+    PHASES,
+    TABULAR,
+    glossary,
+    shown_phases,
+)
+from diagnose.reports.saving_words import certainty_words, factor_range, measured_words
 from diagnose.reports.text_charts import cause_shares
 from diagnose.text.commands import command_line
 from diagnose.text.kernel_names import shorten

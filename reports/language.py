@@ -17,12 +17,28 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from diagnose.model.choices import ENGLISH, LANGUAGES
 
-__all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "read_catalogue", "tr", "translated"]
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial
+    from diagnose.model.forecast import Waterfall
+
+__all__ = [
+    "ENGLISH",
+    "LANGUAGES",
+    "counted",
+    "current",
+    "joined",
+    "language",
+    "localized",
+    "read_catalogue",
+    "tr",
+    "translated",
+]
 
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
 _ENTRY = re.compile(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
@@ -164,3 +180,44 @@ def read_catalogue(text: str) -> Mapping[str, str]:
 def _string(quoted: str) -> str:
     """Return a string in double quotes, that may go on in the next lines; its escapes are those of JSON."""
     return "".join(json.loads(line) for line in quoted.split("\n"))
+
+
+def localized(d: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with its sentences in the current language; ids, names, code and numbers stay."""
+    if current() == ENGLISH:
+        return d
+    return replace(
+        d,
+        headline=translated(d.headline),
+        findings=tuple(map(_finding, d.findings)),
+        prescriptions=tuple(map(_prescription, d.prescriptions)),
+        also_possible=tuple(map(_prescription, d.also_possible)),
+        trust=tuple(replace(note, text=translated(note.text)) for note in d.trust),
+        trials=tuple(map(_trial, d.trials)),
+        legends={rule: replace(legend, label=translated(legend.label)) for rule, legend in d.legends.items()},
+        waterfall=_waterfall(d.waterfall) if d.waterfall is not None else None,
+        after=localized(d.after) if d.after is not None else None,
+    )
+
+
+def _finding(f: Finding) -> Finding:
+    return replace(f, title=translated(f.title), evidence=tuple(map(translated, f.evidence)))
+
+
+def _prescription(p: Prescription) -> Prescription:
+    return replace(
+        p,
+        title=translated(p.title),
+        safety=translated(p.safety),
+        needs=translated(p.needs),
+        assumes=translated(p.assumes),
+    )
+
+
+def _trial(t: Trial) -> Trial:
+    return replace(t, title=translated(t.title), note=translated(t.note), failure=translated(t.failure))
+
+
+def _waterfall(w: Waterfall) -> Waterfall:
+    forecasts = tuple(f._replace(title=translated(f.title)) for f in w.forecasts)
+    return w._replace(forecasts=forecasts, bound_by=translated(w.bound_by))
