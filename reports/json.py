@@ -11,77 +11,64 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import resources
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diagnose import __version__
 from diagnose.answer.screen import answer
-from diagnose.model.charts import CodeTime, CodeTimes, FlopUtilisation, HostOperator, KernelTime, Memory
-from diagnose.model.diagnosis import (
-    Diagnosis,
-    Example,
-    Finding,
-    Partition,
-    Prescription,
-    Queue,
-    RankSummary,
-    Source,
-    Trial,
-    Where,
-)
-from diagnose.model.events import Note
-from diagnose.model.forecast import Forecast, Waterfall
-from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
 from diagnose.model.limits import MAX_LOSSES
-from diagnose.model.plain_steps import PlainSteps
-from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.model.words import english
+
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis, Finding, Trial
+    from diagnose.model.job import CollectiveSummary, Job
 
 __all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 SCHEMA_VERSION = 1
-FIELDS: Final[Mapping[type, str]] = {
-    AlignedCollective: "name start_ns waiting_ns transfer_ns",
-    AlignedRank: "rank part begin_ns end_ns collectives",
-    AlignedStep: "step ranks",
-    CodeTime: "name depth calls_per_step=calls host_ns self_ns device_ns backward_ns backward_device_ns share",
-    CodeTimes: "source step_ns as_timed phases modules functions",
-    CollectiveSummary: "name purpose group_use group_size groups=num_groups dtype per_step waiting_ns "
+FIELDS: Final[Mapping[str, str]] = {
+    "AlignedCollective": "name start_ns waiting_ns transfer_ns",
+    "AlignedRank": "rank part begin_ns end_ns collectives",
+    "AlignedStep": "step ranks",
+    "CodeTime": "name depth calls_per_step=calls host_ns self_ns device_ns backward_ns backward_device_ns share",
+    "CodeTimes": "source step_ns as_timed phases modules functions",
+    "CollectiveSummary": "name purpose group_use group_size groups=num_groups dtype per_step waiting_ns "
     "exposed_waiting_ns transfer_ns hidden_share",
-    Example: "step start_ns lost_ns before after host where",
-    Finding: "rule title lost_ns confidence count total_ns median_ns evidence where examples facts path_share "
+    "Example": "step start_ns lost_ns before after host where",
+    "Finding": "rule title lost_ns confidence count total_ns median_ns evidence where examples facts path_share "
     "relief_ns worth_ns",
-    FlopUtilisation: "mfu=share tflop_per_s=tflops known_share device",
-    Forecast: "ids title step_ns",
-    HostOperator: "name calls_per_step self_ns total_ns shapes",
-    Job: "ranks=num_ranks collectives_matched=num_collectives residual_ns taking_turns slow_group steps arrivals rows "
-    "collectives aligned_step=aligned",
-    KernelTime: "name family calls_per_step time_ns share dtype peak_share where",
-    KeptByLine: "bytes=num_bytes recompute_ns",
-    LeftByLine: "values=num_values bytes=num_bytes",
-    Memory: "device peak_allocated_bytes=peak_allocated peak_reserved_bytes=peak_reserved capacity_bytes=capacity "
+    "FlopUtilisation": "mfu=share tflop_per_s=tflops known_share device",
+    "Forecast": "ids title step_ns",
+    "HostOperator": "name calls_per_step self_ns total_ns shapes",
+    "Job": "ranks=num_ranks collectives_matched=num_collectives residual_ns taking_turns slow_group steps arrivals "
+    "rows collectives aligned_step=aligned",
+    "KernelTime": "name family calls_per_step time_ns share dtype peak_share where",
+    "KeptByLine": "bytes=num_bytes recompute_ns",
+    "LeftByLine": "values=num_values bytes=num_bytes",
+    "Memory": "device peak_allocated_bytes=peak_allocated peak_reserved_bytes=peak_reserved capacity_bytes=capacity "
     "device_used_bytes=device_used other_processes_bytes=other_processes outside_allocator_bytes=outside_allocator "
     "retries by_category_bytes=by_category",
-    MemoryByLine: "device peak_bytes kept_bytes kept left",
-    Note: "text rule",
-    Partition: "compute exposed_communication exposed_copy idle",
-    PlainSteps: "before_ns recorded_ns after_ns mean_ns num agree",
-    Prescription: "rule id title before after safety needs remedy promise saves_ns basis assumes predicted_step_ns "
+    "MemoryByLine": "device peak_bytes kept_bytes kept left",
+    "Note": "text rule",
+    "Partition": "compute exposed_communication exposed_copy idle",
+    "PlainSteps": "before_ns recorded_ns after_ns mean_ns num agree",
+    "Prescription": "rule id title before after safety needs remedy promise saves_ns basis assumes predicted_step_ns "
     "edits diff trial_method records_again records_more mean_step_ns",
-    Queue: "busy_share idle_share empty_share late_share depth_p50 depth_p90 launches_per_step busy_depth_p50 "
+    "Queue": "busy_share idle_share empty_share late_share depth_p50 depth_p90 launches_per_step busy_depth_p50 "
     "delay_p50_ns launch_latency_ns",
-    RankRow: "rank host late_ns late_by_step_ns=by_step_ns blame_share begins_late_ns=begins_ns arrivals_ns",
-    RankSummary: "rank verdict dominant step_ns partition idle_by_cause waits_ns",
-    SlowGroup: "ranks=members use other_groups=num_others slower_by=ratio more_ns bus_gbps others_bus_gbps=others_gbps",
-    Source: "path command torch devices world_size found_steps_by unprofiled_step_ns settled_after samples setup "
+    "RankRow": "rank host late_ns late_by_step_ns=by_step_ns blame_share begins_late_ns=begins_ns arrivals_ns",
+    "RankSummary": "rank verdict dominant step_ns partition idle_by_cause waits_ns",
+    "SlowGroup": "ranks=members use other_groups=num_others slower_by=ratio more_ns bus_gbps "
+    "others_bus_gbps=others_gbps",
+    "Source": "path command torch devices world_size found_steps_by unprofiled_step_ns settled_after samples setup "
     "loading accelerator",
-    Trial: "id baseline_samples_ms=baseline_ms step_samples_ms=step_ms speed_up interval numerics title ids kind "
+    "Trial": "id baseline_samples_ms=baseline_ms step_samples_ms=step_ms speed_up interval numerics title ids kind "
     "predicted_ms noise peak_bytes skipped_steps note failure",
-    Waterfall: "forecasts bound_by shares",
-    Where: "file line op function code library last_line stack",
+    "Waterfall": "forecasts bound_by shares",
+    "Where": "file line op function code library last_line stack",
 }
-"""The fields of each type as JSON has them: a time in ``x_ns`` becomes ``x_ms``, and ``key=x`` gives x another name."""
+"""The fields of each type, by its name: a time in ``x_ns`` becomes ``x_ms``, and ``key=x`` gives x another name."""
 
 OF_DIAGNOSIS = (
     "verdict headline summary dominant step_ns steps step_times_ns queue partition idle_by_cause host_by_cause "
@@ -138,7 +125,7 @@ def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
 
 def _fields(value: object, fields: str = "") -> dict[str, Json]:
     found: dict[str, Json] = {}
-    for field in (fields or FIELDS[type(value)]).split():
+    for field in (fields or FIELDS[type(value).__name__]).split():
         key, _, name = field.rpartition("=")
         one = getattr(value, name)
         if name.endswith("_ns"):
@@ -157,8 +144,8 @@ def _ms(ns: object) -> Json:
 
 def _plain(value: object) -> Json:
     """Return a value as JSON has it; what has no such form becomes text, and half a surrogate pair an escape."""
-    if type(value) in FIELDS:
-        return {**_fields(value), **MORE.get(type(value), _nothing)(value)}
+    if type(value).__name__ in FIELDS:
+        return {**_fields(value), **MORE.get(type(value).__name__, _nothing)(value)}
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, float):
@@ -202,19 +189,19 @@ def _collective(c: CollectiveSummary) -> dict[str, Json]:
     return {**rates, "bytes": c.num_bytes if c.num_bytes >= 0 else None}
 
 
-MORE: Final[Mapping[type, Callable[[Any], dict[str, Json]]]] = {
-    AlignedRank: lambda r: {
+MORE: Final[Mapping[str, Callable[[Any], dict[str, Json]]]] = {
+    "AlignedRank": lambda r: {
         "causes": [{"cause": cause, "lost_ms": _ms(ns)} for cause, ns in r.causes],
         "collectives_of": max(r.num_collectives, len(r.collectives)),
     },
-    CollectiveSummary: _collective,
-    FlopUtilisation: lambda f: {"tflop_per_step": f.flop_per_step / 1e12},
-    Forecast: lambda f: {"range_ms": [_ms(f.low_ns), _ms(f.high_ns)]},
-    Job: _job,
-    KeptByLine: lambda one: _fields(one.where),
-    LeftByLine: lambda one: _fields(one.where),
-    Memory: lambda m: {"by_place": [{**_fields(where), "bytes": size} for where, size in m.by_place]},
-    Trial: _trial,
+    "CollectiveSummary": _collective,
+    "FlopUtilisation": lambda f: {"tflop_per_step": f.flop_per_step / 1e12},
+    "Forecast": lambda f: {"range_ms": [_ms(f.low_ns), _ms(f.high_ns)]},
+    "Job": _job,
+    "KeptByLine": lambda one: _fields(one.where),
+    "LeftByLine": lambda one: _fields(one.where),
+    "Memory": lambda m: {"by_place": [{**_fields(where), "bytes": size} for where, size in m.by_place]},
+    "Trial": _trial,
 }
 """What JSON has of a type in another form than its fields."""
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.cli.answer import check_rules, chosen
-from diagnose.cli.output import ResultRequest, answer_text, plan_text
+from diagnose.cli.output import ResultRequest, answer_text, check_rules, chosen, plan_text
 from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import Comparison, compare
 from diagnose.compare.format import as_json, as_text

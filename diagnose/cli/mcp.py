@@ -26,8 +26,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from diagnose import __version__
-from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, checked
-from diagnose.cli.roots import Roots
+from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, Roots, checked
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line

@@ -1,20 +1,22 @@
-"""The tools of ``diagnose mcp``: what each takes, the command that answers it, and what its JSON looks like."""
+"""The tools of ``diagnose mcp``: what each takes, the command that answers it, its JSON, and what may be read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from diagnose.errors import UsageError
+from diagnose.errors import InputError, UsageError
+from diagnose.model.files import printable
 from diagnose.reports.json import schema as schema_of_diagnosis
 from diagnose.text.plain_text import one_line
 
-__all__ = ["TOOLS", "Arguments", "Prove", "Tool", "checked"]
+__all__ = ["TOOLS", "Arguments", "Prove", "Roots", "Tool", "checked"]
 
 Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
 
@@ -191,3 +193,46 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
 def _files(paths: Any) -> list[str]:
     """Return paths as arguments that no option is mistaken for."""
     return ["--", *map(os.fspath, paths)]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders below which may be read, links followed."""
+
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Roots:
+        """Return the folders of ``--root``, else the working folder.
+
+        Raises:
+            UsageError: one of them is no folder.
+        """
+        for name in names:
+            if not Path(name).is_dir():
+                raise UsageError(f"Invalid --root {printable(name)}: use an existing folder.")
+        return cls(tuple(Path(name).resolve() for name in names or (".",)))
+
+    def path(self, name: str) -> str:
+        """Return what to read in the place of ``name``: an existing path without links, relative where it can be.
+
+        Raises:
+            InputError: it does not exist, or it or a link in it leads elsewhere.
+        """
+        try:
+            found = Path(name).resolve(strict=True)
+            entries = list(os.scandir(found)) if found.is_dir() else []
+            links = [Path(entry.path).resolve() for entry in entries if entry.is_symlink()]
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
+            raise InputError(
+                f"{printable(name)} cannot be read: give the path of a file or folder that exists here."
+            ) from None
+        for path in (found, *links):
+            if not any(path.is_relative_to(folder) for folder in self.folders):
+                where = " and ".join(map(printable, self.folders))
+                raise InputError(
+                    f"{printable(name)} leads out of {where} and is not read; the server reads elsewhere with "
+                    "diagnose mcp --root FOLDER."
+                )
+        here = Path.cwd().resolve()
+        return str(found.relative_to(here)) if found.is_relative_to(here) else str(found)

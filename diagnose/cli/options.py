@@ -22,7 +22,6 @@ __all__ = [
     "result_options",
     "rule_options",
     "step_on_option",
-    "summary_options",
     "worker_options",
 ]
 
@@ -144,11 +143,6 @@ def keep_option(command: _Decorated) -> _Decorated:
     """Give a command that compares ranks ``--keep``."""
     text = "Write the summaries of all ranks to FILE: .parquet or .ranks."
     return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
-
-
-def summary_options(command: _Decorated) -> _Decorated:
-    """Give ``summarize``, a command of before, the options of where its file goes."""
-    return _with(command, [_output(".ranks or .parquet", required=True), _force(), _quiet()])
 
 
 def _json() -> Decorator:

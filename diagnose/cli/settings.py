@@ -24,6 +24,7 @@ from typing import Any
 
 import click
 
+from diagnose.cli.help import Group
 from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
@@ -46,7 +47,7 @@ PROJECT_MAY_SET = {
 SHARED = {"select", "ignore"}  # options that all commands with findings have
 
 
-def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
+def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command, by the names of click's parameters.
 
     The nearest pyproject.toml counts, of ``folder`` and those above it, that has the table.
@@ -67,7 +68,7 @@ def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
+def _of_all(cli: Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the table and those below it."""
     found: dict[str, dict[str, Any]] = {}
     if isinstance(table.get(LANG), str):
@@ -83,7 +84,8 @@ def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str,
                 found.setdefault(name, {})[key] = table[key]
     for name, options in table.items():
         if name not in SHARED and not (name == LANG and isinstance(options, str)):
-            found[name] = {**found.get(name, {}), **_of_command(cli, name, options, file)}
+            now = cli.former[name].words[0] if name in cli.former else name
+            found[now] = {**found.get(now, {}), **_of_command(cli, now, options, file)}
     return found
 
 
@@ -101,10 +103,10 @@ def _parsed(text: str, file: Path) -> dict[str, Any]:
     return found
 
 
-def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dict[str, Any]:
+def _of_command(cli: Group, name: str, options: object, file: Path) -> dict[str, Any]:
     command = cli.commands.get(name)
     if command is None or not isinstance(options, Mapping):
-        known = ", ".join(name for name, one in cli.commands.items() if not one.hidden)
+        known = ", ".join(cli.commands)
         raise UsageError(f"{printable(file)}: [tool.diagnose] has no table '{one_line(name)}'; use one of {known}.")
     names = {
         opt.removeprefix("--"): str(parameter.name)

@@ -125,7 +125,7 @@ def test_a_form_that_cannot_be_written_costs_no_answer(tmp_path, monkeypatch, ca
     def full(_file, _data, force):
         raise OutputError("m.md cannot be written.")
 
-    monkeypatch.setattr("diagnose.cli.export.write_bytes", full)
+    monkeypatch.setattr("diagnose.cli.job.write_bytes", full)
     assert run(["analyze", "-q", str(TRACE), "--export", "markdown=m.md"]) == 6
     shown = capsys.readouterr()
     assert shown.out.startswith("GPU stalls")
