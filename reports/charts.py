@@ -12,7 +12,7 @@ from statistics import median
 from markupsafe import Markup, escape
 
 from diagnose.answer.tried import verdict
-from diagnose.model.charts import BUSY, Memory, Readings, Roofline, StepParts
+from diagnose.model.charts import BUSY, Memory, Picture, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.rules import WORK, Legend
@@ -23,6 +23,7 @@ from diagnose.reports.saving_words import certainty_words
 from diagnose.text.plain_text import clean, middle, one_line
 
 __all__ = [
+    "NO_PICTURE",
     "RIGHT",
     "Axis",
     "Svg",
@@ -210,19 +211,21 @@ MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879
 PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
 
 
+NO_PICTURE = Picture(-1, 0)  # where no step is drawn
+
+
 def steps_chart(d: Diagnosis) -> Markup | None:
     """Return the recorded steps, each stacked by what it consists of, beside those that were not recorded.
 
     What NVML read meanwhile lies below, on the axis of the steps.
     """
-    recorded = d.picture.steps if d.picture is not None else ()
-    if not recorded:
-        recorded = tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
+    picture = d.picture or NO_PICTURE
+    recorded = picture.steps or tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
     recorded, others = recorded[:MAX_STEPS], _thinned(d.source.unprofiled_step_ns)
     if len(recorded) + len(others) < 2:
         return None
     highest = max([s.length_ns for s in recorded] + list(others)) or 1
-    tracks = d.picture.readings if d.picture is not None else ()
+    tracks = picture.readings
     svg = Svg(_steps_label(d, recorded, tracks), 250 + TRACK * len(tracks))
     y = Axis(0, highest / 1e6, 205, 24)
     svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
@@ -290,7 +293,7 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
                 )
                 svg.rect((left, top, width, y(total / 1e6) - top), colour_of(name, d.legends), title)
                 total += part
-        is_drawn = d.picture is not None and step.number == d.picture.step
+        is_drawn = step.number == (d.picture or NO_PICTURE).step
         if is_drawn:
             svg.text(left + width / 2, y(total / 1e6) - 6, tr("drawn"), "middle", "strong")
         if i % labelled == 0 or is_drawn:

@@ -18,13 +18,14 @@ from markupsafe import Markup, escape
 from diagnose.answer.rows import finding_rows
 from diagnose.answer.screen import answer, shown_rank
 from diagnose.answer.tried import trial_of, verdict
-from diagnose.model.charts import Gap
+from diagnose.model.charts import Gap, Picture
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.rules import Legend
 from diagnose.model.trial_methods import HOW_TRIED
 from diagnose.reports import code_tables, saving_words
 from diagnose.reports import format as words
 from diagnose.reports.charts import (
+    NO_PICTURE,
     achieved,
     legible,
     loss_chart,
@@ -37,7 +38,7 @@ from diagnose.reports.charts import (
 )
 from diagnose.reports.flow_chart import flow_chart, flow_rows, flow_title
 from diagnose.reports.format import calls, confidence, line_of, said
-from diagnose.reports.job_words import job_sentences, left_out, worst_first
+from diagnose.reports.job_words import NO_JOB, job_sentences, left_out, worst_first
 from diagnose.reports.json import to_dict
 from diagnose.reports.language import ENGLISH, current, localized, tr, translated
 from diagnose.reports.markdown import as_markdown
@@ -181,12 +182,23 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     """Return the page; without its scripts it has no timeline, and tables cannot be sorted."""
     whole, d = d, localized(d)
     first = answer(d)
-    timeline = timeline_data(d.picture, d.legends, _places(d)) if charts and d.picture is not None else None
-    flames = flame_data(d.picture.flames, d.legends) if charts and d.picture is not None else None
+    picture, job, again = d.picture or NO_PICTURE, d.job or NO_JOB, first.record_again is not None
+    timeline = flames = None
+    if charts:
+        timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
+    causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_RANKS)
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],
-        data=_data(whole, as_markdown(d, first), timeline, flames) if charts else {},
+        data={
+            "timeline": timeline,
+            "flames": flames,
+            "combinations": _combinations(d),
+            "markdown": as_markdown(d, first),
+            "diagnosis": to_dict(whole),
+        }
+        if charts
+        else {},
         legends=d.legends,
         d=d,
         a=first,
@@ -199,35 +211,35 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         drawn=charts,
         timeline=timeline,
         flames=flames,
-        flame_causes={flame.cause for flame in d.picture.flames} if flames and d.picture is not None else set(),
+        flame_causes={flame.cause for flame in picture.flames if flames},
         part_styles={name: Legend(style.label, legible(style.colour)) for name, style in PARTS.items()},
         parts=_parts(d),
         answer_parts=_answer_parts(first.parts),
         phases=_phases(d),
         run_parts=_run_parts(d, first.run_share),
-        causes=_causes(d),
+        causes=causes,
         rows=finding_rows(d, first.each),
-        flows=_flows(d),
-        fixes=_by_rule(d.prescriptions) if first.record_again is None else {},
-        also=_by_rule(d.also_possible) if first.record_again is None else {},
+        flows=_flows(d, picture),
+        fixes=_by_rule(() if again else d.prescriptions),
+        also=_by_rule(() if again else d.also_possible),
         how_tried=HOW_TRIED,
         by_hand=_by_hand(d),
-        path_shares=_path_shares(d),
+        path_shares=_largest_first(d.critical_path.shares if d.critical_path is not None else {}),
         tone=lambda category: legible(PATH.get(category, CATEGORIES["operator"])),
         steps_chart=steps_chart(d),
-        memory_chart=memory_chart(d.memory) if d.memory is not None else None,
-        roofline_chart=roofline_chart(d.roofline) if d.roofline is not None else None,
-        rank_chart=rank_chart(d.ranks, d.legends) if len(d.ranks) > 1 else None,
-        aligned_chart=aligned_chart(d.job.aligned) if d.job is not None and d.job.aligned is not None else None,
-        arrival_chart=arrival_chart(d.job) if d.job is not None else None,
-        job_sentences=list(job_sentences(d.job)) if d.job is not None else [],
-        shown_rank=shown_rank(d) if len(d.ranks) > 1 else None,
-        lateness_chart=lateness_chart(d.job, d.step_ns) if d.job is not None else None,
-        ranks=(ranks := worst_first(d, MAX_RANKS)),
+        memory_chart=d.memory and memory_chart(d.memory),
+        roofline_chart=d.roofline and roofline_chart(d.roofline),
+        rank_chart=rank_chart(d.ranks, d.legends) if several else None,
+        aligned_chart=job.aligned and aligned_chart(job.aligned),
+        arrival_chart=arrival_chart(job),
+        job_sentences=list(job_sentences(job)),
+        shown_rank=shown_rank(d) if several else None,
+        lateness_chart=lateness_chart(job, d.step_ns),
+        ranks=ranks,
         ranks_left_out=left_out(d, ranks),
         trial_chart=trial_chart(d),
         loss_chart=loss_chart(d),
-        after_headline=said(answer(d.after).headline) if d.after is not None else "",
+        after_headline=d.after and said(answer(d.after).headline),
         tones=tones(d),
         trial_name=trial_name,
         trial_verdict=verdict,
@@ -236,28 +248,17 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
         trial_of=lambda fix: trial_of(d, fix.id),
         took_longer=first.refuted,
         calls=calls,
-        code_aside=code_tables.aside(d.code) if d.code is not None else "",
+        code_aside=d.code and code_tables.aside(d.code),
         code_columns=code_tables.columns,
         code_cell=code_tables.cell,
         code_label=code_tables.label,
         code_short=code_tables.short,
         achieved=achieved,
-        kernels=(d.picture.kernels if d.picture is not None else ()) or d.kernels,
-        gap_work=_gap_work(d),
-        glossary=glossary(d, [cause for cause, _ in _causes(d)]),
-        samples=_samples(d),
+        kernels=picture.kernels or d.kernels,
+        gap_work=_gap_work(picture),
+        glossary=glossary(d, [cause for cause, _ in causes]),
+        samples=[(str(name).replace("_", " "), _reading(value)) for name, value in d.source.samples.items()],
     )
-
-
-def _data(d: Diagnosis, markdown: str, timeline: Data | None, flames: Data | None) -> Data:
-    """Return what the scripts need: what they draw, the combinations of changes, what the buttons copy and save."""
-    return {
-        "timeline": timeline,
-        "flames": flames,
-        "combinations": _combinations(d),
-        "markdown": markdown,
-        "diagnosis": to_dict(d),
-    }
 
 
 def _combinations(d: Diagnosis) -> Data | None:
@@ -324,12 +325,10 @@ def _causes(d: Diagnosis) -> list[tuple[str, float]]:
     shares = d.idle_by_cause
     if d.partition is None and d.picture is not None and d.picture.step_ns > 0:
         shares = d.host_by_cause or cause_shares(d.picture)
-    return sorted(((cause, share) for cause, share in shares.items() if share > 0), key=lambda item: -item[1])
+    return _largest_first(shares)
 
 
-def _path_shares(d: Diagnosis) -> list[tuple[str, float]]:
-    """Return what the critical path consists of, the largest first."""
-    shares = d.critical_path.shares if d.critical_path is not None else {}
+def _largest_first(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, share) for name, share in shares.items() if share > 0), key=lambda item: -item[1])
 
 
@@ -341,14 +340,9 @@ class FlowView(NamedTuple):
     rows: list[str]
 
 
-def _flows(d: Diagnosis) -> dict[str, FlowView]:
-    shown = d.picture.flows if d.picture is not None else ()
-    return {
-        one.rule: FlowView(
-            flow_title(one), flow_chart(one, d.legends.get(one.rule, Legend()).colour).render(), flow_rows(one)
-        )
-        for one in shown
-    }
+def _flows(d: Diagnosis, picture: Picture) -> dict[str, FlowView]:
+    charts = {one.rule: flow_chart(one, d.legends.get(one.rule, Legend()).colour).render() for one in picture.flows}
+    return {one.rule: FlowView(flow_title(one), charts[one.rule], flow_rows(one)) for one in picture.flows}
 
 
 class GapWork(NamedTuple):
@@ -361,14 +355,14 @@ class GapWork(NamedTuple):
     total_ns: int
 
 
-def _gap_work(d: Diagnosis) -> list[GapWork]:
+def _gap_work(picture: Picture) -> list[GapWork]:
     found: dict[tuple[str, str], list[Gap]] = {}
-    for gap in d.picture.gaps if d.picture is not None else ():
+    for gap in picture.gaps:
         found.setdefault((gap.cause, gap.detail), []).append(gap)
     rows = []
     for (cause, detail), gaps in found.items():
         gaps.sort(key=lambda gap: gap.start_ns - gap.end_ns)
-        place = next((gap.place for gap in gaps if gap.place), "")
+        place = next(filter(None, (gap.place for gap in gaps)), "")
         rows.append(GapWork(cause, detail, place, len(gaps), sum(gap.end_ns - gap.start_ns for gap in gaps)))
     return sorted(rows, key=lambda row: -row.total_ns)[:MAX_GAP_WORK]
 
@@ -385,11 +379,6 @@ def _by_rule(prescriptions: Sequence[Prescription]) -> dict[str, list[Prescripti
     return found
 
 
-def _samples(d: Diagnosis) -> list[tuple[str, str]]:
-    """Return the readings beside the recording as words: numbers with their unit as their names have it."""
-    return [(str(name).replace("_", " "), _reading(value)) for name, value in d.source.samples.items()]
-
-
 def _reading(value: object) -> str:
     if isinstance(value, bool):
         return tr("yes") if value else tr("no")
@@ -398,7 +387,6 @@ def _reading(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{str(k).replace('_', ' ')} {_reading(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_reading, value[:8])) + (
-            " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
-        )
+        more = " " + tr("and {num} more", num=len(value) - 8) if len(value) > 8 else ""
+        return ", ".join(map(_reading, value[:8])) + more
     return tr("not known") if value is None else str(value)

@@ -23,7 +23,7 @@ from diagnose.model.forecast import Forecast, Waterfall
 from diagnose.model.rules import Legend
 from diagnose.reports import code_tables
 from diagnose.reports.format import calls, duration, flops, path_tail, percent, place, plural, ranks, said, summed
-from diagnose.reports.job_words import job_sentences, left_out, worst_first
+from diagnose.reports.job_words import NO_JOB, job_sentences, left_out, worst_first
 from diagnose.reports.language import localized, tr, translated
 from diagnose.reports.rule_labels import PHASES, TABULAR, shown_phases
 from diagnose.reports.saving_words import certainty_words
@@ -187,7 +187,7 @@ def _bullet(text: str) -> Table:
 
 
 def _job(d: Diagnosis) -> Iterator[RenderableType]:
-    yield from map(_bullet, job_sentences(d.job) if d.job is not None else ())
+    yield from map(_bullet, job_sentences(d.job or NO_JOB))
 
 
 def _context(d: Diagnosis) -> Iterator[str]:
