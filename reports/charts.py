@@ -81,7 +81,7 @@ def _channels(colour: str) -> tuple[float, float, float]:
 
 # Small vector charts as text: axes, marks and their labels, escaped; colours of text and lines come from the page.
 
-WIDTH = 1060  # units of the page's full width
+CHART_WIDTH = 1060  # units of the page's full width
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Svg:
 
     label: str  # what it shows, for those who do not see it
     height: float
-    width: float = WIDTH
+    width: float = CHART_WIDTH
     parts: list[str] = field(default_factory=list)
 
     def rect(self, box: tuple[float, float, float, float], colour: str, title: str = "", more: str = "") -> None:
@@ -201,8 +201,8 @@ def _text(text: str) -> str:
     return str(escape(clean(text)))
 
 
-LEFT, RIGHT = 64.0, 1046.0
-MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
+MARGIN, RIGHT = 64.0, 1046.0
+MAX_DRAWN_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
 MAX_BAR = 64  # width of a step
 TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
@@ -221,16 +221,16 @@ def steps_chart(d: Diagnosis) -> Markup | None:
     """
     picture = d.picture or NO_PICTURE
     recorded = picture.steps or tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
-    recorded, others = recorded[:MAX_STEPS], _thinned(d.source.unprofiled_step_ns)
+    recorded, others = recorded[:MAX_DRAWN_STEPS], _thinned(d.source.unprofiled_step_ns)
     if len(recorded) + len(others) < 2:
         return None
     highest = max([s.length_ns for s in recorded] + list(others)) or 1
     tracks = picture.readings
     svg = Svg(_steps_label(d, recorded, tracks), 250 + TRACK * len(tracks))
     y = Axis(0, highest / 1e6, 205, 24)
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
     share = len(recorded) / (len(recorded) + len(others)) if others else 1.0
-    border = LEFT + (RIGHT - LEFT) * min(max(share, 0.5 if tracks else 0.25), 0.85) if others else RIGHT
+    border = MARGIN + (RIGHT - MARGIN) * min(max(share, 0.5 if tracks else 0.25), 0.85) if others else RIGHT
     _stack(svg, d, recorded, y, border)
     if others:
         x = Axis(0, len(others), border + 16, RIGHT)
@@ -240,7 +240,7 @@ def steps_chart(d: Diagnosis) -> Markup | None:
         svg.line([(border + 16, y(middle_ns / 1e6)), (RIGHT, y(middle_ns / 1e6))], GOOD, 1.2, ' stroke-dasharray="5 4"')
         svg.text((border + 16 + RIGHT) / 2, 224, tr("not recorded, median {time}", time=duration(middle_ns)), "middle")
     for i, track in enumerate(tracks):
-        _track(svg, track, Axis(0, len(recorded), LEFT, border), 250 + TRACK * i)
+        _track(svg, track, Axis(0, len(recorded), MARGIN, border), 250 + TRACK * i)
     return svg.render()
 
 
@@ -248,7 +248,7 @@ def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
     """Add one series of NVML under the steps, from zero to what the board allows."""
     values = [value for _, value in track.points]
     y = Axis(0, max([track.limit or 0.0, *values]) or 1.0, top + TRACK - 12, top + 20)
-    svg.text(LEFT, top + 13, track_words(track))
+    svg.text(MARGIN, top + 13, track_words(track))
     at = [(x(position), y(value)) for position, value in track.points if position <= x.high]
     svg.parts.append(
         f'<path class="grid" d="M{x.first:.1f},{y.first:.1f}H{x.last:.1f}M{x.first:.1f},{y.last:.1f}H{x.last:.1f}"/>'
@@ -257,8 +257,8 @@ def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
     svg.line(at, LINE)
     for (px, py), (_, value) in zip(at, track.points, strict=False):
         svg.mark((px, py), "circle", 2.2, LINE, f"{translated(track.name)} {_short(value)} {track.unit}")
-    svg.text(LEFT - 7, y.last + 5, _short(y.high), "end")
-    svg.text(LEFT - 7, y.first + 4, "0", "end")
+    svg.text(MARGIN - 7, y.last + 5, _short(y.high), "end")
+    svg.text(MARGIN - 7, y.first + 4, "0", "end")
 
 
 def track_words(track: Readings) -> str:
@@ -275,12 +275,12 @@ def _short(value: float) -> str:
 
 
 def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: float) -> None:
-    each = (border - LEFT) / max(len(steps), 1)
+    each = (border - MARGIN) / max(len(steps), 1)
     order = in_order([s.parts for s in steps])
     labelled = max(1, len(steps) // 12)
     for i, step in enumerate(steps):
         width = min(each * 0.76, MAX_BAR)
-        left, total = LEFT + (i + 0.5) * each - width / 2, 0.0
+        left, total = MARGIN + (i + 0.5) * each - width / 2, 0.0
         for name in order:
             if part := step.parts.get(name, 0):
                 top = y((total + part) / 1e6)
@@ -298,7 +298,7 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
             svg.text(left + width / 2, y(total / 1e6) - 6, tr("drawn"), "middle", "strong")
         if i % labelled == 0 or is_drawn:
             svg.text(left + width / 2, 224, str(step.number), "middle")
-    svg.text((LEFT + border) / 2, 244, tr("recorded step"), "middle")
+    svg.text((MARGIN + border) / 2, 244, tr("recorded step"), "middle")
 
 
 def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
@@ -349,8 +349,8 @@ def memory_chart(m: Memory) -> Markup | None:
         ),
         248,
     )
-    x, y = Axis(0, last / 1e6, LEFT, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
+    x, y = Axis(0, last / 1e6, MARGIN, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
     svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, tr("ms from the first steady step"))
     allocated = _held([(x(t / 1e6), y(a / per)) for t, a, _ in m.timeline])
     if m.categories_over_time:
@@ -362,9 +362,9 @@ def memory_chart(m: Memory) -> Markup | None:
     if min(reserved) > 0:
         line = _held([(x(t / 1e6), y(r / per)) for t, _, r in m.timeline])
         svg.line(line, WARN, 1.5, ' stroke-dasharray="6 3"')
-        svg.text(LEFT + 6, line[0][1] - 5, tr("reserved"), "start", "strong")
+        svg.text(MARGIN + 6, line[0][1] - 5, tr("reserved"), "start", "strong")
     if m.capacity and highest > m.capacity / 10 and m.capacity <= highest * 1.08:
-        svg.line([(LEFT, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
+        svg.line([(MARGIN, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
     at = x(m.peak_at_ns / 1e6)
     svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, tr("peak: {size}", size=size(m.peak_allocated)))
     return svg.render()
@@ -373,7 +373,7 @@ def memory_chart(m: Memory) -> Markup | None:
 def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
     """Add what each category holds, one upon the other, and below them their names."""
     base = [0.0] * len(m.timeline)
-    at = LEFT
+    at = MARGIN
     for i, (name, sizes) in enumerate(m.categories_over_time.items()):
         top = [low + size for low, size in zip(base, sizes, strict=True)]
         times = [x(t / 1e6) for t, _, _ in m.timeline]
@@ -415,9 +415,9 @@ def roofline_chart(r: Roofline) -> Markup | None:
         380,
     )
     floor = min([low * r.gb_per_s / 1000, *(p.tflops for p in shown)]) / 1.5
-    x, y = Axis(low, high, LEFT, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
+    x, y = Axis(low, high, MARGIN, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
     svg.x_axis(x, 330, [(v, f"{v:g}") for v in log_ticks(low, high)], 18, tr("FLOP per byte of memory traffic"))
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
     used = {p.precision for p in shown}
     for i, (name, rate) in enumerate(r.tflops.items()):
         colour, ridge = PRECISION_COLOURS[i % len(PRECISION_COLOURS)], rate * 1000 / r.gb_per_s
@@ -445,9 +445,9 @@ def achieved(share: float) -> str:
 
 
 def _thinned(values: Sequence[int]) -> list[int]:
-    if len(values) <= MAX_STEPS:
+    if len(values) <= MAX_DRAWN_STEPS:
         return list(values)
-    return [values[i * len(values) // MAX_STEPS] for i in range(MAX_STEPS)]
+    return [values[i * len(values) // MAX_DRAWN_STEPS] for i in range(MAX_DRAWN_STEPS)]
 
 
 # The trials' charts: each measured speed-up with its interval beside the predicted one, and the losses.

@@ -19,8 +19,8 @@ from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["Column", "aside", "by_class", "cell", "columns", "label", "short", "tables"]
 
-MAX_ROWS = 8
-NAME_WIDTH = (24, 44)  # columns: of fewer a name does not show what it is
+MAX_CODE_ROWS = 8
+MIN_NAME_WIDTH, MAX_NAME_WIDTH = 24, 44  # columns: of fewer a name does not show what it is
 
 
 class Column(NamedTuple):
@@ -130,11 +130,11 @@ def tables(code: CodeTimes, width: int) -> Iterator[RenderableType]:
         yield title(tr("Time by phase"))
         yield _table(code.phases, [translated(row.name) for row in code.phases], width)
     if code.modules:
-        modules = by_class(code.modules, MAX_ROWS)
+        modules = by_class(code.modules, MAX_CODE_ROWS)
         yield title(tr("Time by module"), tr("modules of one class together"))
         yield _table(modules, ["  " * row.depth + label(row) for row in modules], width)
     if code.functions:
-        functions = code.functions[:MAX_ROWS]
+        functions = code.functions[:MAX_CODE_ROWS]
         yield title(tr("Time by function"), tr("of the script's own files"))
         yield _table(functions, [short(row) for row in functions], width)
     if words := aside(code):
@@ -148,7 +148,7 @@ def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> Render
     room, shown = width - 2, set[Column]()
     for column in sorted(texts, key=lambda column: column.order):
         wide = 2 + max(map(cell_len, (column.brief, *texts[column])))
-        if room - wide >= NAME_WIDTH[0]:
+        if room - wide >= MIN_NAME_WIDTH:
             shown.add(column)
             room -= wide
     texts = {column: cells for column, cells in texts.items() if column in shown}
@@ -156,6 +156,6 @@ def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> Render
     grid.add_row("", *(Text(column.brief, style="dim") for column in texts))
     for at, name in enumerate(names):
         indent = len(name) - len(name.lstrip())
-        text = " " * indent + middle(one_line(name.lstrip()), min(room, NAME_WIDTH[1]) - indent)
+        text = " " * indent + middle(one_line(name.lstrip()), min(room, MAX_NAME_WIDTH) - indent)
         grid.add_row(Text(f"  {text}"), *(cells[at] for cells in texts.values()))
     return grid

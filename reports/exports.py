@@ -26,7 +26,7 @@ __all__ = [
     "speedscope",
 ]
 
-DEVICE, HOST, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
+DEVICE, THREADS, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
 DEVICE_LANE = "GPU "  # how the lanes of streams begin
 FINDING_COLUMNS = (
     "rule",
@@ -51,8 +51,10 @@ def perfetto(d: Diagnosis, picture: Picture) -> str:
     """
     events: list[dict[str, object]] = []
     lanes = sorted({lane for span in picture.spans for lane in [_track(span.lane)]})
-    place = {lane: (DEVICE if lane.startswith(DEVICE_LANE) else HOST, number + 1) for number, lane in enumerate(lanes)}
-    for pid, name in ((DEVICE, "device"), (HOST, "host"), (CAUSES, "diagnose")):
+    place = {
+        lane: (DEVICE if lane.startswith(DEVICE_LANE) else THREADS, number + 1) for number, lane in enumerate(lanes)
+    }
+    for pid, name in ((DEVICE, "device"), (THREADS, "host"), (CAUSES, "diagnose")):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
     for lane, (pid, tid) in place.items():

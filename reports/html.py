@@ -175,7 +175,7 @@ def _hash(script: str) -> str:
 
 
 MAX_GAP_WORK = 40  # rows of what filled the gaps
-MAX_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
+MAX_TABLE_RANKS = 32  # rows of the table, more only where more are late; the heat map shows every rank
 
 
 def render(d: Diagnosis, *, charts: bool = True) -> str:
@@ -186,7 +186,7 @@ def render(d: Diagnosis, *, charts: bool = True) -> str:
     timeline = flames = None
     if charts:
         timeline, flames = timeline_data(picture, d.legends, _places(d)), flame_data(picture.flames, d.legends)
-    causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_RANKS)
+    causes, several, ranks = _causes(d), len(d.ranks) > 1, worst_first(d, MAX_TABLE_RANKS)
     return render_page(
         "page.html",
         scripts=["columns.js", "timeline.js", "flame.js", "report.js"] if charts else [],

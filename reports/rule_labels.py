@@ -53,13 +53,7 @@ CATEGORIES = {
 """The colour of a span of the timeline. Busy time is calm, so that the gaps stand out."""
 
 
-PATH = {
-    "compute": "#5b7fa6",
-    "communication": "#4f9c9a",
-    "copy": "#a3946a",
-    "host": "#f2811d",
-    "latency": "#a48ee6",
-}
+PATH = {"compute": "#5b7fa6", "communication": "#4f9c9a", "copy": "#a3946a", "host": "#f2811d", "latency": "#a48ee6"}
 """The colour of a category of the critical path: the host in a colour of its own, since the step waits for it."""
 
 

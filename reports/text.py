@@ -52,8 +52,8 @@ __all__ = ["WIDTH", "render", "render_answer", "terminal_text"]
 WIDTH = MAX_WIDTH  # columns that the report is laid out for
 LABEL_WIDTH = 11  # of the names at the left of the queue's rows
 BAR_CELLS, FORECAST_CELLS, MIN_BAR_CELLS = 10, 30, 4  # of fewer cells a bar shows little
-NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
-MAX_CAUSES, MAX_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
+KERNEL_NUMBERS_WIDTH = 52  # of the columns of a kernel before its name
+MAX_LISTED_CAUSES, MAX_LISTED_OPERATORS, MAX_NOTES, MAX_LISTED_RANKS = 6, 8, 8, 16  # late ranks are listed in any case
 NAMED_SHARE = 0.25  # of a column: less idle than this is shown by its shade alone
 MIN_PATH_SHARE = 0.005  # of the path: less is not listed
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -155,7 +155,7 @@ def _parts(d: Diagnosis, layout: Layout) -> Iterator[RenderableType]:
     is_full = d.verdict == "kernel-bound" or d.dominant is None or longest >= d.step_ns / 2
     if d.kernels and (layout.verbose or is_full):
         yield title(tr("Kernels"), tr("where the device's time goes; shares of the time of all its tasks"))
-        yield _kernels(d.kernels, max(layout.width - NUMBERS_WIDTH, 20))
+        yield _kernels(d.kernels, max(layout.width - KERNEL_NUMBERS_WIDTH, 20))
     yield from code_tables.tables(d.code, layout.width) if d.code is not None else ()
     yield from _cross_check(d.cross_check)
     if d.waterfall is not None and first.shows_savings:
@@ -252,7 +252,7 @@ def _host(d: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield _causes(shares, d.legends, d.step_ns)
     if d.operators:
         yield title(tr("Host operators by self time"))
-        operators = d.operators[:MAX_OPERATORS]
+        operators = d.operators[:MAX_LISTED_OPERATORS]
         top, grid = max(op.self_ns for op in operators) or 1.0, table("lrrrl")
         for op in operators:
             name = "  " + middle(one_line(op.name), max(14, min(46, width - 50)))
@@ -316,7 +316,7 @@ def _phases(shares: Mapping[str, float]) -> Table:
 
 def _causes(shares: Mapping[str, float], legends: Mapping[str, Legend], step_ns: float) -> Table:
     """Return one line a cause: its letter in the picture, its share of the step, a bar, and what it is in words."""
-    keys, rows, grid = _keys(shares), summed(dict(shares), MAX_CAUSES), table("lrrl*")
+    keys, rows, grid = _keys(shares), summed(dict(shares), MAX_LISTED_CAUSES), table("lrrl*")
     top = max((share for _, share in rows), default=0.0)
     for cause, share in rows:
         letter, style = keys.get(cause, (" ", "dim"))

@@ -22,7 +22,7 @@ __all__ = ["first_screen"]
 
 TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
 BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
-MAX_PARTS = 4
+MAX_BAR_PARTS = 4
 MAX_FIRST_LINES = 8  # of the code of the first change
 UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
@@ -71,7 +71,7 @@ def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
         return
     yield Text("")
     yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
-    shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_PARTS])
+    shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_BAR_PARTS])
     parts = ", ".join(each.replace(" %", f"{NO_BREAK}%") for each in shares)
     if parts:
         yield note(parts, indent=17)

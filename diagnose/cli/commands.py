@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -48,6 +49,17 @@ GONE = {
     "monitor": "nvidia-smi dmon or nvitop",
     "serve": "the HTML reports that --html FILE writes, from the disk or by any server of static files",
 }
+_recording = partial(option, group=RECORDING)
+_ranks = partial(option, group=RANKS)
+_output = partial(option, group=OUTPUT)
+_change = partial(option, group=CHANGES)
+_trial = partial(option, group=RUNS)
+_comparison = partial(option, group=COMPARISON)
+_gating = partial(option, group=GATE)
+_watching = partial(option, group=WATCH)
+_window = partial(option, group=WINDOWS)
+_metrics = partial(option, group=METRICS)
+_server = partial(option, group=SERVER)
 # Of `analyze`: what goes with a diagnosis, and with one of recordings; of no use where summaries are written, or read.
 ANSWER = ("merge", "keep", "as_json", "output", "html", "open_browser", "verbose", "select", "ignore")
 RECORDINGS = ("exports", "cross_check")
@@ -84,56 +96,46 @@ def cli() -> None:
     ],
 )
 @shared.module_option(RECORDING)
-@option(
+@_recording(
     "--steps",
-    group=RECORDING,
     type=click.IntRange(min=1),
     metavar="N",
     help="Record N steady steps in the timing window.  [default: 10, more where steps are short]",
 )
-@option(
+@_recording(
     "--skip",
-    group=RECORDING,
     type=click.IntRange(min=0),
     metavar="N",
     help="Wait at most N steps for stable step times; several ranks wait exactly N.  [default: 40; several ranks: 20]",
 )
 @shared.step_on_option(RECORDING)
-@option(
+@_recording(
     "--max-seconds",
-    group=RECORDING,
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
     help="Record for at most S seconds.  [default: 300]",
 )
-@option(
+@_recording(
     "--max-mb",
-    group=RECORDING,
     type=click.FloatRange(min=0, min_open=True),
     metavar="MB",
     help="Record at most MB megabytes of trace, before compression.  [default: 200]",
 )
-@option("--quick", group=RECORDING, is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
+@_recording("--quick", is_flag=True, help="Record one short window of at most 4 seconds, without stacks.")
 @shared.dataflow_option(RECORDING)
-@option("--keep-going", group=RECORDING, is_flag=True, help="Let the script run to its end after the recording.")
-@option(
+@_recording("--keep-going", is_flag=True, help="Let the script run to its end after the recording.")
+@_recording(
     "--copy",
-    group=RECORDING,
     is_flag=True,
     help="Run the script in a copy of the working folder, so that it overwrites none of your files.",
 )
-@option(
+@_recording(
     "--ranks",
-    group=RECORDING,
     metavar="LIST",
     help="Record these ranks of several, such as 0,1,8-15; the script then runs to its end.  [default: all]",
 )
-@option(
-    "--capture",
-    "folder",
-    group=RECORDING,
-    metavar="FOLDER",
-    help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]",
+@_recording(
+    "--capture", "folder", metavar="FOLDER", help="Write the capture to FOLDER.  [default: diagnose-capture-TIME]"
 )
 @shared.report_options
 @click.argument("script")
@@ -159,30 +161,25 @@ def trace(**asked: Any) -> int:  # what click read, typed by TraceRequest
         "diagnose analyze --export perfetto=causes.json trace.json.gz",
     ],
 )
-@option(
+@_ranks(
     "--partial",
-    group=RANKS,
     metavar="FILE",
     help="Only write the summaries of these ranks to FILE, for --merge: .parquet or .ranks.",
 )
-@option(
-    "--merge", group=RANKS, is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job."
-)
+@_ranks("--merge", is_flag=True, help="PATHs are files of summaries, or folders of them: diagnose the job.")
 @shared.worker_options
 @shared.keep_option
-@option(
+@_output(
     "--export",
     "exports",
-    group=OUTPUT,
     multiple=True,
     metavar="KIND=FILE",
     help=f"Write the answer for other tools: {', '.join(EXPORTS)}; repeatable.",
 )
-@option(
+@_output(
     "--cross-check",
     type=click.Choice(["hta"]),
     metavar="TOOL",
-    group=OUTPUT,
     help="Add the figures of Holistic Trace Analysis (hta) and what explains each difference.",
 )
 @shared.report_options
@@ -219,11 +216,7 @@ def _refuse(option: str, *others: str) -> None:
 @click.command(
     cls=Command,
     short_help="Describe a rule or a change.",
-    examples=[
-        "diagnose explain",
-        "diagnose explain data-stall",
-        "diagnose explain load-in-workers --json",
-    ],
+    examples=["diagnose explain", "diagnose explain data-stall", "diagnose explain load-in-workers --json"],
 )
 @shared.result_options
 @click.argument("name", required=False, metavar="[RULE|CHANGE]")
@@ -250,49 +243,36 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
 )
 @shared.module_option(RUNS)
 @needless_flag("--auto", because="without --apply every change is tried that can be applied from outside")
-@option(
+@_trial(
     "--apply",
     "ids",
-    group=RUNS,
     metavar="ID,…",
     help="Try only these changes. [default: every one that can be applied from outside]",
 )
-@option(
-    "--budget",
-    group=RUNS,
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="End all runs and recordings within TIME: 90s, 10m or 1h.",
-)
-@option(
+@_trial("--budget", default="10m", metavar="TIME", help="End all runs and recordings within TIME: 90s, 10m or 1h.")
+@_trial(
     "--cwd-mode",
-    group=RUNS,
     type=click.Choice(["copy", "same"]),
     metavar="MODE",
     default="copy",
-    show_default=True,
     help="copy: run in a copy of the working folder, which reads files outside it; same: in the folder itself, whose "
     "files runs may overwrite.",
 )
-@option(
+@_trial(
     "--writable",
-    group=RUNS,
     multiple=True,
     is_consent=True,
     metavar="PATH",
     help="Let runs write to PATH, a file or folder that exists outside the copy; repeatable.",
 )
-@option(
+@_trial(
     "--network",
-    group=RUNS,
     is_flag=True,
     is_consent=True,
     help="Let runs use the network, experiment trackers included. [default: this machine's loopback only]",
 )
-@option(
+@_trial(
     "--launcher",
-    group=RUNS,
     default="",
     is_consent=True,
     metavar="COMMAND",
@@ -306,25 +286,12 @@ def explain(name: str | None, **asked: Any) -> None:  # what click read, typed b
     metavar="FOLDER",
     help="Keep the capture and the output of every run in FOLDER, which is new or empty.",
 )
-@option(
-    "--write-patch",
-    group=RUNS,
-    metavar="FILE",
-    help="Write the changes that helped to FILE, a diff of the script for git apply.",
+@_trial(
+    "--write-patch", metavar="FILE", help="Write the changes that helped to FILE, a diff of the script for git apply."
 )
-@option(
-    "--yes",
-    group=RUNS,
-    is_flag=True,
-    is_consent=True,
-    help="Run the script repeatedly without asking for confirmation.",
-)
-@option(
-    "--trust-command",
-    group=RUNS,
-    is_flag=True,
-    is_consent=True,
-    help="With --yes, also run a command that a capture recorded.",
+@_trial("--yes", is_flag=True, is_consent=True, help="Run the script repeatedly without asking for confirmation.")
+@_trial(
+    "--trust-command", is_flag=True, is_consent=True, help="With --yes, also run a command that a capture recorded."
 )
 @shared.report_options
 @click.argument("script")
@@ -358,19 +325,11 @@ def _names(text: str) -> tuple[str, ...]:
         "diagnose what-if trace.json.gz --scale 'gemm=0.5' --json",
     ],
 )
-@option("--apply", "ids", group=CHANGES, metavar="ID,…", default="", help="Apply these changes, in this order.")
-@option(
-    "--without",
-    "rules",
-    group=CHANGES,
-    multiple=True,
-    metavar="RULE",
-    help="Remove all idle time of this rule; repeatable.",
-)
-@option(
+@_change("--apply", "ids", metavar="ID,…", default="", help="Apply these changes, in this order.")
+@_change("--without", "rules", multiple=True, metavar="RULE", help="Remove all idle time of this rule; repeatable.")
+@_change(
     "--no-sync",
     "places",
-    group=CHANGES,
     multiple=True,
     metavar="FILE:LINE",
     help="Remove the wait for the device at this line; repeatable.",
@@ -383,32 +342,28 @@ def _names(text: str) -> tuple[str, ...]:
     metavar="N",
     help="Load batches in N worker processes.",
 )
-@option(
+@_change(
     "--bucket-mb",
-    group=CHANGES,
     type=click.FloatRange(min=0, min_open=True),
     metavar="MB",
     help="Reduce gradients in buckets of MB megabytes.",
 )
-@option(
+@_change(
     "--overlap",
-    group=CHANGES,
     multiple=True,
     type=click.Choice(OVERLAPPED),
     metavar="COLLECTIVE",
     help=f"Overlap these collectives with computation: {', '.join(OVERLAPPED)}; repeatable.",
 )
-@option(
+@_change(
     "--scale",
     "scales",
-    group=CHANGES,
     multiple=True,
     metavar="PATTERN=FACTOR",
     help="Multiply the time of kernels whose name matches PATTERN by FACTOR; repeatable.",
 )
-@option(
+@_change(
     "--memory",
-    group=CHANGES,
     metavar="SIZE",
     help="List what to checkpoint so that the step's peak memory is at most SIZE, such as 20GB or 20GiB.",
 )
@@ -425,19 +380,14 @@ def what_if(path: str, **asked: Any) -> None:  # lists of texts
     predict_and_answer(path, WhatIfOptions(apply=_names(asked.pop("ids")), **asked))
 
 
-_tolerance = option(
+_tolerance = _comparison(
     "--tolerance",
-    group=COMPARISON,
     default="5%",
-    show_default=True,
     metavar="SHARE",
     help="Count a difference of up to SHARE of the step as none: 5% or 0.05.",
 )
-_allow_differences = option(
-    "--allow-differences",
-    group=COMPARISON,
-    is_flag=True,
-    help="Compare although device, batch size or other conditions differ.",
+_allow_differences = _comparison(
+    "--allow-differences", is_flag=True, help="Compare although device, batch size or other conditions differ."
 )
 
 
@@ -450,7 +400,7 @@ _allow_differences = option(
         "diagnose compare baseline.json trace.json.gz --json",
     ],
 )
-@option("--before", group=COMPARISON, multiple=True, metavar="PATH", help="A run of the earlier side; repeatable.")
+@_comparison("--before", multiple=True, metavar="PATH", help="A run of the earlier side; repeatable.")
 @_tolerance
 @_allow_differences
 @shared.rule_options
@@ -495,14 +445,14 @@ def _target(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
         "diagnose gate baseline.json run1 run2 run3",
     ],
 )
-@option("--baseline", group=COMPARISON, multiple=True, metavar="PATH", help="A run of the baseline; repeatable.")
+@_comparison("--baseline", multiple=True, metavar="PATH", help="A run of the baseline; repeatable.")
 @_tolerance
 @_allow_differences
 @shared.module_option(GATE)
-@option("--runs", group=GATE, type=click.IntRange(1, 100), metavar="N", help="Trace the script N times.  [default: 3]")
-@option("--update", group=GATE, is_flag=True, help="Replace the baseline by all runs of TARGET, and pass.")
-@option("--junit", group=GATE, metavar="FILE", help="Write a JUnit report to FILE.")
-@option("--sarif", group=GATE, metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
+@_gating("--runs", type=click.IntRange(1, 100), metavar="N", help="Trace the script N times.  [default: 3]")
+@_gating("--update", is_flag=True, help="Replace the baseline by all runs of TARGET, and pass.")
+@_gating("--junit", metavar="FILE", help="Write a JUnit report to FILE.")
+@_gating("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 log to FILE.")
 @shared.rule_options
 @shared.page_options
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="BASELINE TARGET [ARGS]...")
@@ -541,77 +491,46 @@ class _WatchCommand(ScriptCommand):
     ],
 )
 @shared.module_option(WATCH)
-@option("--name", group=WATCH, default="", metavar="NAME", help="Name of the run.  [default: the script's]")
-@option(
-    "--every",
-    group=WATCH,
-    type=click.IntRange(min=2),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Sum up every N steps.",
-)
+@_watching("--name", default="", metavar="NAME", help="Name of the run.  [default: the script's]")
+@_watching("--every", type=click.IntRange(min=2), default=50, metavar="N", help="Sum up every N steps.")
 @shared.step_on_option(WATCH)
-@option(
+@_window(
     "--slow",
-    group=WINDOWS,
     type=click.FloatRange(min=0, min_open=True),
     default=20,
-    show_default=True,
     metavar="PERCENT",
     help="Record a window where steps become PERCENT slower than the run's own first ones.",
 )
-@option(
-    "--windows",
-    group=WINDOWS,
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    metavar="N",
-    help="Record at most N windows.",
-)
-@option(
+@_window("--windows", type=click.IntRange(min=0), default=5, metavar="N", help="Record at most N windows.")
+@_window(
     "--window-mb",
     "max_mb",
-    group=WINDOWS,
     type=click.FloatRange(min=0, min_open=True),
     default=500,
-    show_default=True,
     metavar="MB",
     help="Keep at most MB megabytes of windows.",
 )
-@option(
+@_window(
     "--signal",
-    group=WINDOWS,
     default="SIGUSR2",
-    show_default=True,
     metavar="NAME",
     help="Record a window upon this signal, unless the script handles it; '' for none.",
 )
 @shared.dataflow_option(WINDOWS)
-@option(
+@_metrics(
     "--prometheus",
-    group=METRICS,
     default="",
     metavar="[ADDRESS:]PORT",
     help="Serve metrics for Prometheus, on 127.0.0.1 where no address is given.",
 )
-@option(
+@_metrics(
     "--otlp",
-    group=METRICS,
     default="",
     metavar="URL",
     help="Send metrics to a collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/metrics.",
 )
-@option("--list", "list_runs", group=OUTPUT, is_flag=True, help="Run nothing: list the runs of the NAME that follows.")
-@option(
-    "--folder",
-    group=OUTPUT,
-    default="diagnose-runs",
-    show_default=True,
-    metavar="FOLDER",
-    help="Keep runs in FOLDER/NAME.",
-)
+@_output("--list", "list_runs", is_flag=True, help="Run nothing: list the runs of the NAME that follows.")
+@_output("--folder", default="diagnose-runs", metavar="FOLDER", help="Keep runs in FOLDER/NAME.")
 @shared.result_options
 @click.argument("script", required=False, metavar="SCRIPT")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -661,10 +580,7 @@ def doctor(**asked: Any) -> int:  # what click read, typed by ResultRequest
     cls=Command,
     section=INTEGRATIONS,
     short_help="Print what a shell needs to complete diagnose.",
-    examples=[
-        "diagnose completion bash",
-        "diagnose completion zsh",
-    ],
+    examples=["diagnose completion bash", "diagnose completion zsh"],
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
@@ -688,22 +604,17 @@ def completion(context: click.Context, shell: str) -> None:
     cls=Command,
     section=INTEGRATIONS,
     short_help="Serve diagnose to a coding agent.",
-    examples=[
-        "diagnose mcp",
-        "diagnose mcp --root . --root /data/captures",
-    ],
+    examples=["diagnose mcp", "diagnose mcp --root . --root /data/captures"],
 )
-@option(
+@_server(
     "--root",
     "roots",
-    group=SERVER,
     multiple=True,
     metavar="FOLDER",
     help="Read below FOLDER only; repeatable.  [default: the working folder]",
 )
-@option(
+@_server(
     "--trust-client",
-    group=SERVER,
     is_flag=True,
     is_consent=True,
     help="Allow prove to run scripts without confirmation: whether the client asks its user is up to the client.",

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
 from diagnose.text.pages import Page, parse_page
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import MAX_WIDTH, one_line
 
 if TYPE_CHECKING:
     from diagnose.changes.common.change import Change
 
 __all__ = ["ChangePage", "ExplainRequest", "RulePage", "change_page", "explain_and_answer", "rule_pages"]
 
-MAX_WIDTH = 100  # of a text that is read, in columns
-SIMILAR = 0.7  # of difflib: an id with a few letters wrong has more
+SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",
@@ -179,7 +178,7 @@ def _known(name: str, names: Sequence[str]) -> str:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
         return wanted
-    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR)
+    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR_ID)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "diagnose explain lists all of them."
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 
@@ -226,12 +225,7 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     """Return a paragraph of a section; ids, options and dotted names stay whole."""
     rest = " " * (4 + hanging)
     return textwrap.wrap(
-        text,
-        _width(),
-        initial_indent="    ",
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-        break_long_words=False,
+        text, _width(), initial_indent="    ", subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
 
 

@@ -131,12 +131,7 @@ def _chosen(comparison: Comparison, request: CompareRequest | GateRequest) -> Co
 
 def _check_request(request: GateRequest) -> tuple[Path, ...]:
     """Return the file of ``--output``, after checking all that can be checked before a script runs."""
-    named = {
-        "--output": request.output,
-        "--html": request.html,
-        "--junit": request.junit,
-        "--sarif": request.sarif,
-    }
+    named = {"--output": request.output, "--html": request.html, "--junit": request.junit, "--sarif": request.sarif}
     check_distinct(named, [*request.baseline, request.target, *_captures(request)])
     for name in (request.junit, request.sarif):
         if name is not None:

@@ -56,7 +56,7 @@ RARE = frozenset(
 )
 """Options that few need."""
 MAX_SHORT = 60  # columns of what the list says of a command: each has one line
-MAX_NAME = 24  # columns of an option; the description of a longer one starts on the next line
+MAX_OPTION_NAME = 24  # columns of an option; the description of a longer one starts on the next line
 
 
 class Decorator(Protocol):
@@ -72,7 +72,8 @@ class Option(click.Option):
     def __init__(
         self, *args: Any, group: str = GENERAL, is_consent: bool = False, **kwargs: Any
     ) -> None:  # as click.Option
-        super().__init__(*args, **kwargs)
+        shows = bool(kwargs.get("default")) and not kwargs.get("is_flag", False)
+        super().__init__(*args, show_default=shows, **kwargs)
         self.group = group
         self.is_consent = is_consent
 
@@ -140,7 +141,7 @@ class _Page(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, with one column of names for all groups."""
         groups = self.option_groups(ctx)
-        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_NAME]
+        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_OPTION_NAME]
         width = max(map(len, names), default=0)
         for group, records in groups.items():
             with formatter.section(f"{group} options"):

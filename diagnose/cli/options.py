@@ -50,7 +50,6 @@ def step_on_option(group: str) -> Decorator:
         type=click.Choice(STEP_SOURCES),
         metavar="WHAT",
         default="auto",
-        show_default=True,
         help="What ends a step: auto, optimizer, dataloader, forward or marker (diagnose.step()).",
     )
 
@@ -83,12 +82,7 @@ def report_options(command: _Decorated) -> _Decorated:
     page = [
         _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
-        option(
-            "--verbose",
-            group=OUTPUT,
-            is_flag=True,
-            help="Print the whole report: queue, all findings, kernels.",
-        ),
+        option("--verbose", group=OUTPUT, is_flag=True, help="Print the whole report: queue, all findings, kernels."),
         lang_option(),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
@@ -165,7 +159,6 @@ def lang_option(group: str = OUTPUT) -> Decorator:
         group=group,
         type=click.Choice(LANGUAGES),
         default="en",
-        show_default=True,
         envvar="DIAGNOSE_LANG",
         help="Show text and pages in English or Chinese; JSON stays the same.",
     )

@@ -25,14 +25,7 @@ from diagnose.trials.candidates import check_ids
 from diagnose.trials.copy_plan import plan_copy
 from diagnose.trials.ending import EndedBySignal, ended_by_signals
 from diagnose.trials.limits import Limits, limits_of
-from diagnose.trials.outcome import (
-    OWN_RANKS,
-    arguments_for_edits,
-    arguments_of,
-    proven,
-    starts_own_ranks,
-    with_trials,
-)
+from diagnose.trials.outcome import OWN_RANKS, arguments_for_edits, arguments_of, proven, starts_own_ranks, with_trials
 from diagnose.trials.prove import NOTHING_TRIED, ProveResult
 from diagnose.trials.recorded_command import recorded_command
 from diagnose.trials.recording import in_the_copy, record

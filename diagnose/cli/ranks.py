@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "chosen_ranks", "named_after", "wait_for_others"]
 
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
-POLL_S = 0.2
 STAMP = "%Y%m%d-%H%M%S"
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
@@ -76,21 +75,19 @@ def wait_for_others(
     here = len(chosen) * min(ranks.on_this_node, ranks.world_size) // ranks.world_size
     end = time.monotonic() + WAIT_S
 
-    def num_expected() -> int:
-        return len(chosen) if whole_world or _num_writers(folder) > here else max(here, 1)
+    def num_lacking() -> int:
+        is_shared = whole_world or _num_writers(folder) > here
+        return len(_missing(folder, chosen)) - (0 if is_shared else len(chosen) - max(here, 1))
 
-    def num_there() -> int:
-        return len(chosen) - len(_missing(folder, chosen))
-
-    if num_there() < num_expected():
-        with progress.phase(f"waiting for the captures of {num_expected()} ranks"):
-            while num_there() < num_expected() and time.monotonic() < end:
-                time.sleep(POLL_S)
+    if num_lacking() > 0:
+        with progress.phase(f"waiting for the captures of {num_lacking()} more ranks"):
+            while num_lacking() > 0 and time.monotonic() < end:
+                time.sleep(0.2)
     missing = _missing(folder, chosen)
     if not missing:
         return ()
     again = command_line(["diagnose", "analyze", str(folder)])
-    listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    listed = ", ".join(map(str, missing[:8])) + ", …" * (len(missing) > 8)
     return (
         f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
         f"--capture with a folder that all nodes share, or run {again} when all captures are there.",
