@@ -90,8 +90,7 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
 
 def certainty_words(trial: Trial) -> str:
     """Return that no difference is certain and in which direction the middle lies, "" where one is certain."""
-    words = CERTAINTY.get(certainty(trial), "")
-    return tr(words) if words else ""
+    return tr(CERTAINTY.get(certainty(trial), ""))
 
 
 def measured_words(trial: Trial, *, alone: bool = False) -> str:
@@ -100,11 +99,10 @@ def measured_words(trial: Trial, *, alone: bool = False) -> str:
     ``alone`` names it as that of the change alone, where its prediction is for the step after other changes.
     """
     low, high = trial.interval
-    steps = trial.steps_ms
-    times = f"{duration(steps[0] * 1e6)} → {duration(steps[1] * 1e6)}, " if steps is not None else ""
+    steps = " → ".join(duration(ms * 1e6) for ms in trial.steps_ms or ())
     losses = tr(LOSSES.get(trial.numerics, "losses unknown"))
     span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
-    facts = ", ".join(filter(None, (f"{times}{trial.speed_up:.2f} × ({span})", certainty_words(trial), losses)))
+    facts = ", ".join(filter(None, (steps, f"{trial.speed_up:.2f} × ({span})", certainty_words(trial), losses)))
     return tr("measured alone {times}", times=facts) if alone else tr("measured {times}", times=facts)
 
 

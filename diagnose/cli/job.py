@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
-    from diagnose.reports.exports import Value
+    from diagnose.reports.exports import Table
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
 
@@ -250,8 +250,8 @@ def _write_exports(
         "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
         "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
         "collapsed": lambda _path: exports.collapsed(picture).encode(),
-        "findings": lambda path: _table(path, exports.FINDING_COLUMNS, exports.finding_rows(diagnosis)),
-        "kernels": lambda path: _table(path, exports.KERNEL_COLUMNS, exports.kernel_rows(diagnosis, picture)),
+        "findings": lambda path: _table(path, exports.findings_table(diagnosis)),
+        "kernels": lambda path: _table(path, exports.kernels_table(diagnosis, picture)),
         "markdown": lambda _path: _markdown(diagnosis).encode(),
     }
     for kind, file in files.items():
@@ -269,17 +269,16 @@ def _write_exports(
         )
 
 
-def _table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Value]]) -> bytes:
-    from diagnose.reports.exports import csv_table
-
+def _table(path: Path, table: Table) -> bytes:
     if path.suffix.lower() == ".csv":
-        return csv_table(columns, rows).encode()
+        from diagnose.reports.exports import csv_table
+
+        return csv_table(table).encode()
     import pyarrow
     from pyarrow import parquet
 
     packed = io.BytesIO()
-    table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
-    parquet.write_table(table, packed)
+    parquet.write_table(pyarrow.table(dict(table)), packed)
     return packed.getvalue()
 
 

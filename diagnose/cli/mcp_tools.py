@@ -25,6 +25,9 @@ Recording = Annotated[
 ]
 
 
+OPTIONS = {"workers": "--loader-workers"}  # of another name than the argument
+
+
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What every tool's arguments have."""
 
@@ -46,8 +49,7 @@ class Analyze(Arguments, frozen=True):
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose analyze``."""
-        words = [f"--{name}={rule}" for name in ("select", "ignore") for rule in getattr(self, name)]
-        return ["analyze", *words, *_files(map(locate, self.paths))]
+        return ["analyze", *_options(self, "select", "ignore"), *_files(map(locate, self.paths))]
 
 
 class WhatIf(Arguments, frozen=True):
@@ -65,17 +67,8 @@ class WhatIf(Arguments, frozen=True):
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose what-if``."""
-        words = [f"--apply={','.join(self.apply)}"] if self.apply else []
-        for name, values in (
-            ("without", self.without),
-            ("no-sync", self.no_sync),
-            ("overlap", self.overlap),
-            ("scale", self.scale),
-        ):
-            words += [f"--{name}={value}" for value in values]
-        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb), ("memory", self.memory)):
-            words += [f"--{name}={value}"] if value is not None else []
-        return ["what-if", *words, *_files([locate(self.path)])]
+        options = "apply", "without", "no_sync", "overlap", "scale", "workers", "bucket_mb", "memory"
+        return ["what-if", *_options(self, *options), *_files([locate(self.path)])]
 
 
 class Compare(Arguments, frozen=True):
@@ -89,7 +82,7 @@ class Compare(Arguments, frozen=True):
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose compare``."""
         words = [f"--before={locate(path)}" for path in self.before]
-        words += [f"--tolerance={self.tolerance}", *(["--allow-differences"] if self.allow_differences else [])]
+        words += _options(self, "tolerance", "allow_differences")
         return ["compare", *words, *_files(map(locate, self.after))]
 
 
@@ -124,8 +117,7 @@ class Prove(Arguments, frozen=True):
                 f"{one_line(self.script)} is a folder: pass the Python file and its arguments, which source.command of "
                 "the analysed capture holds."
             )
-        words = [f"--budget={self.budget}", *([f"--apply={','.join(self.apply)}"] if self.apply else [])]
-        return ["prove", *words, *_files([script]), *self.args]
+        return ["prove", *_options(self, "budget", "apply"), *_files([script]), *self.args]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -188,6 +180,19 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
         return msgspec.convert(arguments, tool.arguments)
     except msgspec.ValidationError as error:
         raise UsageError(f"Invalid arguments: {one_line(str(error))}. See the tool's input schema.") from None
+
+
+def _options(arguments: Arguments, *names: str) -> list[str]:
+    """Return arguments as options of the command: a list as one for each, but for the changes of ``--apply``."""
+    words = []
+    for name in names:
+        option, value = OPTIONS.get(name, f"--{name.replace('_', '-')}"), getattr(arguments, name)
+        if isinstance(value, bool):
+            words += [option] * value
+        else:
+            values = value if isinstance(value, list) and name != "apply" else [value]
+            words += [f"{option}={','.join(each) if name == 'apply' else each}" for each in values if each]
+    return words
 
 
 def _files(paths: Any) -> list[str]:
