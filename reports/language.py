@@ -32,7 +32,6 @@ __all__ = [
     "LANGUAGES",
     "counted",
     "current",
-    "joined",
     "language",
     "localized",
     "read_catalogue",
@@ -79,29 +78,16 @@ def counted(shown: str, noun: str) -> str | None:
 
 def translated(text: str) -> str:
     """Return a finished English text in the current language, sentence by sentence where it is not known as a whole."""
-    if current() == ENGLISH or not text:
-        return text
-    whole = _matched(text, current())
+    name = current()
+    whole = text if name == ENGLISH else _matched(text, name)
     if whole is not None:
         return whole
     parts = _ENDS.split(text)
-    found = [_sentence(part, current()) for part in parts] if len(parts) > 1 else []
-    if not any(found):
+    found = [_matched(part.removesuffix(";"), name) for part in parts]
+    if len(parts) == 1 or not any(found):
         return text
-    return joined(new if new is not None else old for new, old in zip(found, parts, strict=True))
-
-
-def _sentence(text: str, name: str) -> str | None:
-    """Return the translation of a sentence, or of a clause that ends with a semicolon."""
-    if not text.endswith(";"):
-        return _matched(text, name)
-    clause = _matched(text[:-1], name)
-    return f"{clause}；" if clause is not None else None
-
-
-def joined(sentences: Iterator[str]) -> str:
-    """Return sentences in one line: no space follows a Chinese one."""
-    return re.sub(r"(?<=[。；：，]) ", "", " ".join(sentences))
+    shown = (old if new is None else new + "；" * old.endswith(";") for old, new in zip(parts, found, strict=True))
+    return re.sub(r"(?<=[。；：，]) ", "", " ".join(shown))  # no space follows a Chinese sentence
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:
@@ -164,8 +150,6 @@ def _matched(text: str, name: str) -> str | None:
     for pattern, chinese in (p for start in starts for p in _patterns(name).get(start, ())):
         if (match := pattern.fullmatch(text)) is not None:
             return _filled(chinese, match.groupdict())
-    if text[:1].islower():
-        return _matched(text[:1].upper() + text[1:], name)
     # Of a recording without steps evidence counts in all; the catalogue has what it is of each step.
     each = _matched(text.replace(" in all", " a step"), name) if " in all" in text else None
     return each.replace(texts["a step"], texts["in all"]) if each is not None else None
