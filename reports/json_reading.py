@@ -46,22 +46,16 @@ Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float 
 Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
 
 
-class HeadRecord(msgspec.Struct):
-    """What shows that a file is a report, whatever else is in it."""
-
+class _Head(msgspec.Struct):  # what shows that a file is a report, whatever else is in it
     schema_version: msgspec.Raw | UnsetType = UNSET
     verdict: msgspec.Raw | UnsetType = UNSET
 
 
-class VersionRecord(msgspec.Struct):
-    """The version of the layout."""
-
+class _Version(msgspec.Struct):
     schema_version: Annotated[int, Meta(ge=1, le=2**62)]
 
 
-class QueueRecord(msgspec.Struct):
-    """The figures of the queue."""
-
+class _Queue(msgspec.Struct):
     busy_share: Share | None
     idle_share: Share | None
     depth_p50: Amount
@@ -74,18 +68,14 @@ class QueueRecord(msgspec.Struct):
     launch_latency_ms: Ms = None
 
 
-class PartitionRecord(msgspec.Struct):
-    """What the device does, as shares of the step."""
-
+class _Partition(msgspec.Struct):
     compute: Share | None
     exposed_communication: Share | None
     exposed_copy: Share | None
     idle: Share | None
 
 
-class WhereRecord(msgspec.Struct):
-    """A place in the code."""
-
+class _Where(msgspec.Struct):
     file: str | None
     line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None
     op: str | None
@@ -96,9 +86,7 @@ class WhereRecord(msgspec.Struct):
     last_line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # the same
 
 
-class FindingRecord(msgspec.Struct):
-    """One finding."""
-
+class _Finding(msgspec.Struct):
     rule: Rule
     title: str
     lost_ms: Ms
@@ -106,7 +94,7 @@ class FindingRecord(msgspec.Struct):
     total_ms: Ms
     median_ms: Ms
     evidence: list[str]
-    where: list[WhereRecord]
+    where: list[_Where]
     confidence: Confidence
     facts: dict[str, object]
     path_share: Share | None = None
@@ -118,9 +106,7 @@ class FindingRecord(msgspec.Struct):
             self.worth_ms = self.lost_ms if self.relief_ms is None else self.relief_ms
 
 
-class PrescriptionRecord(msgspec.Struct):
-    """One change."""
-
+class _Prescription(msgspec.Struct):
     rule: Rule
     id: str
     title: str
@@ -134,7 +120,7 @@ class PrescriptionRecord(msgspec.Struct):
     promise: Promise = ""
     basis: Literal["replay", "bound"] = "bound"
     assumes: str = ""
-    edits: list[WhereRecord] = []
+    edits: list[_Where] = []
     diff: str = ""
     trial_method: TrialMethod | Literal[""] = ""
     records_again: bool = False
@@ -142,16 +128,12 @@ class PrescriptionRecord(msgspec.Struct):
     mean_step_ms: Ms = None
 
 
-class NoteRecord(msgspec.Struct):
-    """A sentence about the recording."""
-
+class _Note(msgspec.Struct):
     text: str
     rule: Rule | None = None
 
 
-class SourceRecord(msgspec.Struct):
-    """What was recorded, and how."""
-
+class _Source(msgspec.Struct):
     path: str
     command: str
     torch: str
@@ -166,9 +148,7 @@ class SourceRecord(msgspec.Struct):
     accelerator: str = ""
 
 
-class PlainStepsRecord(msgspec.Struct):
-    """Steps that no profiler watched."""
-
+class _PlainSteps(msgspec.Struct):
     before_ms: Ms
     recorded_ms: Annotated[float, Meta(ge=0, le=1e12)]
     after_ms: Ms
@@ -177,33 +157,31 @@ class PlainStepsRecord(msgspec.Struct):
     agree: bool
 
 
-class ReportRecord(msgspec.Struct):
-    """The whole report, as far as it is read back."""
-
+class _Report(msgspec.Struct):  # as far as it is read back
     verdict: Verdict
     headline: str
     dominant: Rule | None
     step_ms: Ms
     step_times_ms: list[Ms]
-    queue: QueueRecord | None
-    partition: PartitionRecord | None
+    queue: _Queue | None
+    partition: _Partition | None
     idle_by_cause: dict[Rule, Share | None]
-    findings: list[FindingRecord]
-    prescriptions: list[PrescriptionRecord]
-    trust: list[NoteRecord]
-    source: SourceRecord
+    findings: list[_Finding]
+    prescriptions: list[_Prescription]
+    trust: list[_Note]
+    source: _Source
     replay: dict[str, Amount] | None = None
     host_by_cause: dict[Rule, Share | None] = {}
     record_again: str = ""
     unseen: dict[str, Annotated[int, Meta(ge=1, le=2**31)]] = {}
     profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
     recorded_step_ms: Ms = None
-    plain_steps: PlainStepsRecord | None = None
+    plain_steps: _PlainSteps | None = None
     passes_per_update: Annotated[int, Meta(ge=1, le=2**62)] | None = None
     cpu_wait: Annotated[float, Meta(ge=0, le=1)] = 0.0
     recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
     summary: list[str] = []
-    also_possible: list[PrescriptionRecord] = []
+    also_possible: list[_Prescription] = []
     to_try: list[str] = []
 
     def __post_init__(self) -> None:
@@ -212,22 +190,22 @@ class ReportRecord(msgspec.Struct):
 
 
 KINDS: Final[Mapping[type, type]] = {
-    FindingRecord: Finding,
-    NoteRecord: Note,
-    PartitionRecord: Partition,
-    PlainStepsRecord: PlainSteps,
-    PrescriptionRecord: Prescription,
-    QueueRecord: Queue,
-    ReportRecord: Diagnosis,
-    SourceRecord: Source,
-    WhereRecord: Where,
+    _Finding: Finding,
+    _Note: Note,
+    _Partition: Partition,
+    _PlainSteps: PlainSteps,
+    _Prescription: Prescription,
+    _Queue: Queue,
+    _Report: Diagnosis,
+    _Source: Source,
+    _Where: Where,
 }
 
 
 def is_report(text: bytes) -> bool:
     """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
-        head = msgspec.json.decode(text, type=HeadRecord)
+        head = msgspec.json.decode(text, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     except RecursionError:
@@ -241,13 +219,13 @@ def from_json(text: str | bytes, *, source: str) -> Diagnosis:
     Raises:
         InputError: it is not JSON, not a diagnosis, of a later schema, or a value is not what it can be.
     """
-    head = decode(text, HeadRecord, source=source, remedy="Name a report that diagnose wrote with --json.")
+    head = decode(text, _Head, source=source, remedy="Name a report that diagnose wrote with --json.")
     if UNSET in (head.schema_version, head.verdict):
         raise InputError(f"{source} is not a diagnosis; name a report that diagnose wrote with --json.")
-    version = decode(text, VersionRecord, source=source, remedy=REMEDY).schema_version
+    version = decode(text, _Version, source=source, remedy=REMEDY).schema_version
     if version > SCHEMA_VERSION:
         raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
-    found: Diagnosis = _read(decode(text, ReportRecord, source=source, remedy=REMEDY))
+    found: Diagnosis = _read(decode(text, _Report, source=source, remedy=REMEDY))
     return found
 
 
@@ -262,7 +240,7 @@ def from_dict(data: object, *, source: str) -> Diagnosis:
 
 def _read(record: msgspec.Struct) -> Any:  # of the type that KINDS has
     kind, values = KINDS[type(record)], msgspec.structs.asdict(record)
-    if isinstance(record, ReportRecord):
+    if isinstance(record, _Report):
         values["replay_error"] = (values.pop("replay") or {}).get("error_share")
     found = {}
     for key, value in values.items():

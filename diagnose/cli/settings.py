@@ -44,7 +44,7 @@ PROJECT_MAY_SET = {
     *("select", "ignore", "lang", "verbose"),
 }
 
-SHARED = {"select", "ignore"}  # options that all commands with findings have
+SHARED = {"select", "ignore", LANG}  # options that all commands with findings have
 
 
 def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
@@ -71,21 +71,17 @@ def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
 def _of_all(cli: Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the table and those below it."""
     found: dict[str, dict[str, Any]] = {}
-    if isinstance(table.get(LANG), str):
-        known = (n for n, c in cli.commands.items() if any(parameter.name == LANG for parameter in c.params))
-        found = {name: {LANG: table[LANG]} for name in known}
     for key in SHARED & set(table):
-        if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
-            raise UsageError(
-                f'Invalid {key} of [tool.diagnose] in {printable(file)}: use a list of rules such as ["launch-bound"].'
-            )
+        wanted = str if key == LANG else list
+        if not isinstance(table[key], wanted) or not all(isinstance(each, str) for each in table[key]):
+            example = '"zh"' if key == LANG else 'a list of rules such as ["launch-bound"]'
+            raise UsageError(f"Invalid {key} of [tool.diagnose] in {printable(file)}: use {example}.")
         for name, command in cli.commands.items():
             if any(parameter.name == key for parameter in command.params):
                 found.setdefault(name, {})[key] = table[key]
-    for name, options in table.items():
-        if name not in SHARED and not (name == LANG and isinstance(options, str)):
-            now = cli.former[name].words[0] if name in cli.former else name
-            found[now] = {**found.get(now, {}), **_of_command(cli, now, options, file)}
+    for name in table.keys() - SHARED:
+        now = cli.former[name].words[0] if name in cli.former else name
+        found.setdefault(now, {}).update(_of_command(cli, now, table[name], file))
     return found
 
 
