@@ -1,4 +1,4 @@
-"""The page's charts that need no script: step times, memory, roofline, and the ranks' heat map."""
+"""The page's charts that need no script: step times, memory, roofline, trials."""
 
 from __future__ import annotations
 
@@ -12,32 +12,29 @@ from statistics import median
 from markupsafe import Markup, escape
 
 from diagnose.answer.tried import verdict
-from diagnose.model.charts import BUSY, Memory, Readings, Roofline, StepParts
-from diagnose.model.diagnosis import Diagnosis, RankSummary, Trial
-from diagnose.model.job import AlignedRank, AlignedStep, Job, RankRow
+from diagnose.model.charts import BUSY, Memory, Picture, Readings, Roofline, StepParts
+from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.rules import WORK, Legend
 from diagnose.reports.format import duration, percent, plural, size
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import certainty_words
 from diagnose.reports.rule_labels import CATEGORIES, PARTS
+from diagnose.reports.saving_words import certainty_words
 from diagnose.text.plain_text import clean, middle, one_line
 
 __all__ = [
+    "NO_PICTURE",
+    "RIGHT",
     "Axis",
     "Svg",
     "achieved",
-    "aligned_chart",
-    "arrival_chart",
     "colour_of",
     "contrast",
     "in_order",
-    "lateness_chart",
     "legible",
     "log_ticks",
     "loss_chart",
     "memory_chart",
-    "rank_chart",
     "roofline_chart",
     "steps_chart",
     "ticks",
@@ -84,7 +81,7 @@ def _channels(colour: str) -> tuple[float, float, float]:
 
 # Small vector charts as text: axes, marks and their labels, escaped; colours of text and lines come from the page.
 
-WIDTH = 1060  # units of the page's full width
+CHART_WIDTH = 1060  # units of the page's full width
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +109,7 @@ class Svg:
 
     label: str  # what it shows, for those who do not see it
     height: float
-    width: float = WIDTH
+    width: float = CHART_WIDTH
     parts: list[str] = field(default_factory=list)
 
     def rect(self, box: tuple[float, float, float, float], colour: str, title: str = "", more: str = "") -> None:
@@ -204,8 +201,8 @@ def _text(text: str) -> str:
     return str(escape(clean(text)))
 
 
-LEFT, RIGHT = 64.0, 1046.0
-MAX_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
+MARGIN, RIGHT = 64.0, 1046.0
+MAX_DRAWN_STEPS = 240  # bars or points of one chart: more would be thinner than two pixels
 MAX_BAR = 64  # width of a step
 TRACK = 62  # height of one series of NVML
 LINE, GOOD, WARN = "#5b7fa6", "#2f8f5f", "#b9770e"
@@ -214,24 +211,26 @@ MEMORY_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f", "#c2477f", "#76879
 PRECISION_COLOURS = ("#5b7fa6", "#b9770e", "#9b59d0", "#2f8f5f")
 
 
+NO_PICTURE = Picture(-1, 0)  # where no step is drawn
+
+
 def steps_chart(d: Diagnosis) -> Markup | None:
     """Return the recorded steps, each stacked by what it consists of, beside those that were not recorded.
 
     What NVML read meanwhile lies below, on the axis of the steps.
     """
-    recorded = d.picture.steps if d.picture is not None else ()
-    if not recorded:
-        recorded = tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
-    recorded, others = recorded[:MAX_STEPS], _thinned(d.source.unprofiled_step_ns)
+    picture = d.picture or NO_PICTURE
+    recorded = picture.steps or tuple(StepParts(i + 1, ns, {BUSY: ns}) for i, ns in enumerate(d.step_times_ns))
+    recorded, others = recorded[:MAX_DRAWN_STEPS], _thinned(d.source.unprofiled_step_ns)
     if len(recorded) + len(others) < 2:
         return None
     highest = max([s.length_ns for s in recorded] + list(others)) or 1
-    tracks = d.picture.readings if d.picture is not None else ()
+    tracks = picture.readings
     svg = Svg(_steps_label(d, recorded, tracks), 250 + TRACK * len(tracks))
     y = Axis(0, highest / 1e6, 205, 24)
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / 1e6, 4)], "ms")
     share = len(recorded) / (len(recorded) + len(others)) if others else 1.0
-    border = LEFT + (RIGHT - LEFT) * min(max(share, 0.5 if tracks else 0.25), 0.85) if others else RIGHT
+    border = MARGIN + (RIGHT - MARGIN) * min(max(share, 0.5 if tracks else 0.25), 0.85) if others else RIGHT
     _stack(svg, d, recorded, y, border)
     if others:
         x = Axis(0, len(others), border + 16, RIGHT)
@@ -241,7 +240,7 @@ def steps_chart(d: Diagnosis) -> Markup | None:
         svg.line([(border + 16, y(middle_ns / 1e6)), (RIGHT, y(middle_ns / 1e6))], GOOD, 1.2, ' stroke-dasharray="5 4"')
         svg.text((border + 16 + RIGHT) / 2, 224, tr("not recorded, median {time}", time=duration(middle_ns)), "middle")
     for i, track in enumerate(tracks):
-        _track(svg, track, Axis(0, len(recorded), LEFT, border), 250 + TRACK * i)
+        _track(svg, track, Axis(0, len(recorded), MARGIN, border), 250 + TRACK * i)
     return svg.render()
 
 
@@ -249,7 +248,7 @@ def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
     """Add one series of NVML under the steps, from zero to what the board allows."""
     values = [value for _, value in track.points]
     y = Axis(0, max([track.limit or 0.0, *values]) or 1.0, top + TRACK - 12, top + 20)
-    svg.text(LEFT, top + 13, track_words(track))
+    svg.text(MARGIN, top + 13, track_words(track))
     at = [(x(position), y(value)) for position, value in track.points if position <= x.high]
     svg.parts.append(
         f'<path class="grid" d="M{x.first:.1f},{y.first:.1f}H{x.last:.1f}M{x.first:.1f},{y.last:.1f}H{x.last:.1f}"/>'
@@ -258,8 +257,8 @@ def _track(svg: Svg, track: Readings, x: Axis, top: float) -> None:
     svg.line(at, LINE)
     for (px, py), (_, value) in zip(at, track.points, strict=False):
         svg.mark((px, py), "circle", 2.2, LINE, f"{translated(track.name)} {_short(value)} {track.unit}")
-    svg.text(LEFT - 7, y.last + 5, _short(y.high), "end")
-    svg.text(LEFT - 7, y.first + 4, "0", "end")
+    svg.text(MARGIN - 7, y.last + 5, _short(y.high), "end")
+    svg.text(MARGIN - 7, y.first + 4, "0", "end")
 
 
 def track_words(track: Readings) -> str:
@@ -276,12 +275,12 @@ def _short(value: float) -> str:
 
 
 def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: float) -> None:
-    each = (border - LEFT) / max(len(steps), 1)
+    each = (border - MARGIN) / max(len(steps), 1)
     order = in_order([s.parts for s in steps])
     labelled = max(1, len(steps) // 12)
     for i, step in enumerate(steps):
         width = min(each * 0.76, MAX_BAR)
-        left, total = LEFT + (i + 0.5) * each - width / 2, 0.0
+        left, total = MARGIN + (i + 0.5) * each - width / 2, 0.0
         for name in order:
             if part := step.parts.get(name, 0):
                 top = y((total + part) / 1e6)
@@ -294,12 +293,12 @@ def _stack(svg: Svg, d: Diagnosis, steps: Sequence[StepParts], y: Axis, border: 
                 )
                 svg.rect((left, top, width, y(total / 1e6) - top), colour_of(name, d.legends), title)
                 total += part
-        is_drawn = d.picture is not None and step.number == d.picture.step
+        is_drawn = step.number == (d.picture or NO_PICTURE).step
         if is_drawn:
             svg.text(left + width / 2, y(total / 1e6) - 6, tr("drawn"), "middle", "strong")
         if i % labelled == 0 or is_drawn:
             svg.text(left + width / 2, 224, str(step.number), "middle")
-    svg.text((LEFT + border) / 2, 244, tr("recorded step"), "middle")
+    svg.text((MARGIN + border) / 2, 244, tr("recorded step"), "middle")
 
 
 def in_order(parts: Sequence[Mapping[str, float]]) -> list[str]:
@@ -350,8 +349,8 @@ def memory_chart(m: Memory) -> Markup | None:
         ),
         248,
     )
-    x, y = Axis(0, last / 1e6, LEFT, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
+    x, y = Axis(0, last / 1e6, MARGIN, RIGHT), Axis(0, highest * 1.08 / per, 190, 20)
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in ticks(0, highest / per, 4)], unit)
     svg.x_axis(x, 190, [(v, f"{v:g}") for v in ticks(0, last / 1e6, 8)], 20, tr("ms from the first steady step"))
     allocated = _held([(x(t / 1e6), y(a / per)) for t, a, _ in m.timeline])
     if m.categories_over_time:
@@ -363,9 +362,9 @@ def memory_chart(m: Memory) -> Markup | None:
     if min(reserved) > 0:
         line = _held([(x(t / 1e6), y(r / per)) for t, _, r in m.timeline])
         svg.line(line, WARN, 1.5, ' stroke-dasharray="6 3"')
-        svg.text(LEFT + 6, line[0][1] - 5, tr("reserved"), "start", "strong")
+        svg.text(MARGIN + 6, line[0][1] - 5, tr("reserved"), "start", "strong")
     if m.capacity and highest > m.capacity / 10 and m.capacity <= highest * 1.08:
-        svg.line([(LEFT, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
+        svg.line([(MARGIN, y(m.capacity / per)), (RIGHT, y(m.capacity / per))], "currentColor", 1)
     at = x(m.peak_at_ns / 1e6)
     svg.mark((at, y(m.peak_allocated / per)), "diamond", 4.5, LINE, tr("peak: {size}", size=size(m.peak_allocated)))
     return svg.render()
@@ -374,7 +373,7 @@ def memory_chart(m: Memory) -> Markup | None:
 def _categories(svg: Svg, m: Memory, x: Axis, y: Axis) -> None:
     """Add what each category holds, one upon the other, and below them their names."""
     base = [0.0] * len(m.timeline)
-    at = LEFT
+    at = MARGIN
     for i, (name, sizes) in enumerate(m.categories_over_time.items()):
         top = [low + size for low, size in zip(base, sizes, strict=True)]
         times = [x(t / 1e6) for t, _, _ in m.timeline]
@@ -416,9 +415,9 @@ def roofline_chart(r: Roofline) -> Markup | None:
         380,
     )
     floor = min([low * r.gb_per_s / 1000, *(p.tflops for p in shown)]) / 1.5
-    x, y = Axis(low, high, LEFT, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
+    x, y = Axis(low, high, MARGIN, RIGHT, is_log=True), Axis(floor, top * 1.6, 330, 18, is_log=True)
     svg.x_axis(x, 330, [(v, f"{v:g}") for v in log_ticks(low, high)], 18, tr("FLOP per byte of memory traffic"))
-    svg.y_axis(y, LEFT, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
+    svg.y_axis(y, MARGIN, RIGHT, [(v, f"{v:g}") for v in log_ticks(floor, top * 1.6)], "TFLOP/s")
     used = {p.precision for p in shown}
     for i, (name, rate) in enumerate(r.tflops.items()):
         colour, ridge = PRECISION_COLOURS[i % len(PRECISION_COLOURS)], rate * 1000 / r.gb_per_s
@@ -446,190 +445,15 @@ def achieved(share: float) -> str:
 
 
 def _thinned(values: Sequence[int]) -> list[int]:
-    if len(values) <= MAX_STEPS:
+    if len(values) <= MAX_DRAWN_STEPS:
         return list(values)
-    return [values[i * len(values) // MAX_STEPS] for i in range(MAX_STEPS)]
-
-
-# The charts of a job of several ranks: who loses what, who is late in which step, who comes last to a collective.
-
-RANK_CHARTS_LINE, LATE = "#5b7fa6", "#d0454c"
-RANK_CHARTS_RIGHT = 1046.0
-MAX_NAMED_RANKS = 64  # beyond it a rank's column is too narrow for a title of its own
-MIN_ROW_SHARE = 0.01  # of the step, on one rank at least: less is no row of the heat map
-MAX_LATE_ROWS = 24  # of the heat map of lateness, the worst: each row has its rank's number beside it
-MAX_COLUMNS = 200  # of it: of more steps several share one, as narrower cells cannot be told apart
-LEVELS = 5  # of the heat map's shades
-
-
-def rank_chart(ranks: Sequence[RankSummary], legends: Mapping[str, Legend]) -> Markup:
-    """Return one column a rank: its step, and below how much of it each cause takes."""
-    shares = [_rank_shares(r) for r in ranks]
-    rows = [name for name in in_order(shares) if max(s.get(name, 0.0) for s in shares) >= MIN_ROW_SHARE][:9]
-    bars, cell, left = 70.0, 20.0, 214.0
-    height = 24 + bars + 16 + cell * len(rows) + 26
-    slowest = max(ranks, key=lambda r: r.step_ns)
-    svg = Svg(
-        tr(
-            "Steps of {ranks} and what they lose by cause; rank {num} is slowest.",
-            ranks=plural(len(ranks), "rank"),
-            num=slowest.rank,
-        ),
-        height,
-    )
-    each = (RANK_CHARTS_RIGHT - left) / len(ranks)
-    y = Axis(0, max(slowest.step_ns, 1) / 1e6, 24 + bars, 24)
-    svg.y_axis(y, left, RANK_CHARTS_RIGHT, [(v, f"{v:g}") for v in ticks(0, slowest.step_ns / 1e6, 3)], tr("step, ms"))
-    path = "".join(
-        f"M{left + i * each:.2f},{24 + bars:.1f}V{y(r.step_ns / 1e6):.1f}h{each * 0.9:.2f}V{24 + bars:.1f}z"
-        for i, r in enumerate(ranks)
-    )
-    svg.parts.append(f'<path d="{path}" fill="{RANK_CHARTS_LINE}"/>')
-    for row, name in enumerate(rows):
-        top = 24 + bars + 16 + row * cell
-        most = percent(max(s.get(name, 0.0) for s in shares))
-        svg.text(left - 8, top + 14, f"{middle(translated(name), 24)} {most}", "end")
-        _heat(svg, [s.get(name, 0.0) for s in shares], (left, top, each, cell), colour_of(name, legends))
-    if len(ranks) <= MAX_NAMED_RANKS:
-        for i, rank in enumerate(ranks):
-            title = tr("rank {num}, step {time}: ", num=rank.rank, time=duration(rank.step_ns)) + ", ".join(
-                f"{translated(name)} {percent(shares[i][name])}" for name in rows if shares[i].get(name, 0) > 0
-            )
-            svg.rect((left + i * each, 24, each, height - 50), "transparent", title)
-    jump = max(1, round(len(ranks) / 16))
-    for i in range(0, len(ranks), jump):
-        svg.text(left + (i + 0.45) * each, height - 8, str(ranks[i].rank), "middle")
-    svg.text(left - 8, height - 8, tr("rank"), "end")
-    return svg.render()
-
-
-def _rank_shares(rank: RankSummary) -> dict[str, float]:
-    shares = dict(rank.idle_by_cause)
-    if rank.partition is not None:
-        shares["exposed communication"] = rank.partition.exposed_communication
-        shares["exposed copies"] = rank.partition.exposed_copy
-    return {name: share for name, share in shares.items() if share > 0}
-
-
-def _heat(
-    svg: Svg,
-    values: Sequence[float],
-    box: tuple[float, float, float, float],  # left and top of the row, width and height of a cell
-    colour: str,
-    highest: float = 0.0,
-) -> None:
-    """Add one row of cells, of each shade one path, so that a thousand ranks stay small.
-
-    The strongest shade is of the row's own highest value, or of ``highest``, where rows are to be compared.
-    """
-    left, top, width, height = box
-    highest = highest or max([*values, 0.01])
-    svg.rect((left, top, width * len(values), height - 2), "currentColor", more=' fill-opacity="0.06"')
-    for level in range(1, LEVELS + 1):
-        mine = [i for i, v in enumerate(values) if v > 0 and min(int(v / highest * LEVELS) + 1, LEVELS) == level]
-        path = "".join(
-            f"M{left + i * width:.2f},{top:.1f}h{width * 0.96:.2f}v{height - 2:.1f}h{-width * 0.96:.2f}z" for i in mine
-        )
-        if path:
-            svg.parts.append(f'<path d="{path}" fill="{colour}" fill-opacity="{level / LEVELS:.1f}"/>')
-
-
-def lateness_chart(j: Job, step_ns: float) -> Markup | None:
-    """Return how late each of the worst ranks was in each step: one row a rank, the worst first.
-
-    None where there is one step, or where nobody was later than 1 % of the step.
-    """
-    rows = [r for r in j.rows if any(ns is not None for ns in r.by_step_ns)][:MAX_LATE_ROWS]
-    num = min((len(r.by_step_ns) for r in rows), default=0)
-    each = -(-num // MAX_COLUMNS) or 1  # steps of one column
-    values = [_latest(r, num, each) for r in rows]
-    highest = max((ns for row in values for ns in row), default=0.0)
-    if num < 2 or highest < MIN_ROW_SHARE * step_ns:
-        return None
-    late = [r.rank for r in rows if r.rank in j.late_ranks]
-    svg = Svg(
-        tr(
-            "Lateness of {ranks} in each of {steps}, the worst first; late: {late}.",
-            ranks=plural(len(rows), "rank"),
-            steps=plural(num, "step"),
-            late=", ".join(map(str, late)) or tr("none"),
-        ),
-        18.0 * len(rows) + 48,
-    )
-    left = 90.0
-    width = (RANK_CHARTS_RIGHT - left) / len(values[0])
-    for i, (row, shown) in enumerate(zip(rows, values, strict=True)):
-        is_late = row.rank in j.late_ranks
-        svg.text(left - 8, i * 18 + 14, tr("rank {num}", num=row.rank), "end", "strong" if is_late else "")
-        _heat(svg, shown, (left, i * 18, width, 18), legible(LATE), highest)
-    bottom = 18 * len(rows) + 14
-    for column in range(0, len(values[0]), max(1, round(len(values[0]) / 16))):
-        number = j.steps[column * each] if column * each < len(j.steps) else column * each
-        svg.text(left + (column + 0.48) * width, bottom, str(number), "middle")
-    svg.text(left - 8, bottom, tr("step"), "end")
-    words = "the stronger the red the later than its equals, up to {time}; empty: no later, or not compared"
-    svg.text(left, bottom + 24, tr(words, time=duration(highest)))
-    return svg.render()
-
-
-def _latest(row: RankRow, num: int, each: int) -> list[float]:
-    """Return a rank's lateness by column, of several steps the most; 0 where it was no later or not compared."""
-    late = [max(ns or 0.0, 0.0) for ns in row.by_step_ns[:num]]
-    return [max(late[i : i + each]) for i in range(0, num, each)]
-
-
-def arrival_chart(j: Job) -> Markup | None:
-    """Return how long before the last rank each rank came to each collective of the middle step; the last is marked."""
-    rows = [r for r in j.rows if any(ns is not None for ns in r.arrivals_ns)]
-    if len(rows) < 2 or not j.arrivals:
-        return None
-    rows = sorted(rows, key=lambda r: r.rank)
-    left, cell = 90.0, max(8.0, min(20.0, 420 / len(rows)))
-    height = 20 + cell * len(rows) + 36
-    latest = [r.rank for r in rows if r.rank in j.late_ranks]
-    svg = Svg(
-        tr(
-            "Arrival of {ranks} at each collective; late: {late}.",
-            ranks=plural(len(rows), "rank"),
-            late=latest or tr("none"),
-        ),
-        height,
-    )
-    width = (RANK_CHARTS_RIGHT - left) / len(j.arrivals)
-    highest = max((ns for r in rows for ns in r.arrivals_ns if ns is not None), default=0) or 1
-    shades: dict[int, list[str]] = {}
-    for i, row in enumerate(rows):
-        top = 20 + i * cell
-        jump = max(1, round(14 / cell))
-        beside = any(r.rank in j.late_ranks for r in rows[max(i - jump + 1, 0) : i + jump] if r is not row)
-        if row.rank in j.late_ranks or (i % jump == 0 and not (beside and jump > 1)):
-            svg.text(
-                left - 8,
-                top + cell - 3,
-                tr("rank {num}", num=row.rank),
-                "end",
-                "strong" if row.rank in j.late_ranks else "",
-            )
-        for k, ns in enumerate(row.arrivals_ns[: len(j.arrivals)]):
-            if ns is None:
-                continue
-            box = f"M{left + k * width:.1f},{top:.1f}h{width * 0.94:.1f}v{cell * 0.9:.1f}h{-width * 0.94:.1f}z"
-            if ns <= 0:
-                svg.parts.append(f'<path d="{box}" fill="{legible(LATE)}"/>')
-            else:
-                shades.setdefault(min(int(ns / highest * LEVELS) + 1, LEVELS), []).append(box)
-    for level, boxes in shades.items():
-        svg.parts.append(f'<path d="{"".join(boxes)}" fill="{RANK_CHARTS_LINE}" fill-opacity="{level / LEVELS:.1f}"/>')
-    words = "red: came last; the stronger the blue the longer it waited, up to {time}"
-    svg.text(left, height - 8, tr(words, time=duration(highest)))
-    return svg.render()
+    return [values[i * len(values) // MAX_DRAWN_STEPS] for i in range(MAX_DRAWN_STEPS)]
 
 
 # The trials' charts: each measured speed-up with its interval beside the predicted one, and the losses.
 
-_MAX_NAME_CHARS = 34  # characters of a name beside a chart
-ROW = 30.0
-TRIAL_CHARTS_LEFT, TRIAL_CHARTS_RIGHT = 250.0, 1040.0
+TRIAL_ROW = 30.0
+NAMES_END = 250.0
 TONES = {
     "gain": ("faster for certain", "#2fa36b", "square"),
     "drifted": ("faster, but other losses", "#d08a2e", "triangle"),
@@ -657,12 +481,12 @@ def trial_chart(d: Diagnosis) -> Markup | None:
     ends = [1.0, *(x for t in measured for x in (*t.interval, t.speed_up)), *(x for x in predicted if x is not None)]
     finite = [x for x in ends if math.isfinite(x)]
     low, high = min(0.95, *finite) * 0.98, max(1.1, *finite) * 1.02
-    bottom = 30 + ROW * len(measured)
+    bottom = 30 + TRIAL_ROW * len(measured)
     svg = Svg(
         tr("Measured speed-ups with their 95 % intervals: {trials}.", trials="; ".join(map(_words, measured))),
         bottom + 46,
     )
-    x = Axis(low, high, TRIAL_CHARTS_LEFT, TRIAL_CHARTS_RIGHT)
+    x = Axis(low, high, NAMES_END, RIGHT)
     noise = max((t.noise for t in measured if t.noise is not None and math.isfinite(t.noise)), default=0.0)
     band = x(1 - noise), x(1 + noise)
     svg.rect(
@@ -680,9 +504,9 @@ def trial_chart(d: Diagnosis) -> Markup | None:
     )
     svg.line([(x(1), 22), (x(1), bottom)], "currentColor", 1.2, ' stroke-dasharray="4 3"')
     for i, (t, guess) in enumerate(zip(measured, predicted, strict=True)):
-        y = 30 + ROW * i + ROW / 2
+        y = 30 + TRIAL_ROW * i + TRIAL_ROW / 2
         _, colour, shape = TONES[verdict(t)]
-        svg.text(TRIAL_CHARTS_LEFT - 10, y + 4, middle(one_line(trial_name(t)), _MAX_NAME_CHARS), "end")
+        svg.text(NAMES_END - 10, y + 4, middle(one_line(trial_name(t)), 34), "end")
         svg.line([(x(t.interval[0]), y), (x(t.interval[1]), y)], legible(colour), 3)
         svg.mark((x(t.speed_up), y), shape, 5, legible(colour), _words(t))
         if guess is not None:
@@ -748,112 +572,3 @@ def loss_chart(d: Diagnosis) -> Markup | None:
 def _unchanged(trials: Sequence[Trial]) -> list[tuple[tuple[float, ...], str, float, str]]:
     different = list(dict.fromkeys(t.losses[0][:MAX_LOSSES] for t in trials))[:3]
     return [(losses, "currentColor", 6.0, ' stroke-opacity="0.25"') for losses in different]
-
-
-# One step of the late, the median and the fastest rank on one clock: who comes late, and where the others wait.
-
-ALIGNED_CHART_LEFT, ALIGNED_CHART_RIGHT = 90.0, 1046.0
-ALIGNED_CHART_ROW = 66.0  # height of one rank: its step, its collectives, its causes
-STEP, BAR = 7.0, 20.0  # heights of the marks
-WAITS, MOVES, LAST = "#b9770e", "#3f8f8c", "#d0454c"
-LAST_WIDTH = 3.0
-MAX_TITLED = 40  # collectives of a rank that show their numbers under the mouse, the longest
-LEGEND_WIDTH = 215.0  # of one entry
-
-
-def aligned_chart(step: AlignedStep) -> Markup:
-    """Return a row for each rank: its step as the host has it, its collectives, waiting and transfer apart, its causes.
-
-    A collective for which a rank waits for nobody is marked: there it came last of all ranks.
-    """
-    ranks = step.ranks
-    height = ALIGNED_CHART_ROW * len(ranks) + 68
-    svg = Svg(
-        tr(
-            "Step {num} on one clock: {ranks}.",
-            num=step.step,
-            ranks=tr(", ").join(f"{tr('rank {num}', num=r.rank)} ({_part(r)})" for r in ranks),
-        ),
-        height,
-    )
-    last = max(max(r.end_ns, *(c.start_ns + c.waiting_ns + c.transfer_ns for c in r.collectives)) for r in ranks)
-    x = Axis(0, max(last, 1.0) / 1e6, ALIGNED_CHART_LEFT, ALIGNED_CHART_RIGHT)
-    bottom = ALIGNED_CHART_ROW * len(ranks)
-    svg.x_axis(x, bottom, [(v, f"{v:g} ms") for v in ticks(0, x.high, 8)], 0)
-    for i, rank in enumerate(ranks):
-        _row(svg, rank, x, i * ALIGNED_CHART_ROW + 6)
-    entries = (
-        ("currentColor", 0.4, tr("the step on the host")),
-        (legible(WAITS), 1.0, tr("waits for other ranks")),
-        (legible(MOVES), 1.0, tr("transfer")),
-        (legible(LAST), 1.0, tr("came last of all ranks")),
-    )
-    for i, (colour, opacity, words) in enumerate(entries):
-        svg.rect(
-            (ALIGNED_CHART_LEFT + i * LEGEND_WIDTH, height - 23, 12, 12), colour, more=f' fill-opacity="{opacity}"'
-        )
-        svg.text(ALIGNED_CHART_LEFT + i * LEGEND_WIDTH + 18, height - 12, words)
-    return svg.render()
-
-
-def _part(rank: AlignedRank) -> str:
-    words = {"late": tr("late"), "slowest": tr("slowest"), "median": tr("median"), "fastest": tr("fastest")}
-    return words.get(rank.part, rank.part)
-
-
-def _row(svg: Svg, rank: AlignedRank, x: Axis, top: float) -> None:
-    """Add one rank."""
-    svg.text(
-        ALIGNED_CHART_LEFT - 8,
-        top + 14,
-        tr("rank {num}", num=rank.rank),
-        "end",
-        "strong" if rank.part == "late" else "",
-    )
-    svg.text(ALIGNED_CHART_LEFT - 8, top + 30, _part(rank), "end")
-    begin, end = x(rank.begin_ns / 1e6), x(rank.end_ns / 1e6)
-    words = tr("step of {time}", time=duration(rank.end_ns - rank.begin_ns))
-    svg.rect((begin, top, end - begin, STEP), "currentColor", words, ' fill-opacity="0.4"')
-    under = top + STEP + 3
-    waits, moves, latest = [], [], []
-    for c in rank.collectives:
-        came, moved, left = c.start_ns / 1e6, (c.start_ns + c.waiting_ns) / 1e6, c.start_ns + c.waiting_ns
-        waits += [(x(came), x(moved))] if c.waiting_ns > 0 else []
-        latest += [(x(came), x(came) + LAST_WIDTH)] if c.waiting_ns <= 0 else []
-        moves += [(x(moved), x((left + c.transfer_ns) / 1e6))]
-    for spans, colour in ((waits, WAITS), (moves, MOVES), (latest, LAST)):
-        _spans(svg, spans, under, legible(colour))
-    for c in sorted(rank.collectives, key=lambda c: -(c.waiting_ns + c.transfer_ns))[:MAX_TITLED]:
-        whole = c.waiting_ns + c.transfer_ns
-        title = tr(
-            "{name}: waits {waits}, transfer {time}",
-            name=c.name,
-            waits=duration(c.waiting_ns),
-            time=duration(c.transfer_ns),
-        )
-        at = x(c.start_ns / 1e6)
-        svg.rect((at, under, x((c.start_ns + whole) / 1e6) - at, BAR), "transparent", title)
-    if said := _loses(rank):
-        svg.text(ALIGNED_CHART_LEFT, under + BAR + 16, said)
-
-
-def _spans(svg: Svg, spans: Sequence[tuple[float, float]], top: float, colour: str) -> None:
-    path = "".join(_box(spans, top))
-    if path:
-        svg.parts.append(f'<path d="{path}" fill="{colour}"/>')
-
-
-def _box(spans: Iterable[tuple[float, float]], top: float) -> Iterable[str]:
-    for begin, end in spans:
-        width = max(end - begin, 0.4)
-        yield f"M{begin:.1f},{top:.1f}h{width:.1f}v{BAR:.1f}h{-width:.1f}z"
-
-
-def _loses(rank: AlignedRank) -> str:
-    """Return the causes of a rank in words, and how many of its collectives are drawn where these are not all."""
-    causes = tr(", ").join(f"{translated(cause)} {duration(ns)}" for cause, ns in rank.causes)
-    words = [tr("loses {causes}", causes=causes)] if causes else []
-    if rank.num_collectives > len(rank.collectives):
-        num, total = len(rank.collectives), rank.num_collectives
-        words.append(tr("the {num} longest of {total} collectives", num=num, total=total))
-    return "; ".join(words)

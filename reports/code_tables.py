@@ -1,18 +1,25 @@
-"""The times by phase, module and function as reports show them: what their columns are, and the sentence about them."""
+"""The times by phase, module and function: what their columns are, and the tables of a terminal."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
 
 from diagnose.model.charts import CodeTime, CodeTimes
 from diagnose.reports.format import duration, percent
-from diagnose.reports.language import tr
+from diagnose.reports.language import tr, translated
+from diagnose.reports.text_charts import note, table, title
+from diagnose.text.plain_text import middle, one_line
 
-__all__ = ["Column", "aside", "by_class", "cell", "columns", "label", "short"]
+__all__ = ["Column", "aside", "by_class", "cell", "columns", "label", "short", "tables"]
 
-_INSTANCE = r"_\d+$"
+MAX_CODE_ROWS = 8
+MIN_NAME_WIDTH, MAX_NAME_WIDTH = 24, 44  # columns: of fewer a name does not show what it is
 
 
 class Column(NamedTuple):
@@ -83,7 +90,7 @@ def by_class(rows: Sequence[CodeTime], most: int) -> list[CodeTime]:
     found: dict[tuple[str, ...], CodeTime] = {}
     around: list[str] = []
     for row in rows:
-        around[row.depth :] = [re.sub(_INSTANCE, "", label(row))]
+        around[row.depth :] = [re.sub(r"_\d+$", "", label(row))]
         key = tuple(around)
         found[key] = _added(found.get(key, CodeTime(".".join(key), 0.0, 0.0, depth=len(key) - 1)), row)
     kept: dict[tuple[str, ...], int] = {}
@@ -113,3 +120,40 @@ def _whole(row: CodeTime) -> float:
     """Return what modules are ordered by: a module takes as long as those in it."""
     host = (row.host_ns or 0.0) + (row.backward_ns or 0.0)
     return max(host, (row.device_ns or 0.0) + (row.backward_device_ns or 0.0))
+
+
+def tables(code: CodeTimes, width: int) -> Iterator[RenderableType]:
+    """Yield a table by phase, module and function each, as far as the recording shows them, and what they rest on."""
+    if code.phases:
+        yield title(tr("Time by phase"))
+        yield _table(code.phases, [translated(row.name) for row in code.phases], width)
+    if code.modules:
+        modules = by_class(code.modules, MAX_CODE_ROWS)
+        yield title(tr("Time by module"), tr("modules of one class together"))
+        yield _table(modules, ["  " * row.depth + label(row) for row in modules], width)
+    if code.functions:
+        functions = code.functions[:MAX_CODE_ROWS]
+        yield title(tr("Time by function"), tr("of the script's own files"))
+        yield _table(functions, [short(row) for row in functions], width)
+    if words := aside(code):
+        yield from () if code.phases or code.functions else [Text("")]
+        yield note(words)
+
+
+def _table(rows: Sequence[CodeTime], names: Sequence[str], width: int) -> RenderableType:
+    """Return one line a row: its name, and as many columns of numbers as fit beside it."""
+    texts = {column: [cell(row, column.field) for row in rows] for column in columns(rows) if column.brief}
+    room, shown = width - 2, set[Column]()
+    for column in sorted(texts, key=lambda column: column.order):
+        wide = 2 + max(map(cell_len, (column.brief, *texts[column])))
+        if room - wide >= MIN_NAME_WIDTH:
+            shown.add(column)
+            room -= wide
+    texts = {column: cells for column, cells in texts.items() if column in shown}
+    grid = table("l" + "r" * len(texts))
+    grid.add_row("", *(Text(column.brief, style="dim") for column in texts))
+    for at, name in enumerate(names):
+        indent = len(name) - len(name.lstrip())
+        text = " " * indent + middle(one_line(name.lstrip()), min(room, MAX_NAME_WIDTH) - indent)
+        grid.add_row(Text(f"  {text}"), *(cells[at] for cells in texts.values()))
+    return grid

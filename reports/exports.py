@@ -9,39 +9,27 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from diagnose.model.charts import Gap, Picture, Span
-from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis import Diagnosis, Where
 from diagnose.text.plain_text import one_line
 
 __all__ = [
-    "FINDING_COLUMNS",
-    "KERNEL_COLUMNS",
+    "Table",
     "collapsed",
     "csv_table",
-    "finding_rows",
-    "kernel_rows",
+    "findings_table",
+    "kernels_table",
     "perfetto",
     "scalars",
     "speedscope",
 ]
 
-DEVICE, HOST, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
+DEVICE, THREADS, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
 DEVICE_LANE = "GPU "  # how the lanes of streams begin
-FINDING_COLUMNS = (
-    "rule",
-    "title",
-    "lost_ms",
-    "lost_share",
-    "confidence",
-    "count",
-    "file",
-    "line",
-    "function",
-    "evidence",
-)
-KERNEL_COLUMNS = ("name", "family", "calls_per_step", "ms_per_step", "share", "dtype", "peak_share", "file", "line")
-Value = str | float | int | None
+Value: TypeAlias = str | float | int | None
+Table: TypeAlias = Mapping[str, Sequence[Value]]  # of each column its values
 
 
 def perfetto(d: Diagnosis, picture: Picture) -> str:
@@ -51,8 +39,10 @@ def perfetto(d: Diagnosis, picture: Picture) -> str:
     """
     events: list[dict[str, object]] = []
     lanes = sorted({lane for span in picture.spans for lane in [_track(span.lane)]})
-    place = {lane: (DEVICE if lane.startswith(DEVICE_LANE) else HOST, number + 1) for number, lane in enumerate(lanes)}
-    for pid, name in ((DEVICE, "device"), (HOST, "host"), (CAUSES, "diagnose")):
+    place = {
+        lane: (DEVICE if lane.startswith(DEVICE_LANE) else THREADS, number + 1) for number, lane in enumerate(lanes)
+    }
+    for pid, name in ((DEVICE, "device"), (THREADS, "host"), (CAUSES, "diagnose")):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
     for lane, (pid, tid) in place.items():
@@ -143,53 +133,45 @@ def collapsed(picture: Picture) -> str:
     return "".join(f"{key} {round(ns / 1e3)}\n" for key, ns in totals.items() if ns >= 500)
 
 
-def finding_rows(d: Diagnosis) -> list[dict[str, Value]]:
+def findings_table(d: Diagnosis) -> Table:
     """Return a row for each finding."""
-    rows: list[dict[str, Value]] = []
-    for finding in d.findings:
-        where = finding.where[0] if finding.where else None
-        rows.append(
-            {
-                "rule": finding.rule,
-                "title": finding.title,
-                "lost_ms": finding.lost_ns / 1e6,
-                "lost_share": finding.share_of(d.step_ns),
-                "confidence": finding.confidence,
-                "count": finding.count,
-                "file": where.file if where else None,
-                "line": where.line if where else None,
-                "function": where.function if where else None,
-                "evidence": " ".join(finding.evidence),
-            }
-        )
-    return rows
+    first = [(f, next(iter(f.where), Where())) for f in d.findings]
+    return {
+        "rule": [f.rule for f in d.findings],
+        "title": [f.title for f in d.findings],
+        "lost_ms": [f.lost_ns / 1e6 for f in d.findings],
+        "lost_share": [f.share_of(d.step_ns or float("nan")) for f in d.findings],
+        "confidence": [f.confidence for f in d.findings],
+        "count": [f.count for f in d.findings],
+        "file": [where.file for _, where in first],
+        "line": [where.line for _, where in first],
+        "function": [where.function for _, where in first],
+        "evidence": [" ".join(f.evidence) for f in d.findings],
+    }
 
 
-def kernel_rows(d: Diagnosis, picture: Picture) -> list[dict[str, Value]]:
-    """Return a row for each kernel; empty without a device."""
-    return [
-        {
-            "name": kernel.name,
-            "family": kernel.family,
-            "calls_per_step": kernel.calls_per_step,
-            "ms_per_step": kernel.time_ns / 1e6,
-            "share": kernel.share,
-            "dtype": kernel.dtype,
-            "peak_share": kernel.peak_share,
-            "file": kernel.where.file,
-            "line": kernel.where.line,
-        }
-        for kernel in picture.kernels or d.kernels
-    ]
+def kernels_table(d: Diagnosis, picture: Picture) -> Table:
+    """Return a row for each kernel; none without a device."""
+    kernels = picture.kernels or d.kernels
+    return {
+        "name": [k.name for k in kernels],
+        "family": [k.family for k in kernels],
+        "calls_per_step": [k.calls_per_step for k in kernels],
+        "ms_per_step": [k.time_ns / 1e6 for k in kernels],
+        "share": [k.share for k in kernels],
+        "dtype": [k.dtype for k in kernels],
+        "peak_share": [k.peak_share for k in kernels],
+        "file": [k.where.file for k in kernels],
+        "line": [k.where.line for k in kernels],
+    }
 
 
-def csv_table(columns: Sequence[str], rows: Sequence[Mapping[str, Value]]) -> str:
-    """Return rows as CSV; a text that a spreadsheet would take for a formula begins with an apostrophe."""
+def csv_table(table: Table) -> str:
+    """Return a table as CSV; a text that a spreadsheet would take for a formula begins with an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([_cell(row[name]) for name in columns])
+    writer.writerow(table)
+    writer.writerows(map(_cell, row) for row in zip(*table.values(), strict=True))
     return text.getvalue()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.model.charts import FlopUtilisation
+from diagnose.model.charts import FlopUtilisation, KernelTime
 from diagnose.model.diagnosis import Where
 from diagnose.model.words import Count, Words
 from diagnose.reports.language import counted, tr
@@ -13,6 +13,7 @@ from diagnose.text.numbers import duration, growth, percent
 from diagnose.text.plain_text import middle
 
 __all__ = [
+    "calls",
     "confidence",
     "duration",
     "enumeration",
@@ -47,12 +48,14 @@ def line_of(where: Where) -> str:
     if not where.file:
         return middle(op_name(where.op) or where.function or "", 50)
     name = where.file.rpartition("/")[2] if where.file.startswith("/") else path_tail(where.file)
-    return f"{name}:{_lines(where)}" if where.line is not None and where.line > 0 else name
+    return name + _lines(where)
 
 
 def _lines(where: Where) -> str:
-    """Return "12", of a loop "12–18"."""
-    return f"{where.line}–{where.last_line}" if where.last_line is not None else str(where.line)
+    """Return ":12", of a loop ":12–18", "" where the line is not known."""
+    if (where.line or 0) <= 0:
+        return ""
+    return f":{where.line}" if where.last_line is None else f":{where.line}–{where.last_line}"
 
 
 def op_name(op: str | None) -> str:
@@ -76,9 +79,8 @@ def place(where: Where, limit: int = 40) -> str:
     """
     parts = []
     if where.file:
-        line = f":{_lines(where)}" if where.line is not None and where.line > 0 else ""
         inside = f" {tr('in {function}', function=where.function)}" if where.function else ""
-        parts.append(path_tail(where.file, limit) + line + inside)
+        parts.append(path_tail(where.file, limit) + _lines(where) + inside)
         if where.library:
             parts.append(tr("inside it {library}", library=path_tail(where.library, limit + 20)))
     elif where.function:
@@ -101,10 +103,7 @@ def said(words: Words | Count | object) -> str:
 
 def confidence(level: str) -> str:
     """Return "high confidence"."""
-    known = {
-        "high": tr("high confidence"), "medium": tr("medium confidence"), "low": tr("low confidence"),
-    }  # fmt: skip
-    return known.get(level, level)
+    return tr(f"{level} confidence")
 
 
 def ranks(world_size: int, given: int) -> str:
@@ -146,3 +145,8 @@ def flops(f: FlopUtilisation) -> str:
         own=own,
         known=known,
     )
+
+
+def calls(kernel: KernelTime) -> str:
+    """Return "24 ×", and for less than one call a step "0.2 ×"."""
+    return f"{kernel.calls_per_step:,.0f} ×" if kernel.calls_per_step >= 1 else f"{kernel.calls_per_step:.1f} ×"

@@ -9,7 +9,9 @@ from diagnose.model.job import Job
 from diagnose.reports.format import duration, percent, plural
 from diagnose.reports.language import tr
 
-__all__ = ["job_sentences", "left_out", "worst_first"]
+__all__ = ["NO_JOB", "job_sentences", "left_out", "worst_first"]
+
+NO_JOB = Job(0, 0, 0.0, ())
 
 
 def worst_first(d: Diagnosis, limit: int) -> list[RankSummary]:
@@ -17,8 +19,8 @@ def worst_first(d: Diagnosis, limit: int) -> list[RankSummary]:
 
     At most ``limit``, but late ranks in any case.
     """
-    late = d.job.late_ranks if d.job is not None else ()
-    place = {row.rank: i for i, row in enumerate(d.job.rows)} if d.job is not None else {}
+    job = d.job or NO_JOB
+    late, place = job.late_ranks, {row.rank: i for i, row in enumerate(job.rows)}
     ordered = sorted(d.ranks, key=lambda r: (r.rank not in late, place.get(r.rank, len(place)), -r.step_ns, r.rank))
     return ordered[: max(limit, sum(r.rank in late for r in ordered))]
 
@@ -27,14 +29,14 @@ def left_out(d: Diagnosis, shown: Sequence[RankSummary]) -> str:
     """Return which of the ranks a table holds, "" where it holds all of them."""
     if len(shown) >= len(d.ranks):
         return ""
-    words = "The {num} slowest of {ranks}; the JSON holds all of them."
-    if d.job is not None and (d.job.late_ranks or d.job.rows):
+    job, words = d.job or NO_JOB, "The {num} slowest of {ranks}; the JSON holds all of them."
+    if job.late_ranks or job.rows:
         words = "{num} of {ranks}: late ones first, then by how late they are; the JSON holds all of them."
     listed = tr(words, num=len(shown), ranks=plural(len(d.ranks), "rank"))
-    if d.job is None or d.job.num_rows <= len(d.job.rows):
+    if job.num_rows <= len(job.rows):
         return listed
     more = "Lateness in each step it has of the {num} worst of {ranks}, the worst first."
-    return f"{listed} {tr(more, num=len(d.job.rows), ranks=plural(d.job.num_rows, 'rank'))}"
+    return f"{listed} {tr(more, num=len(job.rows), ranks=plural(job.num_rows, 'rank'))}"
 
 
 def job_sentences(j: Job) -> Iterator[str]:
@@ -68,26 +70,17 @@ def job_sentences(j: Job) -> Iterator[str]:
 
 def _late(j: Job) -> Iterator[str]:
     """Yield who is late and why, and what a step would take with none of them late."""
-    who = ", ".join(map(str, j.late_ranks[:8])) + (" …" if len(j.late_ranks) > 8 else "")
-    several, late, saved = len(j.late_ranks) > 1, duration(j.late_ns), duration(j.saved_ns)
     why = tr("; no recorded cause explains it")
     if j.cause:
         why = tr(", {share} of it {cause}", share=percent(j.cause_share), cause=j.cause)
-    shown = {"who": who, "late": late, "why": why}
-    if len(j.steps) > 1:
-        shown |= {"num": str(j.num_late), "steps": plural(len(j.steps), "step")}
-    if several and len(j.steps) == 1:
-        yield tr("Ranks {who} are late in the recorded step, by {late}{why}.", **shown)
-    elif several:
-        yield tr("Ranks {who} are late in {num} of {steps}, by {late}{why}.", **shown)
-    elif len(j.steps) == 1:
-        yield tr("Rank {who} is late in the recorded step, by {late}{why}.", **shown)
-    else:
-        yield tr("Rank {who} is late in {num} of {steps}, by {late}{why}.", **shown)
-    if several:
-        yield tr("A step would be {saved} shorter with them no later.", saved=saved)
-    else:
-        yield tr("A step would be {saved} shorter with it no later.", saved=saved)
+    late = "Rank {who} is late in {when}, by {late}{why}.", "A step would be {saved} shorter with it no later."
+    if len(j.late_ranks) > 1:
+        late = "Ranks {who} are late in {when}, by {late}{why}.", "A step would be {saved} shorter with them no later."
+    first = late[0].replace("{when}", "the recorded step" if len(j.steps) == 1 else "{num} of {steps}")
+    who = ", ".join(map(str, j.late_ranks[:8])) + " …" * (len(j.late_ranks) > 8)
+    steps = plural(len(j.steps), "step")
+    yield tr(first, who=who, late=duration(j.late_ns), why=why, num=j.num_late, steps=steps)
+    yield tr(late[1], saved=duration(j.saved_ns))
 
 
 def _waiting(j: Job) -> Iterator[str]:

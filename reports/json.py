@@ -7,174 +7,75 @@ that is not finite, is null. Shares keep nine decimals: the partition still sums
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diagnose import __version__
 from diagnose.answer.screen import answer
-from diagnose.model.charts import CodeTime, CodeTimes
-from diagnose.model.diagnosis import (
-    Diagnosis,
-    Example,
-    Finding,
-    Prescription,
-    Queue,
-    RankSummary,
-    Source,
-)
+from diagnose.model.limits import MAX_LOSSES
 from diagnose.model.words import english
-from diagnose.reports.json_memory import memory_by_line_to_dict, memory_to_dict
-from diagnose.reports.json_trial import trial_to_dict
-from diagnose.reports.json_values import Json, each, ms, plain, share, text, where_to_dict
 
 if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, HostOperator, KernelTime
-    from diagnose.model.diagnosis import PlainSteps, Waterfall
-    from diagnose.model.job import AlignedRank, AlignedStep, CollectiveSummary, Job, RankRow, SlowGroup
+    from diagnose.model.diagnosis import Diagnosis, Finding, Trial
+    from diagnose.model.job import CollectiveSummary, Job
 
-__all__ = ["SCHEMA_VERSION", "Json", "code_to_dict", "job_to_dict", "render", "schema", "to_dict"]
+__all__ = ["SCHEMA_VERSION", "Json", "render", "schema", "to_dict"]
 
-# How the ranks of a job compare, as JSON has it; ``diagnosis.schema.json`` describes the fields.
-
-
-def job_to_dict(j: Job) -> dict[str, Json]:
-    """Return how the ranks compare as plain values."""
-    return {
-        "ranks": j.num_ranks,
-        "collectives_matched": j.num_collectives,
-        "residual_ms": ms(j.residual_ns),
-        "late": {
-            "ranks": list(j.late_ranks),
-            "late_ms": ms(j.late_ns),
-            "saved_ms": ms(j.saved_ns),
-            "cause": j.cause,
-            "cause_ms": ms(j.cause_ns),
-            "cause_share": share(j.cause_share),
-            "slower_by": share(j.ratio),
-            "differences": [{"cause": cause, "more_ms": ms(ns)} for cause, ns in j.differences],
-        },
-        "taking_turns": list(j.taking_turns),
-        "first_collective": {
-            "share": share(j.first_share),
-            "begins_late": j.begins_late,
-            "begins_late_ms": ms(j.begins_late_ns),
-        },
-        "slow_group": None if j.slow_group is None else _slow_group(j.slow_group),
-        "steps": list(j.steps),
-        "arrivals": each(text, j.arrivals),
-        "rows": each(_json_job_row, j.rows),
-        "rows_of": max(j.num_rows, len(j.rows)),
-        "collectives": each(_collective, j.collectives),
-        "aligned_step": None if j.aligned is None else _aligned(j.aligned),
-    }
-
-
-def _aligned(a: AlignedStep) -> dict[str, Json]:
-    return {"step": a.step, "ranks": each(_aligned_rank, a.ranks)}
-
-
-def _aligned_rank(r: AlignedRank) -> dict[str, Json]:
-    return {
-        "rank": r.rank,
-        "part": r.part,
-        "begin_ms": ms(r.begin_ns),
-        "end_ms": ms(r.end_ns),
-        "causes": [{"cause": cause, "lost_ms": ms(ns)} for cause, ns in r.causes],
-        "collectives": [
-            {
-                "name": text(c.name),
-                "start_ms": ms(c.start_ns),
-                "waiting_ms": ms(c.waiting_ns),
-                "transfer_ms": ms(c.transfer_ns),
-            }
-            for c in r.collectives
-        ],
-        "collectives_of": max(r.num_collectives, len(r.collectives)),
-    }
-
-
-def _slow_group(g: SlowGroup) -> dict[str, Json]:
-    return {
-        "ranks": list(g.members),
-        "use": text(g.use),
-        "other_groups": g.num_others,
-        "slower_by": share(g.ratio),
-        "more_ms": ms(g.more_ns),
-        "bus_gbps": share(g.bus_gbps),
-        "others_bus_gbps": share(g.others_gbps),
-    }
-
-
-def _json_job_row(r: RankRow) -> dict[str, Json]:
-    return {
-        "rank": r.rank,
-        "host": text(r.host),
-        "late_ms": _ms_or_null(r.late_ns),
-        "late_by_step_ms": each(_ms_or_null, r.by_step_ns),
-        "blame_share": share(r.blame_share),
-        "begins_late_ms": ms(r.begins_ns),
-        "arrivals_ms": each(_ms_or_null, r.arrivals_ns),
-    }
-
-
-def _ms_or_null(ns: float | None) -> Json:
-    return None if ns is None else ms(ns)
-
-
-def _collective(c: CollectiveSummary) -> dict[str, Json]:
-    return {
-        "name": text(c.name),
-        "purpose": c.purpose,
-        "group_use": text(c.group_use),
-        "group_size": c.group_size,
-        "groups": c.num_groups,
-        "bytes": c.num_bytes if c.num_bytes >= 0 else None,
-        "dtype": text(c.dtype),
-        "per_step": share(c.per_step),
-        "waiting_ms": ms(c.waiting_ns),
-        "exposed_waiting_ms": ms(c.exposed_waiting_ns),
-        "transfer_ms": ms(c.transfer_ns),
-        "hidden_share": share(c.hidden_share),
-        "algorithm_gbps": share(c.algorithm_gbps) if c.algorithm_gbps else None,
-        "bus_gbps": share(c.bus_gbps) if c.bus_gbps else None,
-        "peak_gbps": share(c.peak_gbps) if c.peak_gbps else None,
-    }
-
-
-# The times by phase, module and function in the JSON.
-
-
-def code_to_dict(code: CodeTimes) -> dict[str, Json]:
-    """Return the tables; what the recording does not show is null."""
-    return {
-        "source": code.source,
-        "step_ms": ms(code.step_ns),
-        "as_timed": code.as_timed,
-        "phases": each(_row, code.phases),
-        "modules": each(_row, code.modules),
-        "functions": each(_row, code.functions),
-    }
-
-
-def _row(row: CodeTime) -> dict[str, Json]:
-    def time(ns: float | None) -> Json:
-        return None if ns is None else ms(ns)
-
-    return {
-        "name": text(row.name),
-        "depth": row.depth,
-        "calls_per_step": share(row.calls),
-        "host_ms": time(row.host_ns),
-        "self_ms": ms(row.self_ns),
-        "device_ms": time(row.device_ns),
-        "backward_ms": time(row.backward_ns),
-        "backward_device_ms": time(row.backward_device_ns),
-        "share": share(row.share),
-    }
-
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 SCHEMA_VERSION = 1
+FIELDS: Final[Mapping[str, str]] = {
+    "AlignedCollective": "name start_ns waiting_ns transfer_ns",
+    "AlignedRank": "rank part begin_ns end_ns collectives",
+    "AlignedStep": "step ranks",
+    "CodeTime": "name depth calls_per_step=calls host_ns self_ns device_ns backward_ns backward_device_ns share",
+    "CodeTimes": "source step_ns as_timed phases modules functions",
+    "CollectiveSummary": "name purpose group_use group_size groups=num_groups dtype per_step waiting_ns "
+    "exposed_waiting_ns transfer_ns hidden_share",
+    "Example": "step start_ns lost_ns before after host where",
+    "Finding": "rule title lost_ns confidence count total_ns median_ns evidence where examples facts path_share "
+    "relief_ns worth_ns",
+    "FlopUtilisation": "mfu=share tflop_per_s=tflops known_share device",
+    "Forecast": "ids title step_ns",
+    "HostOperator": "name calls_per_step self_ns total_ns shapes",
+    "Job": "ranks=num_ranks collectives_matched=num_collectives residual_ns taking_turns slow_group steps arrivals "
+    "rows collectives aligned_step=aligned",
+    "KernelTime": "name family calls_per_step time_ns share dtype peak_share where",
+    "KeptByLine": "bytes=num_bytes recompute_ns",
+    "LeftByLine": "values=num_values bytes=num_bytes",
+    "Memory": "device peak_allocated_bytes=peak_allocated peak_reserved_bytes=peak_reserved capacity_bytes=capacity "
+    "device_used_bytes=device_used other_processes_bytes=other_processes outside_allocator_bytes=outside_allocator "
+    "retries by_category_bytes=by_category",
+    "MemoryByLine": "device peak_bytes kept_bytes kept left",
+    "Note": "text rule",
+    "Partition": "compute exposed_communication exposed_copy idle",
+    "PlainSteps": "before_ns recorded_ns after_ns mean_ns num agree",
+    "Prescription": "rule id title before after safety needs remedy promise saves_ns basis assumes predicted_step_ns "
+    "edits diff trial_method records_again records_more mean_step_ns",
+    "Queue": "busy_share idle_share empty_share late_share depth_p50 depth_p90 launches_per_step busy_depth_p50 "
+    "delay_p50_ns launch_latency_ns",
+    "RankRow": "rank host late_ns late_by_step_ns=by_step_ns blame_share begins_late_ns=begins_ns arrivals_ns",
+    "RankSummary": "rank verdict dominant step_ns partition idle_by_cause waits_ns",
+    "SlowGroup": "ranks=members use other_groups=num_others slower_by=ratio more_ns bus_gbps "
+    "others_bus_gbps=others_gbps",
+    "Source": "path command torch devices world_size found_steps_by unprofiled_step_ns settled_after samples setup "
+    "loading accelerator",
+    "Trial": "id baseline_samples_ms=baseline_ms step_samples_ms=step_ms speed_up interval numerics title ids kind "
+    "predicted_ms noise peak_bytes skipped_steps note failure",
+    "Waterfall": "forecasts bound_by shares",
+    "Where": "file line op function code library last_line stack",
+}
+"""The fields of each type, by its name: a time in ``x_ns`` becomes ``x_ms``, and ``key=x`` gives x another name."""
+
+OF_DIAGNOSIS = (
+    "verdict headline summary dominant step_ns steps step_times_ns queue partition idle_by_cause host_by_cause "
+    "record_again prescriptions also_possible to_try operators code waterfall kernels checked not_checked unseen "
+    "flops memory memory_by_line profiler_overhead plain_steps passes_per_update cpu_wait recording_estimate trust "
+    "ranks job cross_check trials"
+)
 
 
 def render(d: Diagnosis) -> str:
@@ -184,8 +85,6 @@ def render(d: Diagnosis) -> str:
 
 def schema() -> dict[str, Json]:
     """Return the JSON schema (draft 2020-12) that every rendered diagnosis follows."""
-    from importlib import resources
-
     text = resources.files("diagnose.reports").joinpath("diagnosis.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Json] = json.loads(text)
     return loaded
@@ -193,224 +92,124 @@ def schema() -> dict[str, Json]:
 
 def to_dict(d: Diagnosis) -> dict[str, Json]:
     """Return the diagnosis as plain dicts, lists, strings and finite numbers."""
+    a, overhead = answer(d), d.profiler_overhead
+    after = a.after and (a.after.after_ns, a.after.low_ns, a.after.high_ns)
     return {
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "diagnose", "version": __version__},
-        "source": _source(d.source),
-        "verdict": d.verdict,
-        "headline": text(d.headline),
-        "summary": each(text, d.summary),
-        "dominant": d.dominant,
-        "answer": _answer(d),
-        "step_ms": ms(d.step_ns),
-        "recorded_step_ms": ms(d.recorded_step_ns or d.step_ns),
-        "steps": d.steps,
-        "step_times_ms": each(ms, d.step_times_ns),
-        "queue": None if d.queue is None else _queue(d.queue),
-        "partition": None if d.partition is None else _shares(asdict(d.partition)),
-        "idle_by_cause": _shares(d.idle_by_cause),
-        "host_by_cause": _shares(d.host_by_cause),
-        "record_again": text(d.record_again),
-        "run": {"steps": d.watched_steps, "phases": _shares(d.phases)},
+        "source": _plain(d.source),
+        **_fields(d, OF_DIAGNOSIS),
+        "answer": {
+            "verdict": _plain(english(a.pill)),
+            "record_again": a.record_again is not None,
+            "cards": [card.prescription.id for card in a.cards],
+            "num_changes": a.num_changes,
+            "possible_step_ms": _ms(after),
+            "is_measured": a.is_measured,
+        },
+        "recorded_step_ms": _ms(d.recorded_step_ns or d.step_ns),
+        "run": {"steps": d.watched_steps, "phases": _plain(d.phases)},
         "findings": [_finding(f, d.step_ns) for f in d.findings],
         "ignored": [{"by": one.by, "finding": _finding(one.finding, d.step_ns)} for one in d.ignored],
-        "prescriptions": each(_prescription, d.prescriptions),
-        "also_possible": each(_prescription, d.also_possible),
-        "to_try": list(d.to_try),
-        "operators": each(_operator, d.operators),
-        "code": None if d.code is None else code_to_dict(d.code),
-        "replay": {"error_share": share(d.replay_error)},
-        "critical_path": None if d.critical_path is None else _shares(d.critical_path.shares),
-        "waterfall": None if d.waterfall is None else _waterfall(d.waterfall),
-        "kernels": each(_kernel, d.kernels),
-        "checked": each(text, d.checked),
-        "not_checked": dict(d.not_checked),
-        "unseen": dict(d.unseen),
-        "flops": None if d.flops is None else _flops(d.flops),
-        "memory": None if d.memory is None else memory_to_dict(d.memory),
-        "memory_by_line": None if d.memory_by_line is None else memory_by_line_to_dict(d.memory_by_line),
-        "profiler_overhead": share(d.profiler_overhead),
-        "recording_removed": share(max(d.profiler_overhead or 0.0, 0.0)),
-        "plain_steps": None if d.plain_steps is None else _plain_steps(d.plain_steps),
-        "passes_per_update": d.passes_per_update,
-        "cpu_wait": share(d.cpu_wait),
-        "recording_ms": ms(max(d.recorded_step_ns - d.step_ns, 0.0) if d.profiler_overhead is not None else 0.0),
-        "recording_estimate": share(d.recording_estimate),
-        "trust": [{"text": text(note.text), "rule": note.rule} for note in d.trust],
-        "ranks": each(_rank, d.ranks),
-        "job": None if d.job is None else job_to_dict(d.job),
-        "cross_check": [plain(row._asdict()) for row in d.cross_check],
-        "trials": each(trial_to_dict, d.trials),
+        "replay": {"error_share": _plain(d.replay_error)},
+        "critical_path": d.critical_path and _plain(d.critical_path.shares),
+        "recording_removed": _plain(max(overhead or 0.0, 0.0)),
+        "recording_ms": _ms(0.0 if overhead is None else max(d.recorded_step_ns - d.step_ns, 0.0)),
         "after": None if d.after is None else to_dict(d.after),
     }
 
 
-def _answer(d: Diagnosis) -> dict[str, Json]:
-    """Return the first screen: its word for the verdict, the cards, the step after exactly these."""
-    a = answer(d)
-    after = a.after
-    return {
-        "verdict": text(english(a.pill)),
-        "record_again": a.record_again is not None,
-        "cards": [card.prescription.id for card in a.cards],
-        "num_changes": a.num_changes,
-        "possible_step_ms": None if after is None else each(ms, (after.after_ns, after.low_ns, after.high_ns)),
-        "is_measured": a.is_measured,
-    }
-
-
-def _plain_steps(p: PlainSteps) -> dict[str, Json]:
-    return {
-        "before_ms": None if p.before_ns is None else ms(p.before_ns),
-        "recorded_ms": ms(p.recorded_ns),
-        "after_ms": None if p.after_ns is None else ms(p.after_ns),
-        "mean_ms": None if p.mean_ns is None else ms(p.mean_ns),
-        "num": p.num,
-        "agree": p.agree,
-    }
-
-
-def _flops(f: FlopUtilisation) -> dict[str, Json]:
-    return {
-        "mfu": share(f.share),
-        "tflop_per_step": f.flop_per_step / 1e12,
-        "tflop_per_s": f.tflops,
-        "known_share": share(f.known_share),
-        "device": text(f.device),
-    }
-
-
-def _source(s: Source) -> dict[str, Json]:
-    return {
-        "path": text(s.path),
-        "command": text(s.command),
-        "torch": text(s.torch),
-        "devices": each(text, s.devices),
-        "world_size": s.world_size,
-        "found_steps_by": text(s.found_steps_by),
-        "unprofiled_step_ms": each(ms, s.unprofiled_step_ns),
-        "settled_after": s.settled_after,
-        "samples": plain(s.samples),
-        "setup": plain(s.setup),
-        "loading": plain(s.loading),
-        "accelerator": text(s.accelerator),
-    }
-
-
-def _queue(q: Queue) -> dict[str, Json]:
-    shares = _shares({k: getattr(q, k) for k in ("busy_share", "idle_share", "empty_share", "late_share")})
-    depths = {k: share(getattr(q, k)) for k in ("depth_p50", "depth_p90", "launches_per_step")}
-    depths["busy_depth_p50"] = share(q.busy_depth_p50)
-    return {
-        **shares,
-        **depths,
-        "delay_p50_ms": ms(q.delay_p50_ns),
-        "launch_latency_ms": None if q.launch_latency_ns is None else ms(q.launch_latency_ns),
-    }
-
-
 def _finding(f: Finding, step_ns: float) -> dict[str, Json]:
+    return {**_fields(f), "lost_share": _plain(f.share_of(step_ns)) if step_ns > 0 else None}
+
+
+def _fields(value: object, fields: str = "") -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for field in (fields or FIELDS[type(value).__name__]).split():
+        key, _, name = field.rpartition("=")
+        one = getattr(value, name)
+        if name.endswith("_ns"):
+            found[f"{(key or name).removesuffix('_ns')}_ms"] = _ms(one)
+        else:
+            found[key or name] = _plain(one)
+    return found
+
+
+def _ms(ns: object) -> Json:
+    """Return milliseconds with six decimals, which are whole nanoseconds; several times one by one."""
+    if isinstance(ns, tuple):
+        return [_ms(each) for each in ns]
+    return round(ns / 1e6, 6) if isinstance(ns, int | float) and math.isfinite(ns) else None
+
+
+def _plain(value: object) -> Json:
+    """Return a value as JSON has it; what has no such form becomes text, and half a surrogate pair an escape."""
+    if type(value).__name__ in FIELDS:
+        return {**_fields(value), **MORE.get(type(value).__name__, _nothing)(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, float):
+        value = round(float(value), 9) if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {str(_plain(str(key))): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    item = getattr(value, "item", None)  # a number of numpy or torch
+    return _plain(item() if callable(item) and getattr(value, "ndim", None) == 0 else str(value))
+
+
+def _nothing(_: object) -> dict[str, Json]:
+    return {}
+
+
+def _trial(t: Trial) -> dict[str, Json]:
+    before, after = t.steps_ms or (None, None)
     return {
-        "rule": f.rule,
-        "title": text(f.title),
-        "lost_ms": ms(f.lost_ns),
-        "lost_share": share(f.share_of(step_ns)) if step_ns > 0 else None,
-        "confidence": f.confidence,
-        "count": f.count,
-        "total_ms": ms(f.total_ns),
-        "median_ms": ms(f.median_ns),
-        "evidence": each(text, f.evidence),
-        "where": each(where_to_dict, f.where),
-        "examples": each(_example, f.examples),
-        "facts": plain(f.facts),
-        "path_share": share(f.path_share),
-        "relief_ms": None if f.relief_ns is None else ms(f.relief_ns),
-        "worth_ms": ms(f.worth_ns),
+        "baseline_ms": _plain(before),
+        "step_ms": _plain(after),
+        "losses": _exact([losses[:MAX_LOSSES] for losses in t.losses]),
+        "grad_norms": _exact([norms[:MAX_LOSSES] for norms in t.grad_norms]),
+        **{name: _exact(getattr(t, name)) for name in ("drift", "worst_drift", "drift_limits", "grad_drift")},
     }
 
 
-def _example(e: Example) -> dict[str, Json]:
-    return {
-        "step": e.step,
-        "start_ms": ms(e.start_ns),
-        "lost_ms": ms(e.lost_ns),
-        "before": text(e.before),
-        "after": text(e.after),
-        "host": text(e.host),
-        "where": where_to_dict(e.where),
-    }
+def _job(j: Job) -> dict[str, Json]:
+    late = _fields(j, "ranks=late_ranks late_ns saved_ns cause cause_ns cause_share slower_by=ratio")
+    late["differences"] = [{"cause": cause, "more_ms": _ms(ns)} for cause, ns in j.differences]
+    first = _fields(j, "share=first_share begins_late begins_late_ns")
+    return {"late": late, "first_collective": first, "rows_of": max(j.num_rows, len(j.rows))}
 
 
-def _prescription(p: Prescription) -> dict[str, Json]:
-    texts = {k: text(getattr(p, k)) for k in ("title", "before", "after", "safety", "needs", "remedy")}
-    return {
-        "rule": p.rule,
-        "id": p.id,
-        **texts,
-        "promise": p.promise,
-        "saves_ms": each(ms, p.saves_ns),
-        "basis": p.basis,
-        "assumes": text(p.assumes),
-        "predicted_step_ms": None if p.predicted_step_ns is None else ms(p.predicted_step_ns),
-        "edits": each(where_to_dict, p.edits),
-        "diff": text(p.diff),
-        "trial_method": p.trial_method,
-        "records_again": p.records_again,
-        "records_more": p.records_more,
-        "mean_step_ms": None if p.mean_step_ns is None else ms(p.mean_step_ns),
-    }
+def _collective(c: CollectiveSummary) -> dict[str, Json]:
+    rates = {name: _plain(getattr(c, name) or None) for name in ("algorithm_gbps", "bus_gbps", "peak_gbps")}
+    return {**rates, "bytes": c.num_bytes if c.num_bytes >= 0 else None}
 
 
-def _waterfall(w: Waterfall) -> dict[str, Json]:
-    return {
-        "forecasts": [
-            {
-                "ids": each(text, f.ids),
-                "title": text(f.title),
-                "step_ms": ms(f.step_ns),
-                "range_ms": [ms(f.low_ns), ms(f.high_ns)],
-            }
-            for f in w.forecasts
-        ],
-        "bound_by": text(w.bound_by),
-        "shares": _shares(w.shares),
-    }
+MORE: Final[Mapping[str, Callable[[Any], dict[str, Json]]]] = {
+    "AlignedRank": lambda r: {
+        "causes": [{"cause": cause, "lost_ms": _ms(ns)} for cause, ns in r.causes],
+        "collectives_of": max(r.num_collectives, len(r.collectives)),
+    },
+    "CollectiveSummary": _collective,
+    "FlopUtilisation": lambda f: {"tflop_per_step": f.flop_per_step / 1e12},
+    "Forecast": lambda f: {"range_ms": [_ms(f.low_ns), _ms(f.high_ns)]},
+    "Job": _job,
+    "KeptByLine": lambda one: _fields(one.where),
+    "LeftByLine": lambda one: _fields(one.where),
+    "Memory": lambda m: {"by_place": [{**_fields(where), "bytes": size} for where, size in m.by_place]},
+    "Trial": _trial,
+}
+"""What JSON has of a type in another form than its fields."""
 
 
-def _operator(o: HostOperator) -> dict[str, Json]:
-    return {
-        "name": text(o.name),
-        "calls_per_step": share(o.calls_per_step),
-        "self_ms": ms(o.self_ns),
-        "total_ms": ms(o.total_ns),
-        "shapes": text(o.shapes),
-    }
-
-
-def _kernel(k: KernelTime) -> dict[str, Json]:
-    return {
-        "name": text(k.name),
-        "family": k.family,
-        "calls_per_step": share(k.calls_per_step),
-        "time_ms": ms(k.time_ns),
-        "share": share(k.share),
-        "dtype": k.dtype,
-        "peak_share": share(k.peak_share),
-        "where": where_to_dict(k.where),
-    }
-
-
-def _rank(r: RankSummary) -> dict[str, Json]:
-    return {
-        "rank": r.rank,
-        "verdict": r.verdict,
-        "dominant": r.dominant,
-        "step_ms": ms(r.step_ns),
-        "partition": None if r.partition is None else _shares(asdict(r.partition)),
-        "idle_by_cause": _shares(r.idle_by_cause),
-        "waits_ms": None if r.waits_ns is None else ms(r.waits_ns),
-    }
-
-
-def _shares(shares: Mapping[str, float]) -> dict[str, Json]:
-    return {name: share(value) for name, value in shares.items()}
+def _exact(value: object) -> Json:
+    """Keep every digit: losses are compared bit by bit."""
+    if isinstance(value, list | tuple):
+        return [_exact(each) for each in value]
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -8,48 +8,204 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta, UnsetType
 
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import (
+    Confidence,
     Diagnosis,
     Finding,
     Partition,
     PlainSteps,
     Prescription,
+    Promise,
     Queue,
     Source,
+    Verdict,
     Where,
 )
 from diagnose.model.events import Note
+from diagnose.model.limits import TrialMethod
 from diagnose.model.records import decode
 from diagnose.reports.json import SCHEMA_VERSION
-from diagnose.reports.json_records import (
-    FindingRecord,
-    HeadRecord,
-    Ms,
-    PartitionRecord,
-    PlainStepsRecord,
-    PrescriptionRecord,
-    QueueRecord,
-    ReportRecord,
-    SourceRecord,
-    VersionRecord,
-    WhereRecord,
-)
 
 __all__ = ["from_dict", "from_json", "is_report"]
 
 REMEDY = "Write it again with --json."
 HEAD_BYTES = 1 << 16  # in which a report has both keys, whatever is nested behind them
+ROUNDING = 1e-6  # by which shares of earlier releases left their range
+
+Ms: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)] | None
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e18)] | None
+Share: TypeAlias = Annotated[float, Meta(ge=-ROUNDING, le=1 + ROUNDING)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Setting: TypeAlias = bool | Annotated[int, Meta(ge=-(2**62), le=2**62)] | float | str | None
+Rule: TypeAlias = Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,100}$")]
+
+
+class _Head(msgspec.Struct):  # what shows that a file is a report, whatever else is in it
+    schema_version: msgspec.Raw | UnsetType = UNSET
+    verdict: msgspec.Raw | UnsetType = UNSET
+
+
+class _Version(msgspec.Struct):
+    schema_version: Annotated[int, Meta(ge=1, le=2**62)]
+
+
+class _Queue(msgspec.Struct):
+    busy_share: Share | None
+    idle_share: Share | None
+    depth_p50: Amount
+    depth_p90: Amount
+    empty_share: Share | None
+    launches_per_step: Amount
+    late_share: Share | None
+    delay_p50_ms: Ms
+    busy_depth_p50: Amount = None  # absent in older reports
+    launch_latency_ms: Ms = None
+
+
+class _Partition(msgspec.Struct):
+    compute: Share | None
+    exposed_communication: Share | None
+    exposed_copy: Share | None
+    idle: Share | None
+
+
+class _Where(msgspec.Struct):
+    file: str | None
+    line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None
+    op: str | None
+    function: str | None
+    code: str | None
+    stack: list[str]
+    library: str | None = None  # absent in older reports
+    last_line: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None  # the same
+
+
+class _Finding(msgspec.Struct):
+    rule: Rule
+    title: str
+    lost_ms: Ms
+    count: Count
+    total_ms: Ms
+    median_ms: Ms
+    evidence: list[str]
+    where: list[_Where]
+    confidence: Confidence
+    facts: dict[str, object]
+    path_share: Share | None = None
+    relief_ms: Ms = None
+    worth_ms: Ms = None
+
+    def __post_init__(self) -> None:
+        if self.worth_ms is None:
+            self.worth_ms = self.lost_ms if self.relief_ms is None else self.relief_ms
+
+
+class _Prescription(msgspec.Struct):
+    rule: Rule
+    id: str
+    title: str
+    before: str
+    after: str
+    saves_ms: tuple[Ms, Ms]
+    predicted_step_ms: Ms
+    safety: str
+    needs: str
+    remedy: str
+    promise: Promise = ""
+    basis: Literal["replay", "bound"] = "bound"
+    assumes: str = ""
+    edits: list[_Where] = []
+    diff: str = ""
+    trial_method: TrialMethod | Literal[""] = ""
+    records_again: bool = False
+    records_more: bool = False
+    mean_step_ms: Ms = None
+
+
+class _Note(msgspec.Struct):
+    text: str
+    rule: Rule | None = None
+
+
+class _Source(msgspec.Struct):
+    path: str
+    command: str
+    torch: str
+    devices: list[str]
+    world_size: Annotated[int, Meta(ge=1, le=2**31)]
+    found_steps_by: str
+    unprofiled_step_ms: list[Ms]
+    settled_after: Count | None
+    samples: dict[str, object]
+    setup: dict[str, Setting | list[Setting]] = {}  # msgspec gives every record its own
+    loading: dict[str, float] = {}
+    accelerator: str = ""
+
+
+class _PlainSteps(msgspec.Struct):
+    before_ms: Ms
+    recorded_ms: Annotated[float, Meta(ge=0, le=1e12)]
+    after_ms: Ms
+    mean_ms: Ms
+    num: Annotated[int, Meta(ge=1, le=2**62)]
+    agree: bool
+
+
+class _Report(msgspec.Struct):  # as far as it is read back
+    verdict: Verdict
+    headline: str
+    dominant: Rule | None
+    step_ms: Ms
+    step_times_ms: list[Ms]
+    queue: _Queue | None
+    partition: _Partition | None
+    idle_by_cause: dict[Rule, Share | None]
+    findings: list[_Finding]
+    prescriptions: list[_Prescription]
+    trust: list[_Note]
+    source: _Source
+    replay: dict[str, Amount] | None = None
+    host_by_cause: dict[Rule, Share | None] = {}
+    record_again: str = ""
+    unseen: dict[str, Annotated[int, Meta(ge=1, le=2**31)]] = {}
+    profiler_overhead: Annotated[float, Meta(ge=-1, le=1e12)] | None = None
+    recorded_step_ms: Ms = None
+    plain_steps: _PlainSteps | None = None
+    passes_per_update: Annotated[int, Meta(ge=1, le=2**62)] | None = None
+    cpu_wait: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    recording_estimate: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    summary: list[str] = []
+    also_possible: list[_Prescription] = []
+    to_try: list[str] = []
+
+    def __post_init__(self) -> None:
+        self.recorded_step_ms = self.recorded_step_ms or self.step_ms
+        self.step_times_ms = [ms for ms in self.step_times_ms if ms is not None]
+
+
+KINDS: Final[Mapping[type, type]] = {
+    _Finding: Finding,
+    _Note: Note,
+    _Partition: Partition,
+    _PlainSteps: PlainSteps,
+    _Prescription: Prescription,
+    _Queue: Queue,
+    _Report: Diagnosis,
+    _Source: Source,
+    _Where: Where,
+}
 
 
 def is_report(text: bytes) -> bool:
     """Return whether a JSON text is, or once was, a diagnosis: it has a schema_version and a verdict."""
     try:
-        head = msgspec.json.decode(text, type=HeadRecord)
+        head = msgspec.json.decode(text, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     except RecursionError:
@@ -63,13 +219,14 @@ def from_json(text: str | bytes, *, source: str) -> Diagnosis:
     Raises:
         InputError: it is not JSON, not a diagnosis, of a later schema, or a value is not what it can be.
     """
-    head = decode(text, HeadRecord, source=source, remedy="Name a report that diagnose wrote with --json.")
+    head = decode(text, _Head, source=source, remedy="Name a report that diagnose wrote with --json.")
     if UNSET in (head.schema_version, head.verdict):
         raise InputError(f"{source} is not a diagnosis; name a report that diagnose wrote with --json.")
-    version = decode(text, VersionRecord, source=source, remedy=REMEDY).schema_version
+    version = decode(text, _Version, source=source, remedy=REMEDY).schema_version
     if version > SCHEMA_VERSION:
         raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
-    return _diagnosis(decode(text, ReportRecord, source=source, remedy=REMEDY))
+    found: Diagnosis = _read(decode(text, _Report, source=source, remedy=REMEDY))
+    return found
 
 
 def from_dict(data: object, *, source: str) -> Diagnosis:
@@ -81,139 +238,27 @@ def from_dict(data: object, *, source: str) -> Diagnosis:
     return from_json(json.dumps(data), source=source)
 
 
-def _diagnosis(d: ReportRecord) -> Diagnosis:
-    return Diagnosis(
-        verdict=d.verdict,
-        headline=d.headline,
-        summary=tuple(d.summary),
-        dominant=d.dominant,
-        step_ns=_ns(d.step_ms),
-        step_times_ns=_times(d.step_times_ms),
-        queue=None if d.queue is None else _queue(d.queue),
-        partition=None if d.partition is None else _partition(d.partition),
-        idle_by_cause=_shares(d.idle_by_cause),
-        findings=tuple(map(_finding, d.findings)),
-        prescriptions=tuple(map(_prescription, d.prescriptions)),
-        also_possible=tuple(map(_prescription, d.also_possible)),
-        to_try=tuple(d.to_try),
-        trust=tuple(Note(note.text, note.rule) for note in d.trust),
-        source=_source(d.source),
-        replay_error=d.replay.error_share if d.replay else None,
-        host_by_cause=_shares(d.host_by_cause or {}),
-        record_again=d.record_again,
-        unseen=d.unseen,
-        profiler_overhead=d.profiler_overhead,
-        recorded_step_ns=_ns(d.recorded_step_ms or d.step_ms),
-        plain_steps=None if d.plain_steps is None else _plain_steps(d.plain_steps),
-        passes_per_update=d.passes_per_update,
-        cpu_wait=d.cpu_wait,
-        recording_estimate=d.recording_estimate,
-    )
+def _read(record: msgspec.Struct) -> Any:  # of the type that KINDS has
+    kind, values = KINDS[type(record)], msgspec.structs.asdict(record)
+    if isinstance(record, _Report):
+        values["replay_error"] = (values.pop("replay") or {}).get("error_share")
+    found = {}
+    for key, value in values.items():
+        name = f"{key.removesuffix('_ms')}_ns" if key.endswith("_ms") else key
+        found[name] = _value(value, str(kind.__annotations__[name]), is_time=name != key)
+    return kind(**found)
 
 
-def _plain_steps(p: PlainStepsRecord) -> PlainSteps:
-    each = (p.before_ms, p.recorded_ms, p.after_ms, p.mean_ms)
-    before, recorded, after, mean = (None if time is None else _ns(time) for time in each)
-    return PlainSteps(before, recorded or 0.0, after, mean, p.num, p.agree)
-
-
-def _source(s: SourceRecord) -> Source:
-    return Source(
-        path=s.path,
-        command=s.command,
-        torch=s.torch,
-        devices=tuple(s.devices),
-        world_size=s.world_size,
-        found_steps_by=s.found_steps_by,
-        unprofiled_step_ns=_times(s.unprofiled_step_ms),
-        settled_after=s.settled_after,
-        samples=s.samples,
-        setup=s.setup,
-        loading=s.loading,
-        accelerator=s.accelerator,
-    )
-
-
-def _queue(q: QueueRecord) -> Queue:
-    return Queue(
-        busy_share=_share(q.busy_share),
-        idle_share=_share(q.idle_share),
-        depth_p50=q.depth_p50 or 0.0,
-        depth_p90=q.depth_p90 or 0.0,
-        empty_share=_share(q.empty_share),
-        launches_per_step=q.launches_per_step or 0.0,
-        late_share=_share(q.late_share),
-        delay_p50_ns=_whole(q.delay_p50_ms),
-        busy_depth_p50=q.busy_depth_p50,
-        launch_latency_ns=None if q.launch_latency_ms is None else _whole(q.launch_latency_ms),
-    )
-
-
-def _partition(p: PartitionRecord) -> Partition:
-    return Partition(_share(p.compute), _share(p.exposed_communication), _share(p.exposed_copy), _share(p.idle))
-
-
-def _finding(f: FindingRecord) -> Finding:
-    return Finding(
-        rule=f.rule,
-        title=f.title,
-        lost_ns=_ns(f.lost_ms),
-        count=f.count,
-        total_ns=_whole(f.total_ms),
-        median_ns=_whole(f.median_ms),
-        evidence=tuple(f.evidence),
-        where=tuple(map(_where, f.where)),
-        confidence=f.confidence,
-        facts=f.facts,
-        path_share=None if f.path_share is None else _share(f.path_share),
-        relief_ns=None if f.relief_ms is None else _ns(f.relief_ms),
-        worth_ns=_ns(f.lost_ms if f.relief_ms is None else f.relief_ms) if f.worth_ms is None else _ns(f.worth_ms),
-    )
-
-
-def _where(w: WhereRecord) -> Where:
-    return Where(w.file, w.line, w.function, w.op, tuple(w.stack), w.code, w.library, w.last_line)
-
-
-def _prescription(p: PrescriptionRecord) -> Prescription:
-    return Prescription(
-        rule=p.rule,
-        id=p.id,
-        title=p.title,
-        before=p.before,
-        after=p.after,
-        saves_ns=(_ns(p.saves_ms[0]), _ns(p.saves_ms[1])),
-        predicted_step_ns=None if p.predicted_step_ms is None else _ns(p.predicted_step_ms),
-        safety=p.safety,
-        promise=p.promise,
-        needs=p.needs,
-        remedy=p.remedy,
-        basis=p.basis,
-        assumes=p.assumes,
-        edits=tuple(map(_where, p.edits)),
-        diff=p.diff,
-        trial_method=p.trial_method,
-        records_again=p.records_again,
-        records_more=p.records_more,
-        mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),
-    )
-
-
-def _times(times_ms: list[Ms]) -> tuple[int, ...]:
-    return tuple(round(ms * 1e6) for ms in times_ms if ms is not None)
-
-
-def _shares(shares: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: _share(share) for name, share in shares.items()}
-
-
-def _share(share: float | None) -> float:
-    return min(max(share or 0.0, 0.0), 1.0)
-
-
-def _whole(ms: float | None) -> int:
-    return round((ms or 0.0) * 1e6)
-
-
-def _ns(ms: float | None) -> float:
-    return float("nan") if ms is None else ms * 1e6
+def _value(value: Any, wanted: str, *, is_time: bool) -> Any:
+    """Return a value as a field of the type ``wanted`` holds it; what is not known is 0, a time NaN."""
+    if isinstance(value, msgspec.Struct):
+        return _read(value)
+    if isinstance(value, list | tuple):
+        return tuple(_value(each, wanted, is_time=is_time) for each in value)
+    if wanted == "Mapping[str, float]":
+        return {name: share or 0.0 for name, share in value.items()}
+    if value is None and "None" not in wanted:
+        value = float("nan") if is_time and "int" not in wanted else 0
+    if not is_time or value is None:
+        return value
+    return round(value * 1e6) if "int" in wanted else value * 1e6

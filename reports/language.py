@@ -17,12 +17,26 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from diagnose.model.limits import ENGLISH, LANGUAGES
 
-__all__ = ["ENGLISH", "LANGUAGES", "counted", "current", "joined", "language", "read_catalogue", "tr", "translated"]
+if TYPE_CHECKING:
+    from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, Trial, Waterfall
+
+__all__ = [
+    "ENGLISH",
+    "LANGUAGES",
+    "counted",
+    "current",
+    "language",
+    "localized",
+    "read_catalogue",
+    "tr",
+    "translated",
+]
 
 _CURRENT: ContextVar[str] = ContextVar("language", default=ENGLISH)
 _ENTRY = re.compile(r'^msgid (?P<id>"(?:.*)"(?:\n".*")*)\nmsgstr (?P<text>"(?:.*)"(?:\n".*")*)$', re.MULTILINE)
@@ -63,29 +77,16 @@ def counted(shown: str, noun: str) -> str | None:
 
 def translated(text: str) -> str:
     """Return a finished English text in the current language, sentence by sentence where it is not known as a whole."""
-    if current() == ENGLISH or not text:
-        return text
-    whole = _matched(text, current())
+    name = current()
+    whole = text if name == ENGLISH else _matched(text, name)
     if whole is not None:
         return whole
     parts = _ENDS.split(text)
-    found = [_sentence(part, current()) for part in parts] if len(parts) > 1 else []
-    if not any(found):
+    found = [_matched(part.removesuffix(";"), name) for part in parts]
+    if len(parts) == 1 or not any(found):
         return text
-    return joined(new if new is not None else old for new, old in zip(found, parts, strict=True))
-
-
-def _sentence(text: str, name: str) -> str | None:
-    """Return the translation of a sentence, or of a clause that ends with a semicolon."""
-    if not text.endswith(";"):
-        return _matched(text, name)
-    clause = _matched(text[:-1], name)
-    return f"{clause}；" if clause is not None else None
-
-
-def joined(sentences: Iterator[str]) -> str:
-    """Return sentences in one line: no space follows a Chinese one."""
-    return re.sub(r"(?<=[。；：，]) ", "", " ".join(sentences))
+    shown = (old if new is None else new + "；" * old.endswith(";") for old, new in zip(parts, found, strict=True))
+    return re.sub(r"(?<=[。；：，]) ", "", " ".join(shown))  # no space follows a Chinese sentence
 
 
 def _filled(text: str, values: Mapping[str, object]) -> str:
@@ -148,8 +149,6 @@ def _matched(text: str, name: str) -> str | None:
     for pattern, chinese in (p for start in starts for p in _patterns(name).get(start, ())):
         if (match := pattern.fullmatch(text)) is not None:
             return _filled(chinese, match.groupdict())
-    if text[:1].islower():
-        return _matched(text[:1].upper() + text[1:], name)
     # Of a recording without steps evidence counts in all; the catalogue has what it is of each step.
     each = _matched(text.replace(" in all", " a step"), name) if " in all" in text else None
     return each.replace(texts["a step"], texts["in all"]) if each is not None else None
@@ -164,3 +163,44 @@ def read_catalogue(text: str) -> Mapping[str, str]:
 def _string(quoted: str) -> str:
     """Return a string in double quotes, that may go on in the next lines; its escapes are those of JSON."""
     return "".join(json.loads(line) for line in quoted.split("\n"))
+
+
+def localized(d: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with its sentences in the current language; ids, names, code and numbers stay."""
+    if current() == ENGLISH:
+        return d
+    return replace(
+        d,
+        headline=translated(d.headline),
+        findings=tuple(map(_finding, d.findings)),
+        prescriptions=tuple(map(_prescription, d.prescriptions)),
+        also_possible=tuple(map(_prescription, d.also_possible)),
+        trust=tuple(replace(note, text=translated(note.text)) for note in d.trust),
+        trials=tuple(map(_trial, d.trials)),
+        legends={rule: replace(legend, label=translated(legend.label)) for rule, legend in d.legends.items()},
+        waterfall=_waterfall(d.waterfall) if d.waterfall is not None else None,
+        after=localized(d.after) if d.after is not None else None,
+    )
+
+
+def _finding(f: Finding) -> Finding:
+    return replace(f, title=translated(f.title), evidence=tuple(map(translated, f.evidence)))
+
+
+def _prescription(p: Prescription) -> Prescription:
+    return replace(
+        p,
+        title=translated(p.title),
+        safety=translated(p.safety),
+        needs=translated(p.needs),
+        assumes=translated(p.assumes),
+    )
+
+
+def _trial(t: Trial) -> Trial:
+    return replace(t, title=translated(t.title), note=translated(t.note), failure=translated(t.failure))
+
+
+def _waterfall(w: Waterfall) -> Waterfall:
+    forecasts = tuple(f._replace(title=translated(f.title)) for f in w.forecasts)
+    return w._replace(forecasts=forecasts, bound_by=translated(w.bound_by))

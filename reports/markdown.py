@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from diagnose.answer.cards import Card
 from diagnose.answer.screen import Answer
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, place, said
 from diagnose.reports.language import tr
-from diagnose.reports.measured import measured_words
-from diagnose.reports.saving_words import behind, saving
+from diagnose.reports.saving_words import behind, factor_words, measured_words, saving
 from diagnose.text.plain_text import one_line, whole_line
 
 __all__ = ["as_markdown", "outcome"]

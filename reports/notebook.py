@@ -16,9 +16,9 @@ from diagnose.reports import html, text
 from diagnose.reports.format import plural
 from diagnose.reports.language import tr
 
-__all__ = ["MAX_BYTES", "render"]
+__all__ = ["MAX_CELL_BYTES", "render"]
 
-MAX_BYTES = 400_000  # of one cell's output: of most recordings it is 60 to 320 kB
+MAX_CELL_BYTES = 400_000  # of one cell's output: of most recordings it is 60 to 320 kB
 TEXT_RESERVE_BYTES = 10_000  # of these, for what stands around a text: a path of 4,096 bytes at most, twice
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 800px; border: 0"></iframe>'
 PLAIN = '<pre style="max-height: 800px; overflow: auto">{}</pre>'
@@ -29,13 +29,13 @@ WITH_CHARTS, AS_PAGE = "With its charts:", "This is the text of a report that is
 def render(d: Diagnosis, pages: Sequence[Path] = ()) -> str:
     """Return the report in a frame, so that neither page styles the other; ``pages`` hold the whole of it."""
     shown = FRAME.format(escape(html.render(d, charts=False))) + _rest(WITH_CHARTS, pages)
-    return shown if len(shown.encode()) <= MAX_BYTES else _as_text(d) + _rest(AS_PAGE, pages)
+    return shown if len(shown.encode()) <= MAX_CELL_BYTES else _as_text(d) + _rest(AS_PAGE, pages)
 
 
 def _as_text(d: Diagnosis) -> str:
     """Return the report of the terminal, as many lines as there is room for."""
     lines = escape(text.render(d)).split("\n")
-    room = MAX_BYTES - TEXT_RESERVE_BYTES
+    room = MAX_CELL_BYTES - TEXT_RESERVE_BYTES
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     kept = sum(end <= room for end in ends)
     rest = ["… " + tr("and {left} more", left=plural(len(lines) - kept, "line"))] if kept < len(lines) else []

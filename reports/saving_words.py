@@ -1,15 +1,27 @@
-"""What a change saves, in words, and which changes the predictions of a first screen count with."""
+"""What a change saves and what trials measured of it, in words, and which changes a prediction counts with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from diagnose.answer.cards import Card, Prediction, gains_nothing
-from diagnose.model.diagnosis import Prescription
+from diagnose.answer.tried import certainty
+from diagnose.model.diagnosis import Prescription, Trial
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr
 
-__all__ = ["behind", "gain", "saving", "unpredicted"]
+__all__ = [
+    "behind", "certainty_words", "factor_range", "factor_words", "gain", "measured_words", "saving", "unpredicted",
+]  # fmt: skip
+
+CERTAINTY = {
+    "no difference": "no difference",
+    "probably faster": "no certain difference, probably faster",
+    "probably slower": "no certain difference, probably slower",
+    "open": "no certain difference",
+}
+LOSSES = {"identical": "losses identical", "within": "losses within noise", "drifted": "losses drifted"}
 
 
 def gain(p: Prescription, each: Mapping[str, Prediction]) -> str:
@@ -74,3 +86,36 @@ def behind(p: Prediction, cards: Sequence[Card] = ()) -> str:
     if p.is_uncovered:
         return tr(", after {changes} (without: up to {part})", changes=changes, part=duration(p.of_ns))
     return tr(", after {changes}", changes=changes)
+
+
+def certainty_words(trial: Trial) -> str:
+    """Return that no difference is certain and in which direction the middle lies, "" where one is certain."""
+    return tr(CERTAINTY.get(certainty(trial), ""))
+
+
+def measured_words(trial: Trial, *, alone: bool = False) -> str:
+    """Return the measurement of a trial in words: step, speed-up and interval, and what became of the losses.
+
+    ``alone`` names it as that of the change alone, where its prediction is for the step after other changes.
+    """
+    low, high = trial.interval
+    steps = " → ".join(duration(ms * 1e6) for ms in trial.steps_ms or ())
+    losses = tr(LOSSES.get(trial.numerics, "losses unknown"))
+    span = tr("{low} to {high}", low=f"{low:.2f}", high=f"{high:.2f}")
+    facts = ", ".join(filter(None, (steps, f"{trial.speed_up:.2f} × ({span})", certainty_words(trial), losses)))
+    return tr("measured alone {times}", times=facts) if alone else tr("measured {times}", times=facts)
+
+
+def factor_words(factor: tuple[float, float, float]) -> str:
+    """Return "2.3 × (1.9 to 2.6 ×)", "8.7 × (4.4 × or more)" where nothing limits it, "1.1 ×" without a range."""
+    low, middle, high = factor
+    span = "" if f"{low:.1f}" == f"{high:.1f}" else f" ({factor_range(factor)})"
+    return f"{middle:.1f} ×{span}"
+
+
+def factor_range(factor: tuple[float, float, float]) -> str:
+    """Return "1.9 to 2.6 ×", "4.4 × or more" where nothing limits it."""
+    low, _, high = factor
+    if math.isinf(high):
+        return tr("{low} × or more", low=f"{low:.1f}")
+    return tr("{low} to {high} ×", low=f"{low:.1f}", high=f"{high:.1f}")

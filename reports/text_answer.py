@@ -3,156 +3,115 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import PurePosixPath
-from typing import TypeAlias
+from collections.abc import Iterator
 
-from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 from diagnose.answer.cards import MAX_CARDS, Card
 from diagnose.answer.screen import Answer
-from diagnose.model.diagnosis import Where
-from diagnose.reports.factors import factor_words
 from diagnose.reports.format import duration, line_of, percent, said
 from diagnose.reports.language import tr, translated
-from diagnose.reports.measured import measured_words
-from diagnose.reports.saving_words import behind, saving, unpredicted
-from diagnose.reports.text_charts import bar
-from diagnose.text.plain_text import one_line, whole_line
+from diagnose.reports.saving_words import behind, factor_words, measured_words, saving, unpredicted
+from diagnose.reports.text_charts import NO_BREAK, bar, command, listed, note, padded, place_style
+from diagnose.reports.text_findings import Layout, code_block, code_lines
+from diagnose.text.plain_text import one_line
 
-__all__ = ["NO_BREAK", "first_screen", "padded", "place_style"]
+__all__ = ["first_screen"]
 
-CodeOf: TypeAlias = Callable[[Card], Iterable[RenderableType]]
-_TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
-_NUMBERS_WIDTH = 22  # of a bar's line before the bar: its name and the step
-_MAX_PARTS = 4
-_NOTE_WIDTH = 28  # beside the bar: the factor and its range
-NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
-_UNBROKEN = (
+TONES = {"bad": "bold red", "warn": "bold yellow", "good": "bold green", "info": "bold cyan"}
+BESIDE_BAR = 50  # columns: its name and the step before it, the factor and its range after it
+MAX_BAR_PARTS = 4
+MAX_FIRST_LINES = 8  # of the code of the first change
+UNBROKEN = (
     r"(?<=\bafter) (?=change)|"
     r"(?<=change) (?=\d)|(?<=changes) (?=\d)|(?<=\d) (?=and \d)|(?<=\d and) (?=\d)"
 )
 
 
-def first_screen(a: Answer, width: int, code: CodeOf | None = None) -> Iterator[RenderableType]:
+def first_screen(a: Answer, layout: Layout, *, with_code: bool = False) -> Iterator[RenderableType]:
     """Yield the headline, the bars, the actions or the command to record again, and what limits them.
 
-    ``code`` returns the lines of a change, which are printed of the first one.
+    ``with_code`` prints the lines of the first change.
     """
-    yield Text.assemble((said(a.pill), _TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
+    yield Text.assemble((said(a.pill), TONES[a.tone]), "  ", (one_line(said(a.headline)), "bold"))
     if a.record_again:
-        yield Padding(
-            Text(tr("No recommendations: the trace may not be representative. Record again with:"), "yellow"),
-            (1, 0, 0, 2),
-        )
-        yield _command("  $ ", a.command)
+        words = tr("No recommendations: the trace may not be representative. Record again with:")
+        yield Padding(Text(words, "yellow"), (1, 0, 0, 2))
+        yield command("  $ ", a.command)
     else:
-        yield from _bars(a, width)
+        yield from _bars(a, max(layout.width - BESIDE_BAR, 10))
         if a.view is not None:
             yield Text(f"  {said(a.view)}", "dim")
         if a.no_change is not None:
-            other = f" {tr('Changes for smaller findings:')}" if a.cards else ""
-            yield Padding(Text(said(a.no_change) + ("" if a.next_command else other), "yellow"), (1, 0, 0, 2))
-            if a.next_command:
-                yield _command("  $ ", a.next_command)
-                yield from [Text(f"  {other.strip()}", "yellow")] if other else []
+            others = tr("Changes for smaller findings:") if a.cards else ""
+            after = f" {others}" if others and not a.next_command else ""
+            yield Padding(Text(said(a.no_change) + after, "yellow"), (1, 0, 0, 2))
+            yield from [command("  $ ", a.next_command)] if a.next_command else []
+            yield from [note(others, "yellow")] if others and a.next_command else []
         for number, card in enumerate(a.cards, 1):
-            yield _card(number, card, a, tuple(code(card)) if code is not None and number == 1 else ())
+            code = list(_card(card, a, number))
+            if with_code and number == 1:
+                lines = code_lines(card.prescription, neighbours=0)
+                code += code_block(card.prescription, lines, MAX_FIRST_LINES, layout._replace(width=layout.width - 5))
+            yield Padding(listed(str(number), *code, width=5), (number == 1, 0, 0, 0))
     if a.checked is not None:
         yield Padding(Text(one_line(said(a.checked)), "green"), (1, 0, 0, 2))
     if a.to_try is not None:
-        yield Padding(Text(one_line(said(a.to_try))), (0 if a.checked is not None else 1, 0, 0, 2))
-        yield _command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
-    for caution in a.cautions:
-        yield Padding(Text(f"! {one_line(said(caution))}", "yellow"), (0, 0, 0, 2))
+        yield Padding(Text(one_line(said(a.to_try))), (a.checked is None, 0, 0, 2))
+        yield command("  >>> " if a.try_command.startswith("diagnose.") else "  $ ", a.try_command)
+    yield from (note(f"! {one_line(said(caution))}", "yellow") for caution in a.cautions)
     yield Text("")
 
 
-def _command(prompt: str, command: str) -> RenderableType:
-    """Return a command on one line of any length, since a line break would make two commands of it."""
-    return Group(Text.assemble((prompt, "dim"), (whole_line(command), "bold"), no_wrap=True, overflow="ignore"))
-
-
-def _bars(a: Answer, width: int) -> Iterator[RenderableType]:
+def _bars(a: Answer, room: int) -> Iterator[RenderableType]:
     """Yield what the run loses, the step now with what it consists of, and the step possible, in proportion."""
     if a.now_ns <= 0:
         return
-    room = max(width - _NUMBERS_WIDTH - _NOTE_WIDTH, 10)
     yield Text("")
     yield _bar(tr("step now"), duration(a.now_ns), (bar(1.0, room), "red"))
-    yield from _consists(a)
+    shares = (f"{translated(one_line(name))} {percent(share)}" for name, share in a.parts[:MAX_BAR_PARTS])
+    parts = ", ".join(each.replace(" %", f"{NO_BREAK}%") for each in shares)
+    if parts:
+        yield note(parts, indent=17)
     if a.after is None:
         return
-    name = tr("step proven") if a.is_measured else tr("step possible")
-    span = duration(a.after.low_ns), duration(a.after.high_ns)
+    name, words = tr("step possible"), "{low} to {high}, simulated from this recording"
+    if a.is_measured:
+        name, words = tr("step proven"), "{low} to {high}, measured by running the script"
+    low, high = duration(a.after.low_ns), duration(a.after.high_ns)
     picture = bar(a.after.after_ns / a.now_ns, room), "green" if a.factor else "dim"
     yield _bar(name, duration(a.after.after_ns), picture, f"  {factor_words(a.factor)}" if a.factor else "")
-    words = "{low} to {high}, measured by running the script"
-    if not a.is_measured:
-        words = "{low} to {high}, simulated from this recording"
-    note = tr(words, low=span[0], high=span[1]) if span[0] != span[1] else ""
+    notes = [tr(words, low=low, high=high)] if low != high else []
     if a.num_changes > len(a.cards) == MAX_CARDS and not a.is_measured:
-        more = tr("with the top {num} of {all} changes", num=len(a.cards), all=a.num_changes)
-        note = f"{note}, {more}" if note else more
-    if note:
-        yield Padding(Text(note, "dim"), (0, 0, 0, 17))
+        notes.append(tr("with the top {num} of {all} changes", num=len(a.cards), all=a.num_changes))
+    if notes:
+        yield note(", ".join(notes), indent=17)
 
 
-def _bar(name: str, number: str, picture: tuple[str, str], note: str = "") -> Text:
-    return Text.assemble(f"  {padded(name, 13)}  ", (f"{number:>8}  ", "bold"), picture, (note, "bold green"))
+def _bar(name: str, number: str, picture: tuple[str, str], after: str = "") -> Text:
+    return Text.assemble(f"  {padded(name, 13)}  ", (f"{number:>8}  ", "bold"), picture, (after, "bold green"))
 
 
-def _consists(a: Answer) -> Iterator[RenderableType]:
-    """Yield the largest parts of the step."""
-    listed: list[str] = []
-    for name, share in a.parts[:_MAX_PARTS]:
-        listed.append(f"{translated(one_line(name))} {percent(share)}".replace(" %", f"{NO_BREAK}%"))
-    if listed:
-        yield Padding(Text(", ".join(listed), "dim"), (0, 0, 0, 17))
-
-
-def _card(number: int, card: Card, a: Answer, code: tuple[RenderableType, ...] = ()) -> RenderableType:
-    p, found = card.prescription, card.prediction
-    parts: list[RenderableType] = [Text(one_line(p.title), "bold")]
-    at = line_of(card.where) if card.where is not None else ""
+def _card(card: Card, a: Answer, number: int) -> Iterator[RenderableType]:
+    p, found, trial = card.prescription, card.prediction, card.trial
+    yield Text(one_line(p.title), "bold")
     saves = Text(f"{tr('rank {num}', num=card.rank)}  " if card.rank is not None else "")
-    if at and card.where is not None:
+    if card.where is not None and (at := line_of(card.where)):
         saves.append("" if card.where.file else tr("in "))
-        saves.append(one_line(at), Style.parse("cyan") + place_style(card.where))
-        saves.append("  ")
+        saves.append(one_line(at), place_style(card.where)).append("  ")
     if found is not None and a.now_ns > 0:
-        saves.append(tr("predicted: ") if card.trial is not None else "", "dim")
+        saves.append(tr("predicted: ") if trial is not None else "", "dim")
         saves.append(f"{saving(found, answers=number == 1)} ", "green")
         after = behind(found, a.cards).lstrip(",， ")
-        saves.append(f"  {re.sub(_UNBROKEN, NO_BREAK, after)}" if after else "", "dim")
+        saves.append(after and f"  {re.sub(UNBROKEN, NO_BREAK, after)}", "dim")
     else:
         saves.append(unpredicted(p), "dim")
-    parts.append(saves)
-    if card.trial is not None:
-        measured = one_line(measured_words(card.trial, alone=bool(found and found.behind)))
-        parts.append(Text(measured, "bold green" if card.trial.interval[0] > 1 else "bold"))
-    parts.append(Text(one_line(p.safety), "dim" if p.promise == "identical" else "yellow"))
+    yield saves
+    if trial is not None:
+        measured = one_line(measured_words(trial, alone=bool(found and found.behind)))
+        yield Text(measured, "bold green" if trial.interval[0] > 1 else "bold")
+    yield Text(one_line(p.safety), "dim" if p.promise == "identical" else "yellow")
     if p.apply_with:
-        parts.append(_command("$ ", p.apply_with))
-    parts.extend(code)
-    grid = Table.grid()
-    grid.add_column(width=5)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(f"  {number}", "bold"), Group(*parts))
-    return Padding(grid, (1 if number == 1 else 0, 0, 0, 0))
-
-
-def padded(text: str, width: int) -> str:
-    """Return a text filled up to ``width`` columns; a Chinese character takes two."""
-    return text + " " * max(width - cell_len(text), 0)
-
-
-def place_style(where: Where) -> Style:
-    """Return the style of a place: a link to the file, where its path is known in full; terminals show it as OSC 8."""
-    file = where.file or ""
-    return Style(link=PurePosixPath(file).as_uri()) if file.startswith("/") and "\0" not in file else Style()
+        yield command("$ ", p.apply_with)

@@ -1,13 +1,27 @@
-"""Small pictures made of characters: a sparkline, shades of busyness, a bar cut into parts."""
+"""What a terminal shows: small pictures made of characters, and how texts are laid out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
 from diagnose.model.charts import Gap, Picture
+from diagnose.model.locations import Where
+from diagnose.text.plain_text import whole_line
 
-__all__ = ["bar", "cause_shares", "cells", "depth_columns", "idle_columns", "shades", "sparkline"]
+__all__ = [
+    "NO_BREAK", "bar", "cause_shares", "cells", "command", "depth_columns", "idle_columns", "listed", "note", "padded",
+    "place_style", "shades", "sparkline", "table", "title",
+]  # fmt: skip
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _SHADES = "·░▒▓█"
@@ -87,3 +101,53 @@ def cells(shares: Sequence[float], width: int) -> list[int]:
             break
         found[chosen] += step
     return found
+
+
+# What the parts of the text have in common.
+
+NO_BREAK = "\ufdd0"  # becomes a space once lines are broken: rich breaks them at U+00A0 too
+
+
+def title(words: str, aside: str = "") -> RenderableType:
+    """Return a heading after an empty line, and in the same line what it is of."""
+    return Padding(Text.assemble((words, "bold"), (aside and f"  {aside}", "dim")), (1, 0, 0, 0))
+
+
+def note(words: str, style: str = "dim", *, indent: int = 2) -> RenderableType:
+    """Return a text whose lines are all indented."""
+    return Padding(Text(words, style), (0, 0, 0, indent))
+
+
+def listed(mark: str, *parts: RenderableType, width: int = 4) -> Table:
+    """Return parts below each other, the first one behind a mark."""
+    grid = Table.grid()
+    grid.add_column(width=width)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"  {mark}", "bold" if mark != "-" else ""), Group(*parts))
+    return grid
+
+
+def table(columns: str) -> Table:
+    """Return a table without lines: "l" or "r" is a column that stands on that side, "*" one that breaks lines."""
+    grid = Table.grid(padding=(0, 2))
+    for column in columns:
+        overflow: Literal["fold", "ellipsis"] = "fold" if column == "*" else "ellipsis"
+        grid.add_column(justify="right" if column == "r" else "left", no_wrap=column != "*", overflow=overflow)
+    return grid
+
+
+def command(prompt: str, words: str) -> RenderableType:
+    """Return a command on one line of any length, since a line break would make two commands of it."""
+    return Group(Text.assemble((prompt, "dim"), (whole_line(words), "bold"), no_wrap=True, overflow="ignore"))
+
+
+def padded(text: str, width: int) -> str:
+    """Return a text filled up to ``width`` columns; a Chinese character takes two."""
+    return text + " " * max(width - cell_len(text), 0)
+
+
+def place_style(where: Where) -> Style:
+    """Return the style of a place: a link to the file, where its path is known in full; terminals show it as OSC 8."""
+    file = where.file or ""
+    link = PurePosixPath(file).as_uri() if file.startswith("/") and "\0" not in file else None
+    return Style.parse("cyan") + Style(link=link)

@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         *GROUND,
         "ranks",
+        "analyzers",
         "trace_reader",
         "capture",
         "pipeline",

@@ -29,7 +29,7 @@ __all__ = ["CopiedFolder", "copied_folder", "warn_of_checkpoints"]
 
 CHECKPOINTS = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".bin"})
 INFO = "capture.json"
-MAX_LOOKED_AT = 5_000  # names: a folder of data must not delay the run
+MAX_CHECKED_NAMES = 5_000  # names: a folder of data must not delay the run
 
 # Python that gives up the right to write anywhere but to the places of a file, then starts the rest of its arguments.
 RESTRICTED = (
@@ -49,7 +49,7 @@ def warn_of_checkpoints(folder: Path, report: Callable[[str], None]) -> None:
 
 def _checkpoint(folder: Path) -> Path | None:
     """Return the first file or folder with the suffix of a checkpoint, relative to the folder."""
-    waiting, num_left = [folder], MAX_LOOKED_AT
+    waiting, num_left = [folder], MAX_CHECKED_NAMES
     for here in waiting:
         for child in children_of(str(here)):
             num_left -= 1

@@ -1,37 +1,28 @@
-"""``diagnose explain``: the page of a rule or of a change, or the list of all of them.
-
-The pages of rules are read from the source of ``diagnose.analyzers`` without importing it: that would import numpy and
-the tables, which take longer than everything else here.
-"""
+"""``diagnose explain``: the page of a rule or of a change, or the list of all of them."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
-import pkgutil
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from diagnose.cli.output import ResultRequest, answer_text, plan_text
 from diagnose.errors import UsageError
-from diagnose.model.plugins import installed, load_plugins
 from diagnose.text.pages import Page, parse_page
-from diagnose.text.plain_text import one_line
+from diagnose.text.plain_text import MAX_WIDTH, one_line
 
 if TYPE_CHECKING:
     from diagnose.changes.common.change import Change
 
 __all__ = ["ChangePage", "ExplainRequest", "RulePage", "change_page", "explain_and_answer", "rule_pages"]
 
-MAX_WIDTH = 100  # of a text that is read, in columns
-SIMILAR = 0.7  # of difflib: an id with a few letters wrong has more
+SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
     "trust": "a limitation of the recording",
     "idle": "idle time",
@@ -63,7 +54,6 @@ class RulePage:
     kind: str
     page: Page
     changes: tuple[str, ...]
-    former: frozenset[str] = frozenset()  # ids of rules that are gone, whose findings it names
 
     def to_dict(self) -> dict[str, object]:
         """Return the page as JSON has it."""
@@ -124,6 +114,7 @@ def explain_and_answer(request: ExplainRequest) -> None:
         UsageError: there is neither a rule nor a change of that name.
         OutputError: the file cannot be written.
     """
+    from diagnose.analyzers import FORMER
     from diagnose.changes import CHANGES
 
     files = plan_text(request)
@@ -131,48 +122,19 @@ def explain_and_answer(request: ExplainRequest) -> None:
     if request.name is None:
         answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
         return
-    former = {old: rule.id for rule in rules.values() for old in rule.former if old not in rules}
-    name = _known(request.name, [*rules, *CHANGES, *former])
-    name = former.get(name, name)
+    name = _known(request.name, [*rules, *CHANGES, *FORMER])
+    name = FORMER.get(name, name)
     page = rules[name] if name in rules else change_page(name, rules.values())
     answer_text(lambda: "\n".join(_text(page)), lambda: _json(page.to_dict()), request, files)
 
 
-def rule_pages() -> Iterator[RulePage]:
-    """Yield the rules in the order of their ids, read from the sources of ``diagnose.analyzers``."""
-    own = list(_own_rules())
-    yield from sorted((*own, *_rules_of_plugins(frozenset(rule.id for rule in own))), key=attrgetter("id"))
+def rule_pages() -> list[RulePage]:
+    """Return the rules, those of other packages among them, in the order of their ids."""
+    from diagnose.analyzers import RULES
 
-
-def _rules_of_plugins(own: frozenset[str]) -> Iterator[RulePage]:
-    """Yield the rules of other packages, which are imported where there are any."""
-    if not installed("diagnose.analyzers"):
-        return
-    from diagnose.model.rules import RuleMeta
-
-    for module in load_plugins("diagnose.analyzers", "META", RuleMeta, own).modules.values():
-        meta, page = module.META, parse_page(module.__doc__ or "")
-        yield RulePage(meta.id, meta.kind, page, meta.changes)
-
-
-def _own_rules() -> Iterator[RulePage]:
-    package = find_spec("diagnose.analyzers")
-    for module in pkgutil.iter_modules(package.submodule_search_locations if package else None):
-        spec = None if module.ispkg else module.module_finder.find_spec(module.name, None)
-        get_source = getattr(spec and spec.loader, "get_source", None)
-        if get_source is not None:
-            yield _rule_page(get_source(module.name))
-
-
-def _rule_page(source: str) -> RulePage:
-    tree = ast.parse(source)
-    assignments = (node for node in tree.body if isinstance(node, ast.Assign))
-    meta = next(node.value for node in assignments if ast.unparse(node.targets[0]) == "META")
-    assert isinstance(meta, ast.Call)
-    literal = {k.arg: ast.literal_eval(k.value) for k in meta.keywords if k.arg in {"id", "kind", "changes", "former"}}
-    page = parse_page(ast.get_docstring(tree) or "")
-    former = frozenset(old for _, old in literal.get("former", ()))
-    return RulePage(literal["id"], literal["kind"], page, tuple(literal.get("changes", ())), former)
+    pages = ((rule.META, parse_page(rule.__doc__ or "")) for rule in RULES)
+    found = [RulePage(meta.id, meta.kind, page, meta.changes) for meta, page in pages]
+    return sorted(found, key=attrgetter("id"))
 
 
 def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:
@@ -216,7 +178,7 @@ def _known(name: str, names: Sequence[str]) -> str:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in names:
         return wanted
-    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR)
+    similar = difflib.get_close_matches(wanted, names, n=3, cutoff=SIMILAR_ID)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "diagnose explain lists all of them."
     raise UsageError(f"Unknown rule or change '{one_line(name)}': {hint}")
 
@@ -224,9 +186,8 @@ def _known(name: str, names: Sequence[str]) -> str:
 def _list(rules: Collection[RulePage]) -> Iterator[str]:
     from diagnose.changes import CHANGES
 
-    width = (
-        _width() if sys.stdout is not None and sys.stdout.isatty() else None
-    )  # in a file and in a pipe lines are whole
+    # In a file and in a pipe lines are whole.
+    width = _width() if sys.stdout is not None and sys.stdout.isatty() else sys.maxsize
     column = max(map(len, CHANGES)) + 2
     for kind, words in KINDS.items():
         yield f"Rules about {words}:"
@@ -264,12 +225,7 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     """Return a paragraph of a section; ids, options and dotted names stay whole."""
     rest = " " * (4 + hanging)
     return textwrap.wrap(
-        text,
-        _width(),
-        initial_indent="    ",
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-        break_long_words=False,
+        text, _width(), initial_indent="    ", subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
 
 
@@ -290,5 +246,5 @@ def _width() -> int:
     return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
-def _shortened(line: str, width: int | None) -> str:
-    return line if width is None or len(line) <= width else line[: width - 1].rstrip() + "…"
+def _shortened(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"

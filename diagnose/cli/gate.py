@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.cli.answer import check_rules, chosen
-from diagnose.cli.output import ResultRequest, answer_text, plan_text
+from diagnose.cli.output import ResultRequest, answer_text, check_rules, chosen, plan_text
 from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import Comparison, compare
 from diagnose.compare.format import as_json, as_text
@@ -30,19 +29,38 @@ DEFAULT_RUNS = 3  # of a script that is traced: with fewer on each side hardly a
 
 
 @dataclass(frozen=True, slots=True)
-class CompareRequest(ResultRequest):
-    """What ``diagnose compare`` was asked for."""
+class SidesRequest(ResultRequest):
+    """How two sides are compared."""
 
-    before: Sequence[str] = ()
-    after: Sequence[str] = ()
     tolerance: str = "5%"
     allow_differences: bool = False
     select: tuple[str, ...] = ()  # rules
     ignore: tuple[str, ...] = ()
 
+    def check(self) -> None:
+        """Check what was asked for before anything is read."""
+        parse_tolerance(self.tolerance)
+        check_rules(self.select, self.ignore)
+
+    def compared(self, before: Side, after: Side) -> Comparison:
+        """Return the comparison without the findings that options, or comments on either side, leave out."""
+        comparison = compare(
+            before, after, tolerance=parse_tolerance(self.tolerance), allow_differences=self.allow_differences
+        )
+        ignored = [one for side in (before, after) for one in chosen(side.diagnosis, self.select, self.ignore).ignored]
+        return comparison.without_findings(frozenset(one.finding.rule for one in ignored))
+
 
 @dataclass(frozen=True, slots=True)
-class GateRequest(ResultRequest):
+class CompareRequest(SidesRequest):
+    """What ``diagnose compare`` was asked for."""
+
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GateRequest(SidesRequest):
     """What ``diagnose gate`` was asked for; ``force`` is about the reports, ``update`` about the baseline."""
 
     baseline: Sequence[str] = ()
@@ -50,13 +68,9 @@ class GateRequest(ResultRequest):
     args: Sequence[str] = ()  # of the script; further captures where the target is none
     module: bool = False
     runs: int | None = None  # how often the script is traced
-    tolerance: str = "5%"
-    allow_differences: bool = False
     junit: str | None = None
     sarif: str | None = None
     update: bool = False
-    select: tuple[str, ...] = ()  # rules
-    ignore: tuple[str, ...] = ()
 
 
 def compare_and_answer(request: CompareRequest) -> None:
@@ -67,19 +81,12 @@ def compare_and_answer(request: CompareRequest) -> None:
         InputError: one of them cannot be read.
         OutputError: the file cannot be written.
     """
-    tolerance = parse_tolerance(request.tolerance)
-    check_rules(request.select, request.ignore)
+    request.check()
     files = plan_text(request, inputs=[*request.before, *request.after], has_page=True)
     before, after = (join_sides([open_side(path) for path in paths]) for paths in (request.before, request.after))
-    comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
-    comparison = _chosen(comparison, request)
-    answer_text(
-        lambda: as_text(comparison, columns()),
-        lambda: as_json(comparison),
-        request,
-        files,
-        page=lambda: _page(comparison),
-    )
+    found = request.compared(before, after)
+    text, json = lambda: as_text(found, columns()), lambda: as_json(found)
+    answer_text(text, json, request, files, page=lambda: _page(found))
 
 
 def gate_and_answer(request: GateRequest) -> int:
@@ -91,8 +98,7 @@ def gate_and_answer(request: GateRequest) -> int:
         CaptureError: the script could not be traced.
         OutputError: a report exists already, or a file cannot be written; mostly raised before the script runs.
     """
-    tolerance = parse_tolerance(request.tolerance)
-    check_rules(request.select, request.ignore)
+    request.check()
     files = _check_request(request)
     progress = request.progress
     missing = [path for path in request.baseline if not Path(path).exists()]
@@ -104,8 +110,7 @@ def gate_and_answer(request: GateRequest) -> int:
         raise InputError(f"The baseline {printable(Path(missing[0]))} does not exist; create it with --update.")
     before = join_sides([open_side(path) for path in request.baseline])
     with _candidate(request, progress) as after:
-        comparison = compare(before, after, tolerance=tolerance, allow_differences=request.allow_differences)
-        comparison = _chosen(comparison, request)
+        comparison = request.compared(before, after)
         result = evaluate_gate(comparison)
         answer_text(
             lambda: _text(result),
@@ -123,21 +128,9 @@ def gate_and_answer(request: GateRequest) -> int:
     return 0 if request.update else EXIT_CODES[result.verdict]
 
 
-def _chosen(comparison: Comparison, request: CompareRequest | GateRequest) -> Comparison:
-    """Return the comparison without the findings that options, or comments on either side, leave out."""
-    sides = (comparison.before, comparison.after)
-    ignored = [one for side in sides for one in chosen(side.diagnosis, request.select, request.ignore).ignored]
-    return comparison.without_findings(frozenset(one.finding.rule for one in ignored))
-
-
 def _check_request(request: GateRequest) -> tuple[Path, ...]:
     """Return the file of ``--output``, after checking all that can be checked before a script runs."""
-    named = {
-        "--output": request.output,
-        "--html": request.html,
-        "--junit": request.junit,
-        "--sarif": request.sarif,
-    }
+    named = {"--output": request.output, "--html": request.html, "--junit": request.junit, "--sarif": request.sarif}
     check_distinct(named, [*request.baseline, request.target, *_captures(request)])
     for name in (request.junit, request.sarif):
         if name is not None:

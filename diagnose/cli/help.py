@@ -6,13 +6,16 @@ It fits a screen: what few need is shown by ``--help-all`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import click
 
 from diagnose.errors import UsageError
+from diagnose.model.launched import launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
+from diagnose.text.progress import Progress
 
 __all__ = [
     "ALL",
@@ -21,11 +24,14 @@ __all__ = [
     "RARE",
     "Command",
     "Decorator",
+    "Former",
     "Group",
     "Option",
+    "ScriptCommand",
     "needless_flag",
     "option",
     "renamed_option",
+    "shared_names",
     "show_all_help",
 ]
 
@@ -34,6 +40,8 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 GENERAL = "General"  # the group of --help and --version
 NO_BREAK = "\u2011"  # a hyphen that lines are not broken at: options and file names stay whole
 COMMANDS, INTEGRATIONS = "Commands", "Integrations"  # the sections of the list of commands
+BEFORE_SCRIPT = "diagnose.before_script"
+HELP = ("-h", "--help")  # every script of argparse has these
 ALL = "diagnose.all_options"  # in a context: options that few need are shown too
 RARE = frozenset(
     {
@@ -48,7 +56,7 @@ RARE = frozenset(
 )
 """Options that few need."""
 MAX_SHORT = 60  # columns of what the list says of a command: each has one line
-MAX_NAME = 24  # columns of an option; the description of a longer one starts on the next line
+MAX_OPTION_NAME = 24  # columns of an option; the description of a longer one starts on the next line
 
 
 class Decorator(Protocol):
@@ -64,7 +72,8 @@ class Option(click.Option):
     def __init__(
         self, *args: Any, group: str = GENERAL, is_consent: bool = False, **kwargs: Any
     ) -> None:  # as click.Option
-        super().__init__(*args, **kwargs)
+        shows = bool(kwargs.get("default")) and not kwargs.get("is_flag", False)
+        super().__init__(*args, show_default=shows, **kwargs)
         self.group = group
         self.is_consent = is_consent
 
@@ -132,7 +141,7 @@ class _Page(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, with one column of names for all groups."""
         groups = self.option_groups(ctx)
-        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_NAME]
+        names = [name for records in groups.values() for name, _ in records if len(name) <= MAX_OPTION_NAME]
         width = max(map(len, names), default=0)
         for group, records in groups.items():
             with formatter.section(f"{group} options"):
@@ -160,15 +169,98 @@ class Command(_Page):
         return [*params[:-1], _HELP_ALL, params[-1]] if has_rare else params
 
 
+Split: TypeAlias = Callable[[Mapping[str, Any]], tuple[str, Sequence[str]]]
+"""From what click read: the script, and what is passed to it."""
+
+
+def _script_and_args(params: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
+    return params.get("script") or "", params.get("args") or ()
+
+
+class ScriptCommand(Command):
+    """A command whose arguments end with a script and what is passed to it."""
+
+    def __init__(self, *args: Any, split: Split = _script_and_args, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.split = split
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, and keep those before the script's own."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        ctx.meta[BEFORE_SCRIPT] = given[: len(given) - len(self.split(ctx.params)[1])]
+        return rest
+
+    def invoke(self, ctx: click.Context) -> Any:  # what the command returns
+        """Give the hint, then run the command."""
+        if "--" not in ctx.meta[BEFORE_SCRIPT] and launched().rank == 0:
+            self._hint(ctx)
+        return super().invoke(ctx)
+
+    def _hint(self, ctx: click.Context) -> None:
+        options = {name for option in self.params if isinstance(option, click.Option) for name in option.opts}
+        script, args = self.split(ctx.params)
+        if not (ctx.params["module"] or _is_script(Path(script))):
+            return
+        names = shared_names(args, options, "" if ctx.params["module"] else script)
+        if names:
+            one = len(names) == 1
+            Progress(quiet=ctx.params["quiet"]).report(
+                f"{', '.join(names)} after the script {'goes' if one else 'go'} to the script; "
+                f"put {'it' if one else 'them'} before {script} to set diagnose's own"
+            )
+
+
+def shared_names(args: Sequence[str], options: set[str], script: str) -> list[str]:
+    """Return the options among ``args`` that diagnose has too and the script does not mention, in their order.
+
+    Those behind ``--`` are left out. ``script`` is a path, or empty where the source is not at hand.
+    """
+    before = args[: args.index("--")] if "--" in args else args
+    names = dict.fromkeys(arg.partition("=")[0] for arg in before if arg.startswith("-"))
+    shared = [name for name in names if name in options and name not in HELP]
+    source = _source(script) if shared else ""
+    return [name for name in shared if f'"{name}"' not in source and f"'{name}'" not in source]
+
+
+def _is_script(path: Path) -> bool:
+    """Return whether a path is meant as a script, rather than as a trace, a report or a capture."""
+    return (path / "__main__.py").is_file() if path.is_dir() else path.suffix in {".py", ""}
+
+
+def _source(script: str) -> str:
+    try:
+        return Path(script).read_text(encoding="utf-8", errors="replace") if script else ""
+    except (OSError, ValueError):  # a wrong path is answered by the command itself
+        return ""
+
+
+class Former(NamedTuple):
+    """What another name of a command stands for; ``now`` is what to type in the place of a name of before."""
+
+    words: tuple[str, ...]
+    now: str = ""
+    renamed: Mapping[str, str] = {}  # how options begin that had another name
+
+    def typed(self, args: Sequence[str]) -> list[str]:
+        """Return the command line that the arguments stand for."""
+        found, left = [*self.words], iter(args)
+        for arg in left:
+            name, equals, value = arg.partition("=")
+            new = self.renamed.get(name)
+            found.append(arg if new is None else new + (value if equals else next(left, "")))
+        return found
+
+
 class Group(_Page, click.Group):
     """The command without a sub-command; it lists them in the order in which they were added.
 
-    ``aliases`` are other names of commands; ``gone`` holds what to use in the place of commands that are no more.
+    ``former`` holds other names of commands, ``gone`` what to use in the place of commands that are no more.
     """
 
-    def __init__(self, *args: Any, aliases: Mapping[str, str], gone: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, former: Mapping[str, Former], gone: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.aliases, self.gone = aliases, gone
+        self.former, self.gone = former, gone
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -180,7 +272,11 @@ class Group(_Page, click.Group):
             raise UsageError(f"{one_line(name)} is a script: record it with {again}.")
         if name in self.gone and not ctx.resilient_parsing:
             raise UsageError(f"diagnose {name} is gone: use {self.gone[name]}.")
-        return super().resolve_command(ctx, [self.aliases.get(name, name), *args[1:]])
+        if (former := self.former.get(name)) is not None:
+            args = former.typed(args[1:])
+            if former.now and not ctx.resilient_parsing:
+                click.echo(f"diagnose: {name} is deprecated: use {former.now}", err=True)
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; where there are none, show the help, with the exit code of wrong usage."""
@@ -190,8 +286,8 @@ class Group(_Page, click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the names in the order of use, which is that of their declaration, without those of before."""
-        return [name for name, command in self.commands.items() if not command.hidden]
+        """Return the names in the order of use, which is that of their declaration."""
+        return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section."""
@@ -220,8 +316,6 @@ def show_all_help(ctx: click.Context, _parameter: click.Parameter, wanted: bool)
     click.echo(ctx.get_help())
     commands = ctx.command.commands if isinstance(ctx.command, click.Group) else {}
     for name, command in commands.items():
-        if command.hidden:
-            continue
         with click.Context(command, info_name=name, parent=ctx, **command.context_settings) as inner:
             title = inner.command_path
             click.echo(f"\n\n{title}\n{'=' * len(title)}\n\n{command.get_help(inner)}")

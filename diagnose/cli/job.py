@@ -1,17 +1,19 @@
-"""The commands that read ranks: who reads them, what is kept of them, and the answer."""
+"""``diagnose analyze``: who reads the ranks, what is kept of them, the answer, and its forms for other tools."""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diagnose.cli.answer import Request, answer, prepare
-from diagnose.cli.export import planned, write_exports
-from diagnose.errors import OutputError, UsageError
-from diagnose.model.files import check_distinct, check_file, printable
+from diagnose.cli.output import Request, answer, prepare
+from diagnose.errors import OutputError, UsageError, missing_extra
+from diagnose.model.files import check_distinct, check_file, printable, write_bytes
+from diagnose.model.limits import EXPORTS
 from diagnose.pipeline.cache import default_cache
 from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
 from diagnose.pipeline.workers import Workers
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
     from diagnose.model.capture import Capture
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.ranks.profile import JobProfile
+    from diagnose.reports.exports import Table
 
 __all__ = ["JobRequest", "SummaryRequest", "analyze_and_answer", "merge_and_answer", "summarize"]
 
 _SIZE = r"(?i)(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+FOLDER = "tensorboard"  # the kind of export that is a folder
 
 
 def parse_size(text: str) -> int:
@@ -64,7 +68,6 @@ class JobRequest(Request):
     no_cache: bool = False
     cross_check: str | None = None
     exports: tuple[str, ...] = ()  # KIND=FILE
-    prints: bool = True  # the command export of before prints no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
     """
     files = prepare(request, inputs=paths)
     others = {"--keep": request.keep, "--html": request.html, "--output": request.output}
-    exports = planned(request.exports, others, paths, force=request.force)
+    exports = _planned(request.exports, others, paths, force=request.force)
     keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
     workers = workers_of(request.workers, request.max_memory, request.cluster, no_cache=request.no_cache)
     diagnosis = analyze_inputs(
@@ -106,11 +109,10 @@ def analyze_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         if request.cross_check:
             diagnosis = _cross_checked(diagnosis, captures, request.progress)
         try:
-            write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
+            _write_exports(request.chosen(diagnosis), captures, exports, force=request.force, progress=request.progress)
         except OutputError as error:
             failure = error
-    if request.prints:
-        answer(diagnosis, request, files)
+    answer(diagnosis, request, files)
     if failure is not None:
         raise failure
 
@@ -184,3 +186,104 @@ def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) 
 
     write_summaries(path, profile, force=force)
     progress.report(f"wrote {printable(path)}")
+
+
+def _planned(
+    exports: Sequence[str], others: Mapping[str, str | None], paths: Sequence[str], *, force: bool
+) -> dict[str, str]:
+    """Return the file of each kind that ``--export`` names, after checking that it can be written.
+
+    ``others`` are the files of other options, ``paths`` what is read.
+
+    Raises:
+        UsageError: a text is no KIND=FILE, a kind is given twice, or a file has two meanings or the wrong suffix.
+        InputError: the package that writes a form is not installed.
+        OutputError: a file exists already, or cannot be written.
+    """
+    known = f"{', '.join(EXPORTS[:-1])} or {EXPORTS[-1]}"
+    files: dict[str, str] = {}
+    for text in exports:
+        kind, _, file = text.partition("=")
+        if kind not in EXPORTS or not file:
+            raise UsageError(f"Invalid --export '{printable(text)}': use KIND=FILE, where KIND is {known}.")
+        if kind in files:
+            raise UsageError(f"--export {kind} is given twice; leave one of them out.")
+        files[kind] = file
+    if files and "-" in paths:
+        raise UsageError("--export reads the recording twice, which standard input cannot; name a file.")
+    check_distinct({**others, **{f"--export {kind}": file for kind, file in files.items()}}, paths)
+    for kind, file in files.items():
+        _check(kind, file, force=force)
+    return files
+
+
+def _check(kind: str, file: str, *, force: bool) -> None:
+    if kind == FOLDER:
+        from diagnose.integrations.tensorboard import check_log
+
+        check_log(Path(file), force=force)
+        return
+    suffix = Path(file).suffix.lower()
+    if kind in ("findings", "kernels"):
+        if suffix not in (".csv", ".parquet"):
+            raise UsageError(f"Invalid --export {kind} '{printable(file)}': the name must end in .csv or .parquet.")
+        if suffix == ".parquet" and find_spec("pyarrow") is None:
+            raise missing_extra(f"{printable(file)} is to be a Parquet file", "parquet")
+    check_file(Path(file), force=force)
+
+
+def _write_exports(
+    diagnosis: Diagnosis, captures: Sequence[Capture], files: Mapping[str, str], *, force: bool, progress: Progress
+) -> None:
+    """Write a diagnosis of the captures in every form that was asked for.
+
+    Raises:
+        OutputError: a file has appeared since it was checked, or cannot be written.
+    """
+    from diagnose.pipeline.run import shown_rank
+    from diagnose.pipeline.timeline import whole_window
+    from diagnose.reports import exports
+
+    shown = captures[shown_rank(captures)]
+    picture = whole_window(shown)
+    makers: dict[str, Callable[[Path], bytes]] = {
+        "perfetto": lambda _path: exports.perfetto(diagnosis, picture).encode(),
+        "speedscope": lambda _path: exports.speedscope(diagnosis, picture).encode(),
+        "collapsed": lambda _path: exports.collapsed(picture).encode(),
+        "findings": lambda path: _table(path, exports.findings_table(diagnosis)),
+        "kernels": lambda path: _table(path, exports.kernels_table(diagnosis, picture)),
+        "markdown": lambda _path: _markdown(diagnosis).encode(),
+    }
+    for kind, file in files.items():
+        if kind == FOLDER:
+            from diagnose.integrations.tensorboard import write_log
+
+            write_log(Path(file), captures, shown, force=force)
+            progress.report(f"wrote {printable(file)}; open it with tensorboard --logdir")
+        else:
+            write_bytes(file, makers[kind](Path(file)), force=force)
+            progress.report(f"wrote {printable(file)}")
+    if picture.num_spans_left_out:
+        progress.report(
+            f"the {picture.num_spans_left_out:,} shortest bars were left out; causes and findings rest on all"
+        )
+
+
+def _table(path: Path, table: Table) -> bytes:
+    if path.suffix.lower() == ".csv":
+        from diagnose.reports.exports import csv_table
+
+        return csv_table(table).encode()
+    import pyarrow
+    from pyarrow import parquet
+
+    packed = io.BytesIO()
+    parquet.write_table(pyarrow.table(dict(table)), packed)
+    return packed.getvalue()
+
+
+def _markdown(diagnosis: Diagnosis) -> str:
+    from diagnose.answer.screen import answer
+    from diagnose.reports.markdown import as_markdown
+
+    return as_markdown(diagnosis, answer(diagnosis)).rstrip("\n") + "\n"

@@ -25,7 +25,7 @@ __all__ = ["INTERNAL_ERROR", "INTERRUPTED", "cli", "main", "run"]
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h: a fault of diagnose itself, never of the input
 INTERRUPTED = 130  # as a shell shows SIGINT
 COLLECT_AFTER = 200_000  # new objects: a start makes many that stay, and walking them takes a tenth of its time
-MAX_NAME = 200  # characters of a path in an error
+MAX_SHOWN_NAME = 200  # characters of a path in an error
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def _show_usage(error: click.ClickException) -> None:
 def _unforeseen(error: Exception) -> int:
     """Explain what no other place did: a path that the system refuses, such as one too long, or a fault of our own."""
     if isinstance(error, OSError) and error.filename is not None:
-        name = middle(one_line(str(error.filename)), MAX_NAME)
+        name = middle(one_line(str(error.filename)), MAX_SHOWN_NAME)
         _complain(f"{name} cannot be used ({error.strerror}). Check the path.", error)
         return InputError.exit_code
     _complain(_own_fault(error), error)

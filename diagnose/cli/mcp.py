@@ -26,8 +26,7 @@ from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
 from diagnose import __version__
-from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, checked
-from diagnose.cli.roots import Roots
+from diagnose.cli.mcp_tools import TOOLS, Arguments, Prove, Roots, checked
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import MAX_LINE, one_line
@@ -38,7 +37,7 @@ __all__ = ["serve"]
 Context: TypeAlias = ServerRequestContext[Any, Any]
 
 MAX_RUNNING = 2  # commands at a time: each reads a trace, and a large one takes all cores for itself
-MAX_PENDING = 16  # questions without an answer; the oldest is dropped
+MAX_QUESTIONS = 16  # questions without an answer; the oldest is dropped
 MAX_KEPT_LINES = 20  # of a command's messages: the error is among the last
 END_S = 20.0  # that a command has to end the processes it started
 ANSWERS_WITH_NEXT_CALL = "2026-07-28"  # from this version of the protocol on a question is a result
@@ -75,11 +74,7 @@ def serve(roots: Sequence[str], *, agreed: bool) -> None:
 async def _serve(roots: Roots, *, agreed: bool) -> None:
     tools = _Tools(roots, agreed=agreed)
     server: Server[Any] = Server(
-        "diagnose",
-        version=__version__,
-        instructions=INSTRUCTIONS,
-        on_list_tools=tools.list,
-        on_call_tool=tools.call,
+        "diagnose", version=__version__, instructions=INSTRUCTIONS, on_list_tools=tools.list, on_call_tool=tools.call
     )
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
@@ -162,7 +157,7 @@ class _Tools:
             return None
         secret = secrets.token_urlsafe()
         self._pending[secret] = [*words]
-        if len(self._pending) > MAX_PENDING:
+        if len(self._pending) > MAX_QUESTIONS:
             self._pending.pop(next(iter(self._pending)))
         return types.InputRequiredResult(
             input_requests={CONSENT: types.ElicitRequest(params=form)}, request_state=secret

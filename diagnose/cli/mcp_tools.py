@@ -1,26 +1,31 @@
-"""The tools of ``diagnose mcp``: what each takes, the command that answers it, and what its JSON looks like."""
+"""The tools of ``diagnose mcp``: what each takes, the command that answers it, its JSON, and what may be read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from diagnose.errors import UsageError
+from diagnose.errors import InputError, UsageError
+from diagnose.model.files import printable
 from diagnose.reports.json import schema as schema_of_diagnosis
 from diagnose.text.plain_text import one_line
 
-__all__ = ["TOOLS", "Arguments", "Prove", "Tool", "checked"]
+__all__ = ["TOOLS", "Arguments", "Prove", "Roots", "Tool", "checked"]
 
 Locate: TypeAlias = Callable[[str], str]  # from a path as it was given to one that may be read
 
 Recording = Annotated[
     str, Meta(description="A trace of torch.profiler (.json, .gz, .zst, .zip), a capture folder, or a folder or tar.")
 ]
+
+
+OPTIONS = {"workers": "--loader-workers"}  # of another name than the argument
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -44,8 +49,7 @@ class Analyze(Arguments, frozen=True):
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose analyze``."""
-        words = [f"--{name}={rule}" for name in ("select", "ignore") for rule in getattr(self, name)]
-        return ["analyze", *words, *_files(map(locate, self.paths))]
+        return ["analyze", *_options(self, "select", "ignore"), *_files(map(locate, self.paths))]
 
 
 class WhatIf(Arguments, frozen=True):
@@ -63,17 +67,8 @@ class WhatIf(Arguments, frozen=True):
 
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose what-if``."""
-        words = [f"--apply={','.join(self.apply)}"] if self.apply else []
-        for name, values in (
-            ("without", self.without),
-            ("no-sync", self.no_sync),
-            ("overlap", self.overlap),
-            ("scale", self.scale),
-        ):
-            words += [f"--{name}={value}" for value in values]
-        for name, value in (("loader-workers", self.workers), ("bucket-mb", self.bucket_mb), ("memory", self.memory)):
-            words += [f"--{name}={value}"] if value is not None else []
-        return ["what-if", *words, *_files([locate(self.path)])]
+        options = "apply", "without", "no_sync", "overlap", "scale", "workers", "bucket_mb", "memory"
+        return ["what-if", *_options(self, *options), *_files([locate(self.path)])]
 
 
 class Compare(Arguments, frozen=True):
@@ -87,7 +82,7 @@ class Compare(Arguments, frozen=True):
     def command(self, locate: Locate) -> list[str]:
         """Return the words of ``diagnose compare``."""
         words = [f"--before={locate(path)}" for path in self.before]
-        words += [f"--tolerance={self.tolerance}", *(["--allow-differences"] if self.allow_differences else [])]
+        words += _options(self, "tolerance", "allow_differences")
         return ["compare", *words, *_files(map(locate, self.after))]
 
 
@@ -122,8 +117,7 @@ class Prove(Arguments, frozen=True):
                 f"{one_line(self.script)} is a folder: pass the Python file and its arguments, which source.command of "
                 "the analysed capture holds."
             )
-        words = [f"--budget={self.budget}", *([f"--apply={','.join(self.apply)}"] if self.apply else [])]
-        return ["prove", *words, *_files([script]), *self.args]
+        return ["prove", *_options(self, "budget", "apply"), *_files([script]), *self.args]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -188,6 +182,62 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
         raise UsageError(f"Invalid arguments: {one_line(str(error))}. See the tool's input schema.") from None
 
 
+def _options(arguments: Arguments, *names: str) -> list[str]:
+    """Return arguments as options of the command: a list as one for each, but for the changes of ``--apply``."""
+    words = []
+    for name in names:
+        option, value = OPTIONS.get(name, f"--{name.replace('_', '-')}"), getattr(arguments, name)
+        if isinstance(value, bool):
+            words += [option] * value
+        else:
+            values = value if isinstance(value, list) and name != "apply" else [value]
+            words += [f"{option}={','.join(each) if name == 'apply' else each}" for each in values if each]
+    return words
+
+
 def _files(paths: Any) -> list[str]:
     """Return paths as arguments that no option is mistaken for."""
     return ["--", *map(os.fspath, paths)]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders below which may be read, links followed."""
+
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Roots:
+        """Return the folders of ``--root``, else the working folder.
+
+        Raises:
+            UsageError: one of them is no folder.
+        """
+        for name in names:
+            if not Path(name).is_dir():
+                raise UsageError(f"Invalid --root {printable(name)}: use an existing folder.")
+        return cls(tuple(Path(name).resolve() for name in names or (".",)))
+
+    def path(self, name: str) -> str:
+        """Return what to read in the place of ``name``: an existing path without links, relative where it can be.
+
+        Raises:
+            InputError: it does not exist, or it or a link in it leads elsewhere.
+        """
+        try:
+            found = Path(name).resolve(strict=True)
+            entries = list(os.scandir(found)) if found.is_dir() else []
+            links = [Path(entry.path).resolve() for entry in entries if entry.is_symlink()]
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle
+            raise InputError(
+                f"{printable(name)} cannot be read: give the path of a file or folder that exists here."
+            ) from None
+        for path in (found, *links):
+            if not any(path.is_relative_to(folder) for folder in self.folders):
+                where = " and ".join(map(printable, self.folders))
+                raise InputError(
+                    f"{printable(name)} leads out of {where} and is not read; the server reads elsewhere with "
+                    "diagnose mcp --root FOLDER."
+                )
+        here = Path.cwd().resolve()
+        return str(found.relative_to(here)) if found.is_relative_to(here) else str(found)

@@ -22,7 +22,6 @@ __all__ = [
     "result_options",
     "rule_options",
     "step_on_option",
-    "summary_options",
     "worker_options",
 ]
 
@@ -51,7 +50,6 @@ def step_on_option(group: str) -> Decorator:
         type=click.Choice(STEP_SOURCES),
         metavar="WHAT",
         default="auto",
-        show_default=True,
         help="What ends a step: auto, optimizer, dataloader, forward or marker (diagnose.step()).",
     )
 
@@ -84,12 +82,7 @@ def report_options(command: _Decorated) -> _Decorated:
     page = [
         _html(),
         option("--open", "open_browser", group=OUTPUT, is_flag=True, help="Open the HTML report in a browser."),
-        option(
-            "--verbose",
-            group=OUTPUT,
-            is_flag=True,
-            help="Print the whole report: queue, all findings, kernels.",
-        ),
+        option("--verbose", group=OUTPUT, is_flag=True, help="Print the whole report: queue, all findings, kernels."),
         lang_option(),
     ]
     return _with(command, [_json(), _output(".html, .json or .txt"), *page, _force(), _quiet(), *_rules()])
@@ -146,11 +139,6 @@ def keep_option(command: _Decorated) -> _Decorated:
     return _with(command, [option("--keep", group=OUTPUT, metavar="FILE", help=text)])
 
 
-def summary_options(command: _Decorated) -> _Decorated:
-    """Give ``summarize``, a command of before, the options of where its file goes."""
-    return _with(command, [_output(".ranks or .parquet", required=True), _force(), _quiet()])
-
-
 def _json() -> Decorator:
     return option("--json", "as_json", group=OUTPUT, is_flag=True, help=JSON)
 
@@ -171,7 +159,6 @@ def lang_option(group: str = OUTPUT) -> Decorator:
         group=group,
         type=click.Choice(LANGUAGES),
         default="en",
-        show_default=True,
         envvar="DIAGNOSE_LANG",
         help="Show text and pages in English or Chinese; JSON stays the same.",
     )

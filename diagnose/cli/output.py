@@ -1,13 +1,15 @@
-"""Where a result goes: standard output, and files whose suffix is the format, checked before the work begins."""
+"""Where an answer goes: standard output, and files whose suffix is the format, checked before the work begins."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
@@ -16,12 +18,14 @@ from diagnose.text.plain_text import in_encoding
 from diagnose.text.progress import Progress
 
 if TYPE_CHECKING:
-    from diagnose.model.diagnosis import Diagnosis
+    from diagnose.model.diagnosis import Diagnosis, Prescription
 
-__all__ = ["FORMATS", "TEXT_FORMATS", "ResultRequest", "answer_text", "plan", "plan_text", "print_result", "write"]
+__all__ = [
+    "Request", "ResultRequest", "analyze_with_progress", "answer", "answer_text", "check_rules", "chosen", "is_page",
+    "plan_text", "prepare", "print_result", "with_diff_files",
+]  # fmt: skip
 
 FORMATS = (".html", ".json", ".txt")
-TEXT_FORMATS = (".json", ".txt")
 CLOSED = "Standard output is closed, so the result has no place to go; leave it open, or use --output FILE."
 READER_GONE = 141  # as a shell shows SIGPIPE: `diagnose analyze … | head` is no fault
 
@@ -43,17 +47,44 @@ class ResultRequest:
         return Progress(quiet=self.quiet)
 
 
-def plan_text(request: ResultRequest, inputs: Iterable[str | Path] = (), *, has_page: bool = False) -> tuple[Path, ...]:
-    """Return the files that ``--output`` and ``--html`` name, after checking that they can be written.
+@dataclass(frozen=True, slots=True)
+class Request(ResultRequest):
+    """Where a diagnosis goes."""
 
-    ``has_page``: the command makes a page too, so that ``--output`` may name one.
+    open_browser: bool = False
+    verbose: bool = False
+    select: tuple[str, ...] = ()  # rules whose findings are shown; without any, all
+    ignore: tuple[str, ...] = ()  # rules whose findings are left out
+
+    def chosen(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Return the diagnosis without what options and comments leave out."""
+        return chosen(diagnosis, self.select, self.ignore)
+
+
+def plan_text(request: ResultRequest, inputs: Iterable[str | Path] = (), *, has_page: bool = False) -> tuple[Path, ...]:
+    """Return the files that ``--html`` and ``--output`` name, after checking that each can be written.
+
+    ``inputs`` are the files that are read, which no option may name. ``has_page``: the command makes a page too, so
+    that ``--output`` may name one.
 
     Raises:
-        UsageError: a suffix names no format, or a file is one of the ``inputs``.
-        OutputError: one exists already and ``--force`` was not given, or its folder is missing or not writable.
+        UsageError: a suffix names no format, or two options or an option and an input name one file.
+        OutputError: a file exists already and ``--force`` was not given, or its folder is missing or not writable; or
+            there is no file, and standard output is closed.
     """
-    formats = FORMATS if has_page else TEXT_FORMATS
-    return plan(request.html, request.output, force=request.force, inputs=inputs, formats=formats)
+    html, output, formats = request.html, request.output, FORMATS[not has_page :]
+    if html and not is_page(Path(html)):
+        raise UsageError(f"Invalid --html '{printable(html)}': the name must end in .html.")
+    if output and _format(Path(output)) not in formats:
+        known = f"{', '.join(formats[:-1])} or {formats[-1]}"
+        raise UsageError(f"Invalid --output '{printable(output)}': the name must end in {known}.")
+    check_distinct({"--html": html, "--output": output}, inputs)
+    paths = tuple(Path(name) for name in (html, output) if name)
+    for path in paths:
+        check_file(path, force=request.force)
+    if not paths and sys.stdout is None:
+        raise OutputError(CLOSED)
+    return paths
 
 
 def answer_text(
@@ -63,7 +94,7 @@ def answer_text(
     files: Sequence[Path],
     page: Callable[[], str] | None = None,
 ) -> None:
-    """Print a result in the form that was asked for, and write it to the files of ``plan_text``.
+    """Write a result to the files of ``plan_text``, print it in the form that was asked for, and name the files.
 
     ``page`` makes the HTML page of a command that has one.
 
@@ -71,28 +102,19 @@ def answer_text(
         OutputError: a file cannot be written; the result has been printed all the same.
     """
     failure: OutputError | None = None
-    text, page = _shown(text, request.lang), _shown(page or text, request.lang)
-    for file in files:  # before anything is printed: the reader of standard output may go
-        make = {".json": json, ".html": page}.get(_format(file), text)
-        try:
-            write_file(file, make().rstrip("\n") + "\n", force=request.force)
-        except OutputError as error:
-            failure = failure or error
-    print_result(json() if request.as_json else text(), needed=not files)
+    with language(request.lang):
+        for file in files:  # before anything is printed: the reader of standard output may go
+            make = {".json": json, ".html": page or text}.get(_format(file), text)
+            try:
+                write_file(file, make().rstrip("\n") + "\n", force=request.force)
+            except OutputError as error:
+                failure = failure or error
+        printed = json() if request.as_json else text()
+    print_result(printed, needed=not files)
     if failure is not None:
         raise failure
     for file in files:
         request.progress.report(f"wrote {printable(file)}")
-
-
-def _shown(make: Callable[[], str], lang: str) -> Callable[[], str]:
-    """Return what makes a text or a page, in a language."""
-
-    def in_language() -> str:
-        with language(lang):
-            return make()
-
-    return in_language
 
 
 def print_result(text: str, *, needed: bool = True) -> None:
@@ -108,49 +130,97 @@ def print_result(text: str, *, needed: bool = True) -> None:
     try:
         print(in_encoding(text, sys.stdout.encoding), flush=True)
     except BrokenPipeError:
-        _leave_quietly()
+        # The interpreter flushes stdout once more at exit; that must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(READER_GONE)
 
 
-def _leave_quietly() -> NoReturn:
-    # The interpreter flushes stdout once more at exit; that must not raise again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(READER_GONE)
-
-
-def plan(
-    html: str | None,
-    output: str | None,
-    *,
-    force: bool,
-    inputs: Iterable[str | Path] = (),
-    formats: Sequence[str] = FORMATS,
-) -> tuple[Path, ...]:
-    """Return the files that ``--html`` and ``--output`` name, after checking that each can be written.
-
-    ``inputs`` are the files that are read, which no option may name; ``formats`` the suffixes of ``--output``.
+def check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:
+    """Check names of rules before the work begins.
 
     Raises:
-        UsageError: a suffix names no format, or two options or an option and an input name one file.
-        OutputError: a file exists already and ``force`` is off, or its folder is missing or not writable; or there is
-            no file, and standard output is closed.
+        UsageError: there is no rule of that name.
     """
-    paths = tuple(Path(name) for name in (html, output) if name)
-    if html and paths[0].suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(f"Invalid --html '{printable(html)}': the name must end in .html.")
-    if output and _format(paths[-1]) not in formats:
-        known = f"{', '.join(formats[:-1])} or {formats[-1]}"
-        raise UsageError(f"Invalid --output '{printable(output)}': the name must end in {known}.")
-    check_distinct({"--html": html, "--output": output}, inputs)
-    for path in paths:
-        check_file(path, force=force)
-    if not paths and sys.stdout is None:
-        raise OutputError(CLOSED)
-    return paths
+    if select or ignore:  # the rules take a moment to import
+        from diagnose.pipeline.ignoring import RuleChoice
+
+        RuleChoice.of(select, ignore)
 
 
-def render(diagnosis: Diagnosis, path: Path) -> str:
-    """Return the report in the format that the suffix of ``path`` asks for."""
-    match _format(path):
+def chosen(diagnosis: Diagnosis, select: Sequence[str], ignore: Sequence[str]) -> Diagnosis:
+    """Return the diagnosis without what options and comments leave out."""
+    from diagnose.pipeline.ignoring import RuleChoice, leave_out
+
+    return leave_out(diagnosis, RuleChoice.of(select, ignore))
+
+
+def prepare(request: Request, inputs: Sequence[str | Path] = ()) -> tuple[Path, ...]:
+    """Return the files to write, after checking all of it that can be checked before the work begins.
+
+    Raises:
+        UsageError: the options contradict each other, or name one of the ``inputs``.
+        OutputError: a file cannot be written, or exists and may not be overwritten.
+    """
+    check_rules(request.select, request.ignore)
+    files = plan_text(request, inputs, has_page=True)
+    if request.open_browser and not any(is_page(file) for file in files):
+        raise UsageError("--open needs an HTML report; add --html FILE.")
+    return files
+
+
+def analyze_with_progress(paths: Sequence[str | Path], progress: Progress, *, draw: bool = True) -> Diagnosis:
+    """Read traces or capture folders and diagnose them.
+
+    Raises:
+        InputError: nothing can be read from a path.
+    """
+    with progress.phase("reading " + ", ".join(str(path) for path in paths[:3]) + (" …" if len(paths) > 3 else "")):
+        from diagnose.trace_reader import open_captures
+
+        captures = open_captures(paths)
+    with progress.phase("analysing"):
+        from diagnose.pipeline.run import analyze_captures
+
+        return analyze_captures(captures, draw=draw)
+
+
+def answer(diagnosis: Diagnosis, request: Request, files: Sequence[Path]) -> None:
+    """Write the files, print the answer, and name the files.
+
+    Raises:
+        OutputError: a file cannot be written; the answer has been printed all the same.
+    """
+    diagnosis, failures = request.chosen(diagnosis), list[OutputError]()
+    with language(request.lang):
+        with request.progress.phase("writing " + ", ".join(map(printable, files))) if files else nullcontext():
+            for file in files:
+                try:
+                    write_file(file, _rendered(diagnosis, file), force=request.force)
+                except OutputError as error:
+                    failures.append(error)
+        if request.as_json:
+            from diagnose.reports import json
+
+            printed = json.render(diagnosis)
+        else:
+            from diagnose.reports.text import terminal_text
+
+            whole = [] if failures else [file for file in files if _format(file) in (".html", ".json")]
+            printed = terminal_text(diagnosis, verbose=request.verbose, written=whole)
+    print_result(printed, needed=not files)
+    for failure in failures[:1]:
+        raise failure
+    for file in files:
+        request.progress.report(f"wrote {printable(file)}")
+    if request.open_browser:
+        import webbrowser  # starts with the modules that start processes
+
+        webbrowser.open(next(file for file in files if is_page(file)).absolute().as_uri())
+
+
+def _rendered(diagnosis: Diagnosis, file: Path) -> str:
+    """Return the report in the format that the suffix of the file asks for."""
+    match _format(file):
         case ".html":
             from diagnose.reports import html
 
@@ -165,26 +235,37 @@ def render(diagnosis: Diagnosis, path: Path) -> str:
             return text.render(diagnosis)
 
 
-def write(diagnosis: Diagnosis, paths: Sequence[Path], *, force: bool, lang: str = ENGLISH) -> None:
-    """Write the diagnosis to every path that can be written; an existing file is replaced only with ``force``.
-
-    Raises:
-        OutputError: a file cannot be written, or has appeared since it was checked; the others were written.
-    """
-    failures = [failure for path in paths if (failure := _failure(diagnosis, path, force=force, lang=lang))]
-    if failures:
-        raise failures[0]
-
-
-def _failure(diagnosis: Diagnosis, path: Path, *, force: bool, lang: str) -> OutputError | None:
-    try:
-        with language(lang):
-            text = render(diagnosis, path)
-        write_file(path, text, force=force)
-    except OutputError as error:
-        return error
-    return None
+def is_page(file: Path) -> bool:
+    """Return whether a file is to hold a page, by its name."""
+    return _format(file) == ".html"
 
 
 def _format(path: Path) -> str:
     return {".htm": ".html"}.get(path.suffix.lower(), path.suffix.lower())
+
+
+def with_diff_files(diagnosis: Diagnosis, page: Path, request: Request) -> Diagnosis:
+    """Write the diffs that the report shows, and return the diagnosis with the commands that apply them.
+
+    A diff is written where it applies in this folder to the script as it stands now. An existing file is replaced with
+    ``--force`` only; one that cannot be written is named and left out.
+    """
+    commands = {}
+    for p in _applicable(diagnosis):
+        file = page.with_name(f"{page.stem}.{p.id}.diff")
+        try:
+            write_file(file, p.diff, force=request.force)
+        except OutputError as error:
+            request.progress.report(f"the diff of {p.id} was not written: {error}")
+            continue
+        request.progress.report(f"wrote {printable(file)}")
+        commands[p.id] = shlex.join(["git", "apply", str(file)])
+    found = (replace(p, apply_with=commands.get(p.id, "")) for p in diagnosis.prescriptions)
+    return replace(diagnosis, prescriptions=tuple(found))
+
+
+def _applicable(diagnosis: Diagnosis) -> Iterator[Prescription]:
+    """Yield the prescriptions that have a diff which applies here, each of which the page shows."""
+    from diagnose.changes.common.separate_diffs import applies_in
+
+    yield from (p for p in diagnosis.prescriptions if p.diff and applies_in(Path.cwd(), p.diff))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from diagnose.capture.process.script import check_utf8
-from diagnose.cli.answer import Request, analyze_with_progress, answer, prepare
+from diagnose.cli.output import Request, analyze_with_progress, answer, prepare
 from diagnose.errors import BudgetEndedError, CaptureError, OriginalsChangedError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.files import Reservation, cannot_write, check_distinct, check_file, printable

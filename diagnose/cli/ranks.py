@@ -1,4 +1,4 @@
-"""What the launcher's environment holds about the ranks of a run, and waiting for their captures."""
+"""The ranks of a run that is traced: which they are, what they send each other, and waiting for their captures."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import os
 import re
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from diagnose.errors import UsageError
+from diagnose.capture.process.rank_processes import StoreGone, StoreLink
+from diagnose.errors import DiagnoseError, UsageError, is_debugging
+from diagnose.model.files import printable, reason
 from diagnose.model.launched import Launched
 from diagnose.text.commands import command_line
 from diagnose.text.plain_text import one_line
 from diagnose.text.progress import Progress
 
-__all__ = ["chosen_ranks", "named_after", "wait_for_others"]
+if TYPE_CHECKING:
+    from diagnose.pipeline.exchange import Received
+
+__all__ = ["Exchange", "chosen_ranks", "named_after", "wait_for_others"]
 
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and compressing their traces
-POLL_S = 0.2
 STAMP = "%Y%m%d-%H%M%S"
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
 
@@ -69,21 +75,19 @@ def wait_for_others(
     here = len(chosen) * min(ranks.on_this_node, ranks.world_size) // ranks.world_size
     end = time.monotonic() + WAIT_S
 
-    def num_expected() -> int:
-        return len(chosen) if whole_world or _num_writers(folder) > here else max(here, 1)
+    def num_lacking() -> int:
+        is_shared = whole_world or _num_writers(folder) > here
+        return len(_missing(folder, chosen)) - (0 if is_shared else len(chosen) - max(here, 1))
 
-    def num_there() -> int:
-        return len(chosen) - len(_missing(folder, chosen))
-
-    if num_there() < num_expected():
-        with progress.phase(f"waiting for the captures of {num_expected()} ranks"):
-            while num_there() < num_expected() and time.monotonic() < end:
-                time.sleep(POLL_S)
+    if num_lacking() > 0:
+        with progress.phase(f"waiting for the captures of {num_lacking()} more ranks"):
+            while num_lacking() > 0 and time.monotonic() < end:
+                time.sleep(0.2)
     missing = _missing(folder, chosen)
     if not missing:
         return ()
     again = command_line(["diagnose", "analyze", str(folder)])
-    listed = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+    listed = ", ".join(map(str, missing[:8])) + ", …" * (len(missing) > 8)
     return (
         f"The capture of rank {listed} of {ranks.world_size} is missing, so skew between ranks is incomplete; use "
         f"--capture with a folder that all nodes share, or run {again} when all captures are there.",
@@ -110,3 +114,68 @@ def _launched(pid: int) -> str:
         return time.strftime(STAMP, time.localtime(int(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")))
     except (OSError, ValueError, IndexError, StopIteration):
         return str(pid)
+
+
+class Exchange:
+    """One rank's part in it; ``received`` is what the rank that answers has got, None elsewhere and without a store."""
+
+    def __init__(self, rank: int, ranks: Collection[int], progress: Progress) -> None:
+        self.received: Received | None = None
+        self.is_cut = False  # the store went before all had come
+        self._rank, self._ranks, self._progress = rank, sorted(ranks), progress
+
+    def run(self, store: StoreLink) -> None:
+        """Send this rank's summary, or collect those of all ranks. What fails here costs the exchange alone."""
+        try:
+            self._exchange(store)
+        except Exception as error:
+            if is_debugging():
+                raise
+            self._progress.report(
+                f"The summaries of the ranks could not be exchanged ({type(error).__name__}: {error})."
+            )
+
+    def _exchange(self, store: StoreLink) -> None:
+        from diagnose.pipeline.exchange import gather, own_files, take_part, write_received
+
+        messages = _Messages(store)
+        try:
+            files = own_files(store.folder, self._rank)
+            if self._rank != self._ranks[0]:
+                take_part(files, self._rank, messages)
+                return
+            with self._progress.phase(f"collecting the summaries of {len(self._ranks)} ranks"):
+                self.received = gather(files, self._rank, self._ranks, messages)
+            if messages.is_gone:
+                self.is_cut, self.received = True, replace(self.received, absent={})  # their captures may still come
+            write_received(store.folder, self.received)
+        except DiagnoseError as error:
+            self._progress.report(str(error))
+        except OSError as error:
+            self._progress.report(
+                f"What other ranks sent could not be kept in {printable(store.folder)}: {reason(error)}"
+            )
+
+
+class _Messages:
+    """The ranks' store; once it is gone nothing comes any more."""
+
+    def __init__(self, store: StoreLink) -> None:
+        self._store, self.is_gone = store, False
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store bytes for the other ranks."""
+        if not self.is_gone:
+            try:
+                self._store.put(key, data)
+            except StoreGone:
+                self.is_gone = True
+
+    def get(self, key: str, wait_s: float) -> bytes | None:
+        """Return what a rank has stored, None where it does not come."""
+        if not self.is_gone:
+            try:
+                return self._store.get(key, wait_s)
+            except StoreGone:
+                self.is_gone = True
+        return None

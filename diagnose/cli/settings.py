@@ -24,6 +24,7 @@ from typing import Any
 
 import click
 
+from diagnose.cli.help import Group
 from diagnose.errors import UsageError
 from diagnose.model.files import printable
 from diagnose.text.plain_text import one_line
@@ -43,10 +44,10 @@ PROJECT_MAY_SET = {
     *("select", "ignore", "lang", "verbose"),
 }
 
-SHARED = {"select", "ignore"}  # options that all commands with findings have
+SHARED = {"select", "ignore", LANG}  # options that all commands with findings have
 
 
-def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
+def defaults_of(cli: Group, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command, by the names of click's parameters.
 
     The nearest pyproject.toml counts, of ``folder`` and those above it, that has the table.
@@ -67,23 +68,20 @@ def defaults_of(cli: click.Group, folder: Path) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _of_all(cli: click.Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
+def _of_all(cli: Group, table: Mapping[str, Any], file: Path) -> dict[str, dict[str, Any]]:
     """Return the defaults of each command from the table and those below it."""
     found: dict[str, dict[str, Any]] = {}
-    if isinstance(table.get(LANG), str):
-        known = (n for n, c in cli.commands.items() if any(parameter.name == LANG for parameter in c.params))
-        found = {name: {LANG: table[LANG]} for name in known}
     for key in SHARED & set(table):
-        if not (isinstance(table[key], list) and all(isinstance(rule, str) for rule in table[key])):
-            raise UsageError(
-                f'Invalid {key} of [tool.diagnose] in {printable(file)}: use a list of rules such as ["launch-bound"].'
-            )
+        wanted = str if key == LANG else list
+        if not isinstance(table[key], wanted) or not all(isinstance(each, str) for each in table[key]):
+            example = '"zh"' if key == LANG else 'a list of rules such as ["launch-bound"]'
+            raise UsageError(f"Invalid {key} of [tool.diagnose] in {printable(file)}: use {example}.")
         for name, command in cli.commands.items():
             if any(parameter.name == key for parameter in command.params):
                 found.setdefault(name, {})[key] = table[key]
-    for name, options in table.items():
-        if name not in SHARED and not (name == LANG and isinstance(options, str)):
-            found[name] = {**found.get(name, {}), **_of_command(cli, name, options, file)}
+    for name in table.keys() - SHARED:
+        now = cli.former[name].words[0] if name in cli.former else name
+        found.setdefault(now, {}).update(_of_command(cli, now, table[name], file))
     return found
 
 
@@ -101,10 +99,10 @@ def _parsed(text: str, file: Path) -> dict[str, Any]:
     return found
 
 
-def _of_command(cli: click.Group, name: str, options: object, file: Path) -> dict[str, Any]:
+def _of_command(cli: Group, name: str, options: object, file: Path) -> dict[str, Any]:
     command = cli.commands.get(name)
     if command is None or not isinstance(options, Mapping):
-        known = ", ".join(name for name, one in cli.commands.items() if not one.hidden)
+        known = ", ".join(cli.commands)
         raise UsageError(f"{printable(file)}: [tool.diagnose] has no table '{one_line(name)}'; use one of {known}.")
     names = {
         opt.removeprefix("--"): str(parameter.name)

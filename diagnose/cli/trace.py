@@ -21,10 +21,8 @@ from diagnose.capture.process import launch
 from diagnose.capture.process.launch import CaptureRequest
 from diagnose.capture.process.script import check_utf8
 from diagnose.capture.record.folder import CapturePaths, unfinished
-from diagnose.cli.answer import Request, analyze_with_progress, answer, is_page, prepare
-from diagnose.cli.diff_files import with_diff_files
-from diagnose.cli.exchange import Exchange
-from diagnose.cli.ranks import chosen_ranks, named_after, wait_for_others
+from diagnose.cli.output import Request, analyze_with_progress, answer, is_page, prepare, with_diff_files
+from diagnose.cli.ranks import Exchange, chosen_ranks, named_after, wait_for_others
 from diagnose.errors import CaptureError, InputError, OutputError, UsageError
 from diagnose.model.events import Note
 from diagnose.model.files import cannot_write, printable

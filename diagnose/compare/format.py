@@ -9,7 +9,7 @@ from textwrap import wrap
 from diagnose.compare.compare import Change, Comparison
 from diagnose.reports.format import duration, percent
 from diagnose.reports.language import ENGLISH, current, tr, translated
-from diagnose.reports.text_answer import padded
+from diagnose.reports.text_charts import padded
 from diagnose.text.kernel_names import shorten
 from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 

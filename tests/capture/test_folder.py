@@ -12,7 +12,7 @@ import pytest
 from diagnose.capture.record import folder as folder_module
 from diagnose.capture.record.folder import CaptureFolder, unfinished
 from diagnose.errors import OutputError
-from diagnose.model import reservation as reservation_module
+from diagnose.model import files as reservation_module
 from diagnose.model.capture import CaptureInfo
 
 

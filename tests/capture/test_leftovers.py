@@ -7,7 +7,7 @@ import pytest
 from diagnose.capture.options import CaptureOptions
 from diagnose.capture.process import launch
 from diagnose.cli import trace as tracing
-from diagnose.cli.exchange import Exchange
+from diagnose.cli.ranks import Exchange
 from diagnose.cli.trace import TraceRequest
 from diagnose.errors import CaptureError
 from diagnose.model.launched import Launched

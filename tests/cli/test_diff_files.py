@@ -11,8 +11,7 @@ import pytest
 
 from diagnose.changes.common.call_edits import calls_in, diff_of, edited
 from diagnose.cli import trace
-from diagnose.cli.answer import Request, answer
-from diagnose.cli.diff_files import with_diff_files
+from diagnose.cli.output import Request, answer, with_diff_files
 from diagnose.errors import OutputError
 from diagnose.model.diagnosis import Prescription
 from diagnose.reports.text import render

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.process.rank_processes import StoreGone
-from diagnose.cli.exchange import Exchange
+from diagnose.cli.ranks import Exchange
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.pipeline import exchange
 from diagnose.text.progress import Progress

@@ -1,4 +1,4 @@
-"""The pages of rules and changes, found by name, without importing what they explain."""
+"""The pages of rules and changes, found by name."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from diagnose.cli import main as cli
 from diagnose.cli.explain import change_page, rule_pages
 
 
-def test_what_is_read_from_the_sources_is_what_the_rules_state():
+def test_every_rule_has_a_page_with_its_sections():
     pages = {page.id: page for page in rule_pages()}
     assert set(pages) == set(analyzers.META)
     for name, meta in analyzers.META.items():
@@ -120,7 +120,7 @@ def test_explaining_imports_nothing_heavy():
     code = (
         "import sys; from diagnose.cli import main;"
         "[main.run(['explain', *name]) for name in ([], ['gc-pause'], ['autocast'])];"
-        "print(sorted({'torch', 'numpy', 'rich', 'msgspec', 'diagnose.analyzers'} & set(sys.modules)), file=sys.stderr)"
+        "print(sorted({'torch', 'rich', 'jinja2'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stderr.strip() == "[]"

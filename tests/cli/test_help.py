@@ -13,7 +13,6 @@ from diagnose.cli.main import run
 WORK = ["trace", "analyze", "explain", "prove", "what-if", "compare", "gate", "watch", "doctor"]
 INTEGRATED = ["completion", "mcp"]
 ORDER = WORK + INTEGRATED
-FORMER = ["summarize", "reduce", "history", "export"]
 MAX_LINES = 40  # of a page: it is read in one glance
 PAGES = [[], *([name] for name in ORDER)]
 
@@ -52,7 +51,7 @@ def test_commands_are_listed_in_the_order_of_use_each_on_one_line(page):
         listed = text.split(f"{section}:\n")[1].split("\n\n")[0].splitlines()
         assert [line.split()[0] for line in listed] == names
         assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-    assert [*ORDER, *FORMER] == list(cli.commands)
+    assert list(cli.commands) == ORDER
 
 
 def test_all_pages_are_printed_one_after_the_other(page, monkeypatch, capsys):

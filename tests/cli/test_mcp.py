@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import ElicitResult
 
-from diagnose.cli.roots import Roots
+from diagnose.cli.mcp_tools import Roots
 from diagnose.errors import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -147,7 +147,7 @@ def test_an_answer_to_a_question_that_was_not_asked_is_none(project):
 def test_without_the_extra_one_sentence_names_the_remedy(monkeypatch, capsys):
     from diagnose.cli.main import run
 
-    monkeypatch.setattr("diagnose.cli.mcp_options.find_spec", lambda _name: None)
+    monkeypatch.setattr("diagnose.cli.commands.find_spec", lambda _name: None)
     assert run(["mcp"]) == 4
     assert capsys.readouterr().err == (
         "diagnose: error: diagnose mcp serves the Model Context Protocol, which needs packages that are not installed: "

@@ -2,6 +2,8 @@
 
 import os
 import re
+import time
+from itertools import count
 
 import pytest
 
@@ -33,7 +35,7 @@ def test_names_are_new_for_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = ranks.named_after("diagnose-capture", Launched())
     assert re.fullmatch(r"diagnose-capture-\d{8}-\d{6}", first)
-    monkeypatch.setattr(ranks, "STAMP", "always")
+    monkeypatch.setattr(time, "strftime", lambda _form: "always")
     (tmp_path / "diagnose-capture-always").mkdir()
     assert ranks.named_after("diagnose-capture", Launched()) == f"diagnose-capture-always-{os.getpid()}"
 
@@ -52,30 +54,24 @@ def test_nothing_is_noted_when_all_ranks_are_there(tmp_path):
 
 
 def test_ranks_that_never_come_are_noted(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "WAIT_S", 0.0)
     (tmp_path / "capture.rank0.json").touch()
+    monkeypatch.setattr(time, "monotonic", count(step=1000).__next__)
     (note,) = ranks.wait_for_others(tmp_path, Launched(0, 2, 2), chosen=range(2), whole_world=True, progress=QUIET)
     assert note.startswith("The capture of rank 1 of 2 is missing")
 
 
 def test_other_nodes_are_not_waited_for_without_a_shared_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "WAIT_S", 1e9)
     (tmp_path / "capture.rank0.json").touch()
+    monkeypatch.setattr(time, "sleep", pytest.fail)
     (note,) = ranks.wait_for_others(tmp_path, Launched(0, 2, 1), chosen=range(2), whole_world=False, progress=QUIET)
     assert "a folder that all nodes share" in note
 
 
 def test_a_folder_that_other_nodes_write_to_is_shared(tmp_path, monkeypatch):
-    monkeypatch.setattr(ranks, "POLL_S", 0.0)
     for rank in (0, 1):
         (tmp_path / f".rank{rank}.lock").touch()
     (tmp_path / "capture.rank0.json").touch()
-    polled = iter([False, True])
-
-    def come(_folder, _chosen):
-        return [] if next(polled, True) else [1]
-
-    monkeypatch.setattr(ranks, "_missing", come)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: (tmp_path / "capture.rank1.json").touch())
     assert ranks.wait_for_others(
         tmp_path, Launched(0, 2, 1), chosen=range(2), whole_world=False, progress=QUIET
     ) == ()  # fmt: skip

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.cli import commands, script_arguments
-from diagnose.cli.script_arguments import shared_names
+from diagnose.cli import commands
+from diagnose.cli.help import shared_names
 
 OPTIONS = {"--steps", "--json", "-o", "--output", "-h", "--help"}
 
@@ -88,4 +88,4 @@ def test_names_that_both_have(args, names):
 
 def test_a_script_that_cannot_be_read_is_left_to_the_command(tmp_path):
     assert shared_names(["--json"], OPTIONS, str(tmp_path)) == ["--json"]
-    assert script_arguments._source("no\0name") == ""
+    assert shared_names(["--steps"], {"--steps"}, "no\0name") == ["--steps"]

@@ -70,10 +70,10 @@ def test_host_time_is_nested_and_its_self_times_add_up():
 
 
 def test_tables_have_a_row_each_and_no_formula():
-    (row,) = csv.DictReader(io.StringIO(exports.csv_table(exports.FINDING_COLUMNS, exports.finding_rows(DIAGNOSIS))))
+    (row,) = csv.DictReader(io.StringIO(exports.csv_table(exports.findings_table(DIAGNOSIS))))
     assert (row["rule"], row["title"], row["lost_ms"], row["lost_share"]) == ("host-sync", "'=It waits", "0.04", "0.4")
-    (kernel,) = exports.kernel_rows(DIAGNOSIS, PICTURE)
-    assert (kernel["name"], kernel["ms_per_step"], kernel["line"]) == ("gemm", 0.05, 4)
+    kernels = exports.kernels_table(DIAGNOSIS, PICTURE)
+    assert (kernels["name"], kernels["ms_per_step"], kernels["line"]) == (["gemm"], [0.05], [4])
 
 
 def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch, capsys):
@@ -85,7 +85,7 @@ def test_the_command_writes_every_form_of_a_recorded_trace(tmp_path, monkeypatch
     assert capsys.readouterr().out.startswith("GPU stalls")
     events = json.loads(Path("p.json").read_text())["traceEvents"]
     assert {event["args"]["rule"] for event in events if event.get("cat") == "idle"} >= {"allocator-stall"}
-    assert parquet.read_table("k.parquet").column_names == list(exports.KERNEL_COLUMNS)
+    assert parquet.read_table("k.parquet").column_names == list(exports.kernels_table(DIAGNOSIS, PICTURE))
     assert Path("m.md").read_text().startswith("**")
     assert Path("f.csv").read_text().count("\n") > 1
 
@@ -125,7 +125,7 @@ def test_a_form_that_cannot_be_written_costs_no_answer(tmp_path, monkeypatch, ca
     def full(_file, _data, force):
         raise OutputError("m.md cannot be written.")
 
-    monkeypatch.setattr("diagnose.cli.export.write_bytes", full)
+    monkeypatch.setattr("diagnose.cli.job.write_bytes", full)
     assert run(["analyze", "-q", str(TRACE), "--export", "markdown=m.md"]) == 6
     shown = capsys.readouterr()
     assert shown.out.startswith("GPU stalls")

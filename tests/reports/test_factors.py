@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from diagnose.reports.factors import factor_range, factor_words
 from diagnose.reports.language import language
+from diagnose.reports.saving_words import factor_range, factor_words
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from base64 import b64decode
 import numpy as np
 
 from diagnose.model.charts import Flame, Frame
-from diagnose.reports.html import flame_data, frame_text
+from diagnose.reports.timeline_data import flame_data, frame_text
 
 OWN, LIBRARY = "/home/ada/train.py(42): main", "torch/nn/functional.py(10): linear"
 

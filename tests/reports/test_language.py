@@ -22,10 +22,10 @@ from diagnose.reports import html, text
 from diagnose.reports import json as json_report
 from diagnose.reports.charts import TONES
 from diagnose.reports.format import said
-from diagnose.reports.glossary import TERMS
-from diagnose.reports.html import NOTES, texts_of_script
+from diagnose.reports.html import texts_of_script
 from diagnose.reports.language import language, read_catalogue, tr, translated
-from diagnose.reports.rule_labels import PARTS, PATH, PHASES, TABULAR
+from diagnose.reports.rule_labels import PARTS, PATH, PHASES, TABULAR, TERMS
+from diagnose.reports.timeline_data import NOTES
 from tests.reports.test_html import Page
 
 ROOT = Path(__file__).parents[2]

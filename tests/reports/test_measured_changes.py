@@ -9,7 +9,7 @@ from diagnose.answer.screen import answer
 from diagnose.model.diagnosis import Trial
 from diagnose.reports.html import render as page
 from diagnose.reports.markdown import as_markdown
-from diagnose.reports.measured import certainty_words
+from diagnose.reports.saving_words import certainty_words
 from diagnose.reports.text import render
 from tests.reports.test_html import Page
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from diagnose.answer.screen import shown_rank
 from diagnose.model.diagnosis import RankSummary
 from diagnose.model.job import AlignedCollective, AlignedRank, AlignedStep, Job, RankRow
-from diagnose.reports.charts import aligned_chart, arrival_chart, lateness_chart
+from diagnose.reports.charts import legible
 from diagnose.reports.html import render
 from diagnose.reports.job_words import job_sentences, worst_first
 from diagnose.reports.json import to_dict
 from diagnose.reports.language import language
+from diagnose.reports.rank_charts import aligned_chart, arrival_chart, lateness_chart
 from diagnose.reports.text import render as text_report
 
 MS = 1_000_000
@@ -173,7 +174,8 @@ def test_lateness_of_many_ranks_and_steps_stays_small():
 def test_the_last_to_arrive_is_marked():
     chart = str(arrival_chart(LATE))
     assert re.findall(r">rank (\d)</text>", chart) == ["0", "3"]
-    assert chart.count('<path d="M90.0,40.0') == 1  # rank 3, below rank 0, came last to the first collective
+    red = re.findall(rf'd="([^"]*)" fill="{legible("#d0454c")}"', chart)
+    assert [box.count("M90.0,40.0") for box in red] == [1]  # rank 3, below rank 0, came last to the first collective
     assert "up to 5.00 ms" in chart
     assert arrival_chart(LATE._replace(arrivals=())) is None
 

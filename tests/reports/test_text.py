@@ -16,7 +16,7 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.words import english
 from diagnose.reports.format import place
 from diagnose.reports.text import render
-from diagnose.reports.text_code_lines import _folded
+from diagnose.reports.text_findings import _folded
 from diagnose.text.plain_text import one_line
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.analyzers import LEGENDS
 from diagnose.model.charts import Gap, Picture, Span, SpanTable
-from diagnose.reports.html import levels, timeline_data
+from diagnose.reports.timeline_data import levels, timeline_data
 
 MS = 1_000_000
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnose.cli.prove import ProveRequest, _check_patch, _kept
+from diagnose.cli.job import _kept
+from diagnose.cli.prove import ProveRequest, _check_patch
 from diagnose.errors import OutputError, UsageError
 from diagnose.trials.source_edits import write_patch
 
