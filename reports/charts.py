@@ -11,7 +11,7 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
-from diagnose.answer.tried import verdict
+from diagnose.answer.cards import verdict
 from diagnose.model.charts import BUSY, Memory, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis, RankSummary, Trial
 from diagnose.model.job import AlignedRank, AlignedStep, Job, RankRow

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from diagnose.answer.rows import finding_rows
-from diagnose.answer.screen import answer, shown_rank
-from diagnose.answer.tried import trial_of, verdict
+from diagnose.answer.cards import trial_of, verdict
+from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.arrays import Ints
 from diagnose.model.charts import Flame, Gap, Picture, Span, SpanTable
 from diagnose.model.diagnosis import Diagnosis, Prescription

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.answer.tried import certainty
+from diagnose.answer.cards import certainty
 from diagnose.model.diagnosis import Trial
 from diagnose.reports.format import duration
 from diagnose.reports.language import tr

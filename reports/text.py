@@ -17,10 +17,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.answer.cards import Prediction
-from diagnose.answer.rows import FindingRow, finding_rows
-from diagnose.answer.screen import answer
-from diagnose.answer.tried import trial_of, verdict
+from diagnose.answer.cards import Prediction, trial_of, verdict
+from diagnose.answer.screen import FindingRow, answer, finding_rows
 from diagnose.model.charts import HostOperator, KernelTime, Picture
 from diagnose.model.cross_check import CrossCheck
 from diagnose.model.diagnosis import Diagnosis, Example, Partition, Prescription, Queue, RankSummary, Trial, Where

@@ -12,9 +12,8 @@ from diagnose.cli.answer import Request, answer, prepare
 from diagnose.cli.export import planned, write_exports
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable
-from diagnose.pipeline.cache import default_cache
-from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
-from diagnose.pipeline.workers import Workers
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.rank_results import default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -148,7 +147,7 @@ def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         InputError: none of the files can be read.
         OutputError: a file cannot be written.
     """
-    from diagnose.pipeline.summaries import list_summaries, read_summaries
+    from diagnose.pipeline.exchange import list_summaries, read_summaries
 
     files = prepare(request, inputs=paths)
     keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
@@ -170,7 +169,7 @@ def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequen
     """Return the file of summaries to write, if any, after checking that it can be."""
     if name is None:
         return None
-    from diagnose.pipeline.summaries import check_keep
+    from diagnose.pipeline.exchange import check_keep
 
     path = Path(name)
     check_keep(path)
@@ -180,7 +179,7 @@ def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequen
 
 
 def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) -> None:
-    from diagnose.pipeline.summaries import write_summaries
+    from diagnose.pipeline.exchange import write_summaries
 
     write_summaries(path, profile, force=force)
     progress.report(f"wrote {printable(path)}")

@@ -21,7 +21,7 @@ from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
-from diagnose.pipeline import overhead
+from diagnose.pipeline import true_step as overhead
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables

@@ -29,7 +29,7 @@ from diagnose.model.events import Kind, Note
 from diagnose.model.forecast import middle_ns
 from diagnose.model.intervals import among
 from diagnose.model.records import as_facts
-from diagnose.pipeline import overhead
+from diagnose.pipeline import true_step as overhead
 from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import (
     RankFindings,
@@ -41,11 +41,17 @@ from diagnose.pipeline.find import (
     one_compilation,
     worth_showing,
 )
-from diagnose.pipeline.memory_by_line import memory_by_line
+from diagnose.pipeline.flow_views import memory_by_line
 from diagnose.pipeline.savings import Replayed, by_value, path_of, replay_savings, waterfall
-from diagnose.pipeline.trust import is_incomplete, lacks_device, why_outweighed, why_unusable
-from diagnose.pipeline.unseen import missing_records, not_looked, unseen
-from diagnose.pipeline.verdict import verdict
+from diagnose.pipeline.trust import (
+    is_incomplete,
+    lacks_device,
+    missing_records,
+    not_looked,
+    unseen,
+    why_outweighed,
+    why_unusable,
+)
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host import host_rows, layers
@@ -56,7 +62,7 @@ from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
 from diagnose.tables.program import Program, program_of
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
-from diagnose.tables.thresholds import THRESHOLDS
+from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 from diagnose.text.commands import command_line
 
 if TYPE_CHECKING:
@@ -65,7 +71,47 @@ if TYPE_CHECKING:
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "examine_rank", "host_operators", "kernels", "profile_rank", "source_of", "to_try"]
+__all__ = [
+    "analyze_rank",
+    "examine_rank",
+    "host_operators",
+    "is_shallow",
+    "kernels",
+    "profile_rank",
+    "source_of",
+    "to_try",
+    "verdict",
+]
+
+# The first answer: is the queue shallow, full, or deep with gaps.
+#
+# The median depth of the queue while the device works decides. On 94 real timelines with more than half idle it was 1
+# to 8 if launching was the limit, and 45 or more if a full queue had holes.
+
+
+def verdict(
+    queue: Queue | None, partition: Partition | None, idle_by_cause: Mapping[str, float], at: Thresholds = THRESHOLDS
+) -> Verdict:
+    """Apply the procedure: a full device, a shallow queue, or a deep queue with gaps."""
+    if queue is None or partition is None:
+        return "no-gpu"
+    if queue.idle_share <= at.significant_idle:
+        return "kernel-bound"
+    if partition.exposed_communication > queue.idle_share:
+        return "gaps"  # the device waits for other ranks longer than for its host
+    # While code is loaded and memory taken for the first time the host is the limit, however deep the queue was before.
+    cold = sum(share for rule, share in idle_by_cause.items() if rule in META and META[rule].one_off)
+    if is_shallow(queue, at) or (queue.idle_share > at.sparse_idle and cold >= at.cold_share * queue.idle_share):
+        return "cpu-bound"
+    return "gaps"
+
+
+def is_shallow(queue: Queue, at: Thresholds = THRESHOLDS) -> bool:
+    """Return whether the host has hardly a lead while the device works."""
+    if queue.busy_depth_p50 is None:
+        return queue.idle_share > at.sparse_idle and queue.late_share >= at.sparse_late
+    return queue.busy_depth_p50 <= at.shallow_depth
+
 
 # Changes whose effect no recording of a CPU shows, and a trial does: fewer bits, another layout, compiling.
 
@@ -441,7 +487,7 @@ def _shown(t: Tables, finding: Finding) -> Finding:
 
 
 def _picture(t: Tables, rank: RankFindings, findings: Sequence[Finding], shares: Mapping[str, float]) -> Picture:
-    from diagnose.pipeline.flow_pictures import flow_pictures  # only where it is shown: types of charts take 5 ms
+    from diagnose.pipeline.flow_views import flow_pictures  # only where it is shown: types of charts take 5 ms
     from diagnose.pipeline.timeline import picture
 
     drawn = picture(t, shares, named=rank.named, recorded=rank.capture.trace)

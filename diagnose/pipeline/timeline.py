@@ -2,26 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate_one
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.capture import Capture
-from diagnose.model.charts import Gap, Picture, SpanTable
+from diagnose.model.charts import BUSY, DeviceShare, Gap, KernelTime, Picture, Readings, SpanTable, StepParts
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import among, distinct, grouped
-from diagnose.pipeline.device_time import by_operator, every_kernel
+from diagnose.model.intervals import Intervals, among, covered, distinct, grouped
 from diagnose.pipeline.flames import flames
-from diagnose.pipeline.readings import readings
-from diagnose.pipeline.step_parts import step_parts
 from diagnose.tables import Tables
+from diagnose.tables.kernel_classes import kernel_times
+from diagnose.tables.nvml_readings import gpu_rows
+from diagnose.tables.op_launches import operators
 from diagnose.tables.queue import depth_over_time
+from diagnose.tables.steps import find_steps
 
-__all__ = ["picture", "whole_window"]
+__all__ = ["by_operator", "every_kernel", "picture", "readings", "step_parts", "whole_window"]
+
+# Device time as a page lists it: by every kernel, and by the operator that launched it.
+
+MAX_KERNELS = 400  # names on a page; what is left out is its last row
+MAX_LOCATED = 60  # kernels whose launch is looked up, the most expensive
+MAX_SHARES = 60  # operators
+
+
+def every_kernel(t: Tables) -> tuple[KernelTime, ...]:
+    """Return the kernels by name, the most expensive with the place of their launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0 and i < MAX_LOCATED
+        else row
+        for i, (row, at) in enumerate(kernel_times(t, MAX_KERNELS))
+    )
+
+
+def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
+    """Return the device time that each operator launched; what no operator launched is one entry."""
+    if t.device_id < 0 or not len(t.tasks.row):
+        return ()
+    ops = operators(t)
+    names = np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64)
+    return _shares(t, names, {-1: "(no operator recorded)"})
+
+
+def _shares(t: Tables, names: Ints, others: dict[int, str]) -> tuple[DeviceShare, ...]:
+    length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    ids, _, inverse = grouped(names)
+    time, calls = np.bincount(inverse, length), np.bincount(inverse)
+    whole = float(length.sum()) or 1.0
+    found = [
+        DeviceShare(
+            others.get(int(ids[i])) or t.trace.names[int(ids[i])],
+            int(calls[i]) / t.steps.num,
+            float(time[i]) / t.steps.num,
+            float(time[i]) / whole,
+        )
+        for i in np.argsort(-time, kind="stable")[:MAX_SHARES].tolist()
+    ]
+    return tuple(found)
+
+
+# What each recorded step consists of: the idle time of its causes, and the rest.
+
+MAX_STEPS = 2_000  # of the chart: more than a screen has room for
+
+
+def step_parts(t: Tables) -> tuple[StepParts, ...]:
+    """Return the steady steps with their own numbers, each from its begin to that of the next one."""
+    first, causes = t.steps.start, t.causes
+    last = np.append(first[1:], t.steps.end[-1:])
+    parts = {
+        rule: covered(_of(t, rule), first, last)
+        for i, rule in enumerate(causes.rules)
+        if bool((causes.rule == i).any())
+    }
+    idle = sum(parts.values(), np.zeros(len(first), np.int64))
+    if t.device_id >= 0:
+        parts[BUSY] = np.maximum(last - first - idle, 0)
+    return tuple(
+        StepParts(
+            int(t.steps.number[i]),
+            int(t.steps.end[i] - t.steps.start[i]),
+            {name: int(each[i]) for name, each in parts.items() if each[i] > 0},
+        )
+        for i in range(min(t.steps.num, MAX_STEPS))
+    )
+
+
+def _of(t: Tables, rule: str) -> Intervals:
+    rows = t.causes.of(rule)
+    return Intervals(t.causes.start[rows], t.causes.end[rows])
+
+
+# What NVML read while the recorded steps ran, laid over them.
+
+MAX_POINTS = 1_000  # of a series: a chart is about as many pixels wide
+
+
+def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
+    """Return the series of the device that fall into the recorded steps.
+
+    ``recorded`` is the trace as it was recorded, where the cost of recording was taken out of ``t``: readings have
+    the time of the clock, and so have its steps.
+    """
+    gpu = next((gpu for gpu in gpu_rows(t) if gpu.index == t.device_id), None)
+    trace = recorded if recorded is not None else t.trace
+    if gpu is None or not trace.epoch_ns:
+        return ()
+    steps = find_steps(trace)
+    if not steps.marked or steps.num != t.steps.num:
+        return ()
+    time = np.array(gpu.time_ns, np.int64) - trace.epoch_ns
+    at = np.searchsorted(steps.start, time, side="right") - 1
+    inside = (at >= 0) & (time < steps.end[np.maximum(at, 0)])
+    length = np.maximum(steps.end - steps.start, 1)[np.maximum(at, 0)]
+    position = at + (time - steps.start[np.maximum(at, 0)]) / length
+    kept = np.flatnonzero(inside)
+    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
+    found = (
+        ("GPU utilisation", "%", gpu.utilisation, 1.0, 100.0),
+        ("SM clock", "MHz", gpu.sm_mhz, 1.0, gpu.max_sm_mhz),
+        ("Power", "W", gpu.power_w, 1.0, gpu.power_limit_w),
+        ("Memory in use", "GB", gpu.memory_used_bytes, 1e-9, (gpu.memory_total_bytes or 0) / 1e9 or None),
+    )
+    series = [
+        Readings(name, unit, _points(position, kept.tolist(), values, per), limit)
+        for name, unit, values, per, limit in found
+    ]
+    return tuple(s for s in series if s.points)
+
+
+def _points(
+    position: Floats, kept: Sequence[int], values: Sequence[float | None], per: float
+) -> tuple[tuple[float, float], ...]:
+    """Return the readings that the board answered."""
+    known = ((i, values[i]) for i in kept if i < len(values))
+    return tuple((round(float(position[i]), 3), round(value * per, 3)) for i, value in known if value is not None)
+
 
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ import numpy.typing as npt
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes import CHANGES
-from diagnose.changes.common.buckets import with_buckets
+from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     handover_ns,
     hidden_by_first_workers,
@@ -28,50 +29,428 @@ from diagnose.changes.common.loading import (
     useful_workers,
 )
 from diagnose.changes.common.prescribe import also_possible
+from diagnose.dataflow.checkpoints import checkpoints
+from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.kept import KeptMemory, StepMemory, step_memory
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
+from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Facts, Finding, Prescription
 from diagnose.model.events import Kind
 from diagnose.model.forecast import Forecast
-from diagnose.model.intervals import total
+from diagnose.model.intervals import Intervals, total
 from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.records import MAX_INT
+from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
+from diagnose.pipeline.flow_views import operator_times
 from diagnose.pipeline.rank import host_operators
-from diagnose.pipeline.run import analyze_captures, scaled_together, shown_rank
+from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
-from diagnose.pipeline.what_if_memory import WithinMemory, within_memory
-from diagnose.pipeline.what_if_ranks import of_all_ranks
-from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale, parse_size
+from diagnose.ranks.comparison import Comparison, excess_of
+from diagnose.ranks.profile import PHASES
+from diagnose.ranks.replay import Part, Schedule, replayed, schedule_of, without_excess
+from diagnose.ranks.rescheduled import in_buckets, overlapped
+from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
-from diagnose.replay.graph import Transform
+from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels
+from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
+from diagnose.tables.flow import Flow, flow_of, shows_values
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import duration, growth, percent, plural
+from diagnose.text.numbers import duration, growth, percent, plural, size_words
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import lower_first
 from diagnose.trace_reader import open_captures
 
 __all__ = [
     "Asked",
+    "AskedOfJob",
+    "ComputedAgain",
     "WhatIfRequest",
     "WhatIfResult",
     "WithWorkers",
+    "WithinMemory",
     "are_rare",
     "asked_prescriptions",
-    "listed",
+    "of_all_ranks",
     "parse_place",
     "parse_scale",
     "parse_size",
     "run_what_if",
+    "twice",
     "with_workers",
+    "within_memory",
     "without_syncs_at",
 ]
+
+# What a user asks about all ranks of a job: no late ranks, gradient buckets of another size, exchanges overlapped.
+#
+# All ranks are replayed through their collectives, after what changes the one rank that is shown.
+
+# What a user asks: changes of one rank, and of all ranks of a job.
+
+MAX_FACTOR = 1000.0  # no other device is slower by more
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOfJob:
+    """What is asked about all ranks, in the order in which it is made."""
+
+    without_late: bool = False
+    bucket_mb: float | None = None
+    overlap: tuple[str, ...] = ()  # names of collectives, of OVERLAPPED
+
+    def __bool__(self) -> bool:
+        """Return whether anything is asked."""
+        return self != AskedOfJob()
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfRequest:
+    """The changes, in the order in which they are made."""
+
+    apply: tuple[str, ...] = ()  # ids of prescriptions
+    without: tuple[str, ...] = ()  # rules whose cause is taken away whole
+    no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
+    workers: int | None = None  # of the DataLoader
+    bucket_mb: float | None = None  # of DistributedDataParallel
+    overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
+    scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
+    memory: int | None = None  # bytes that the step may hold at its peak
+
+    def of_job(self, num_ranks: int) -> tuple[AskedOfJob, WhatIfRequest]:
+        """Return what is asked about all ranks, which is made after what changes one of them, and the rest.
+
+        Raises:
+            UsageError: it needs several ranks, and there is one.
+        """
+        if num_ranks == 1:
+            if self.overlap:
+                raise UsageError(
+                    "Overlapped exchanges are replayed on all ranks at once, and this is the recording of one: give "
+                    "the folder of all ranks."
+                )
+            return AskedOfJob(), self
+        others = tuple(rule for rule in self.without if rule != LATE_RANKS)
+        asked = AskedOfJob(others != self.without, self.bucket_mb, self.overlap)
+        return asked, replace(self, without=others, bucket_mb=None, overlap=())
+
+
+def parse_scale(text: str) -> tuple[str, float]:
+    """Read PATTERN=FACTOR, or kernel~PATTERN=FACTOR.
+
+    Raises:
+        UsageError: it is not of that form, or the factor is negative or beyond any machine.
+    """
+    pattern, _, factor = text.removeprefix("kernel~").rpartition("=")
+    try:
+        value = float(factor)
+        re.compile(pattern)
+    except (ValueError, re.error):
+        raise UsageError(f"{text} is not of the form PATTERN=FACTOR, such as 'gemm=0.5'.") from None
+    if not pattern or not 0 <= value <= MAX_FACTOR:
+        raise UsageError(
+            f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to {MAX_FACTOR:g}, such as 'gemm=0.5'."
+        )
+    return pattern, value
+
+
+def parse_place(text: str) -> tuple[str, int]:
+    """Read FILE:LINE.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    file, _, line = text.rpartition(":")
+    if not file or not line.isdecimal() or int(line) < 1:
+        raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
+    return file, int(line)
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes with its unit, such as 20GB (10^9 bytes) or 20GiB (2^30).
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ") if found is not None else 0
+    size = float(found[1]) * unit if found is not None else 0.0
+    if not 1 <= size <= MAX_INT:
+        raise UsageError(f"{text} is not a number with a unit of memory, such as 500MB, 20GB or 20GiB.")
+    return int(size)
+
+
+def of_all_ranks(
+    captures: Sequence[Capture],
+    asked: AskedOfJob,
+    forecasts: Sequence[Forecast],
+    without: Collection[str],
+    applied: Collection[str],
+) -> Iterator[Forecast]:
+    """Yield the step after each change, by a replay of all ranks.
+
+    ``forecasts`` are the step as it is and after each change made before: the causes of rules taken away, prescriptions
+    applied.
+
+    Raises:
+        UsageError: nothing of what is asked about was recorded, or the replay misses the measured steps by too much.
+    """
+    comparison, _ = compare_captures(captures)
+    schedule = schedule_of(comparison.ranks, comparison.matches, comparison.times)
+    if schedule is None and not asked.without_late:
+        raise UsageError(
+            "The recording holds no two steps in which the ranks share collectives, so that their exchanges cannot be "
+            "replayed: give the traces of all ranks of a job, of the same steps."
+        )
+    before, least = forecasts[-1], _computing(comparison)
+    if asked.without_late:
+        saved = _saved_without_late(comparison, forecasts, without, applied)
+        ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
+        before = _shortened(before, saved, least, f"{ranks} as the others of its role")
+        yield before
+    if schedule is None:
+        return
+    _check(replayed(schedule, schedule).error)
+    if asked.without_late:
+        schedule = without_excess(schedule, excess_of(comparison.ranks, comparison.lateness))
+    num = plural(len(comparison.ranks), "rank")
+    if asked.bucket_mb is not None:
+        baseline, schedule = _in_buckets(schedule, asked.bucket_mb * 2**20)
+        title = f"gradient buckets of {asked.bucket_mb:g} MB on {num}"
+        before = _shortened(before, _saved(baseline, schedule), least, title)
+        yield before
+    for name in asked.overlap:
+        after = _overlapped(schedule, name)
+        before = _shortened(before, _saved(schedule, after), least, f"{name} overlapped on {num}")
+        schedule = after
+        yield before
+
+
+def _overlapped(schedule: Schedule, name: str) -> Schedule:
+    """Return the steps with collectives of this name overlapped with computation."""
+    after = overlapped(schedule, name)
+    if after is None:
+        waited = sorted({c.kind.name for step in schedule.steps for c in step.collectives if _is_waited_for(c.parts)})
+        raise UsageError(
+            f"No rank waits for {'an' if name.startswith('a') else 'a'} {name} that could overlap with computation, so "
+            f"nothing is gained by overlapping it. Waited for: {', '.join(waited) or 'none'}."
+        )
+    return after
+
+
+def _is_waited_for(parts: Sequence[Part]) -> bool:
+    return any(p.blocks is not None for p in parts)
+
+
+def _check(error: float, refused: str = "nothing is predicted of what the ranks exchange") -> None:
+    """Refuse to answer where the unchanged replay misses the measured steps."""
+    if abs(error) > MAX_ERROR_TO_RELY:
+        raise UsageError(
+            f"The replay of all ranks misses the measured steps by {percent(error, 0)}, too much to rely on: {refused}."
+        )
+
+
+def _saved_without_late(
+    comparison: Comparison, forecasts: Sequence[Forecast], without: Collection[str], applied: Collection[str]
+) -> float:
+    """Return what is saved if the late ranks are as their equals are, ns.
+
+    What a late rank has more of by causes that are gone is not taken away once more.
+    """
+    found = comparison.without_late
+    if found is None:
+        raise UsageError(
+            f"No rank is late in this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
+            "shows what the ranks wait for."
+        )
+    _check(found.error, f"{LATE_RANKS} cannot be taken away")
+    gone = {*without, *(rule for rule, meta in META.items() if {*applied} & {*meta.changes, *meta.also})}
+    twice = sum(max(ns, 0.0) for cause, ns in comparison.reason.differences.items() if cause in gone)
+    return max(found.saved_ns - min(twice, max(forecasts[0].step_ns - forecasts[-1].step_ns, 0.0)), 0.0)
+
+
+def _in_buckets(schedule: Schedule, num_bytes: float) -> tuple[Schedule, Schedule]:
+    """Return the steps with the recorded buckets and with those of another size."""
+    found = in_buckets(schedule, num_bytes)
+    if found is None:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: the steps hold no buckets of DistributedDataParallel with "
+            "recorded sizes, or no backward that fills them."
+        )
+    modelled = replayed(schedule, found[0])
+    off = modelled.after_ns / max(modelled.unchanged_ns, 1.0) - 1
+    if abs(off) > MAX_UNEXPLAINED:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: what the recorded ones take does not follow from their sizes "
+            f"at one rate; by these alone the step comes out {percent(abs(off), 0)} off."
+        )
+    return found
+
+
+def _saved(baseline: Schedule, after: Schedule) -> float:
+    """Return what a change of the schedule saves, ns; less than 0 where it makes steps longer."""
+    pair = replayed(baseline, after)
+    return pair.unchanged_ns - pair.after_ns
+
+
+def _shortened(before: Forecast, saved_ns: float, least_ns: float, title: str) -> Forecast:
+    """Return the step after one more change; none is shorter than what ranks compute that are not late."""
+    step_ns, low_ns, high_ns = (
+        max(ns - saved_ns, min(ns, least_ns)) for ns in (before.step_ns, before.low_ns, before.high_ns)
+    )
+    return Forecast((), title, step_ns, low_ns, high_ns)
+
+
+def _computing(comparison: Comparison) -> float:
+    """Return what the ranks that are not late compute in a step, the longest of them."""
+    times = comparison.times
+    rows = [i for i, cause in enumerate(times.causes) if cause in PHASES]
+    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
+    computing = times.spent[others][:, rows].sum(axis=1)
+    known = computing[~np.isnan(computing).all(axis=1)]
+    return float(np.nanmedian(known, axis=1).max()) if known.size else 0.0
+
+
+# What to compute again in the backward pass so that a step fits into so much memory, and what that takes.
+
+
+class ComputedAgain(NamedTuple):
+    """One module or line whose calls are computed again, after those before it in the list."""
+
+    line: Frame | None
+    caller: Frame | None  # that calls the function of a line
+    module: str  # its qualified name, "" for a line
+    freed_bytes: int
+    added_ns: float  # to the step
+    peak_bytes: int
+    step_ns: float
+
+    @property
+    def name(self) -> str:
+        """Return the module and its line: "blocks.4 at train.py:29", or a line and what calls it."""
+        line, caller = (f"{at.file.rpartition('/')[2]}:{at.line}" if at is not None else "" for at in self[:2])
+        return " at ".join(part for part in (self.module, line) if part) + (f", called at {caller}" if caller else "")
+
+
+class WithinMemory(NamedTuple):
+    """A list of what to compute again, and what it starts from."""
+
+    most_bytes: int
+    peak_bytes: int  # as recorded
+    basis: str  # of that peak: "memory records" or "data flow"
+    calls: tuple[ComputedAgain, ...]
+
+    @property
+    def title(self) -> str:
+        """Return what the change is called."""
+        return f"{plural(len(self.calls), 'checkpoint')} for a peak of {size_words(self.calls[-1].peak_bytes)}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the list as text."""
+        fits = "" if self.calls else f", which is within {size_words(self.most_bytes)}"
+        yield f"peak memory now {size_words(self.peak_bytes)}, by the {self.basis}{fits}"
+        for each in self.calls:
+            yield (
+                f"  {each.name}: frees {size_words(each.freed_bytes)}, adds {duration(each.added_ns)} per step; then "
+                f"peak {size_words(each.peak_bytes)}, step {duration(each.step_ns)}"
+            )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the list as JSON; times are ms."""
+        return {
+            "budget_bytes": self.most_bytes,
+            "peak_bytes": self.peak_bytes,
+            "peak_from": self.basis,
+            "checkpoints": [
+                {
+                    "file": each.line.file if each.line is not None else None,
+                    "line": each.line.line if each.line is not None else None,
+                    "module": each.module,
+                    "frees_bytes": each.freed_bytes,
+                    "adds_ms": each.added_ns / 1e6,
+                    "peak_bytes": each.peak_bytes,
+                    "step_ms": each.step_ns / 1e6,
+                }
+                for each in self.calls
+            ],
+        }
+
+
+def within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[WithinMemory, Predicted]:
+    """Return what to compute again so that the step's peak is at most so many bytes, and the step then.
+
+    The peak is the larger one of the memory records and of what the data flow holds: the former lack what was there
+    before the recording of a host, the latter what operators take for themselves.
+
+    Raises:
+        UsageError: there is no data flow of the steps, or so little memory cannot be reached.
+    """
+    flow = flow_of(t)
+    if flow is None or t.capture.dataflow is None:
+        raise UsageError(
+            "--memory needs the data flow of a step, which this recording does not have: record it with diagnose "
+            "trace, without --no-dataflow and without --quick."
+        )
+    if not shows_values(t):
+        raise UsageError(
+            "The data flow of this recording differs from its timed steps, so what computing again takes is not known. "
+            "Record again."
+        )
+    memory = step_memory(graph_of(t.capture.dataflow))
+    peak, basis = _peak(t, memory)
+    other = peak - int(memory.held.max(initial=0))
+    found = checkpoints(memory.held, memory.kept, _times(t, flow, memory.kept), most_bytes - other)
+    lowest = other + found[-1].peak_bytes if found else peak
+    if lowest > most_bytes:
+        raise UsageError(
+            f"A peak of {size_words(most_bytes)} cannot be reached by computing again in the backward pass: it falls "
+            f"from {size_words(peak)} to {size_words(lowest)}, which is {size_words(lowest - most_bytes)} too much."
+        )
+    calls, state = [], before
+    for each in found:
+        one, earlier = memory.kept[each.number], state
+        again = partial(twice, t=t, pieces=flow.span_of(t, one.operators))
+        state = predict(t, state, Effect(again, again))
+        added_ns = state.step_ns - earlier.step_ns
+        calls.append(
+            ComputedAgain(
+                one.line, one.caller, one.module, each.freed_bytes, added_ns, other + each.peak_bytes, state.step_ns
+            )
+        )
+    return WithinMemory(most_bytes, peak, basis, tuple(calls)), state
+
+
+def _peak(t: Tables, memory: StepMemory) -> tuple[int, str]:
+    held, records = int(memory.held.max(initial=0)), memory_of(t)
+    is_same = (t.device_id < 0) == memory.device.startswith("cpu")
+    if records is not None and is_same and records.peak_allocated > held:
+        return records.peak_allocated, "memory records"
+    return held, "data flow"
+
+
+def _times(t: Tables, flow: Flow, kept: tuple[KeptMemory, ...]) -> list[float]:
+    """Return the time that each takes in the forward pass, ns: the host's or the device's, whichever is longer."""
+    host, device = operator_times(t, flow)
+    return [max(host[list(one.operators)].sum(), device[list(one.operators)].sum()) for one in kept]
+
+
+def twice(graph: Graph, t: Tables, pieces: Intervals) -> Graph:
+    """Make the host's work in the pieces, and the tasks that it launches, take twice as long."""
+    tasks = np.flatnonzero(t.launched_in(pieces))
+    tasks = tasks[np.argsort(t.tasks.row[tasks], kind="stable")]
+    if len(tasks):
+        length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
+        graph = shorten_tasks(graph, t.tasks.row[tasks], -length)
+    return scale_host(graph, pieces, 2.0)
+
 
 # What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
 
@@ -215,10 +594,10 @@ def asked_prescriptions(
 
 def _known(name: str, known: Mapping[str, Prescription]) -> Prescription:
     if name not in known:
-        raise UsageError(f"This trace has no prescription {name}; there are: {listed(known)}.")
+        raise UsageError(f"This trace has no prescription {name}; there are: {_or_none(known)}.")
     why = _why_unpredicted(known[name])
     if why:
-        predicted = listed(each for each, p in known.items() if not _why_unpredicted(p))
+        predicted = _or_none(each for each, p in known.items() if not _why_unpredicted(p))
         raise UsageError(f"{name} {why}, so there is nothing to predict; predicted are: {predicted}.")
     return known[name]
 
@@ -237,7 +616,7 @@ def are_rare(asked: Sequence[Asked]) -> bool:
     return bool(asked) and all(a.prescription.mean_step_ns is not None for a in asked)
 
 
-def listed(names: Iterable[str]) -> str:
+def _or_none(names: Iterable[str]) -> str:
     """Return names as a refusal lists them."""
     return ", ".join(sorted(names)) or "none"
 
@@ -426,7 +805,7 @@ def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transfor
     if t.device_id < 0:
         raise UsageError(
             f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            f"be taken away with --without: {listed(_replayable_causes(build_tables(capture, capture.trace)))}."
+            f"be taken away with --without: {_or_none(_replayable_causes(build_tables(capture, capture.trace)))}."
         )
     change = without_syncs_at(t, file, line)
     if change is None:
@@ -439,7 +818,7 @@ def _workers(t: Tables, num: int) -> _Step:
     if change is None:
         raise UsageError(
             "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
-            f"taken away with --without: {listed(_replayable_causes(t))}."
+            f"taken away with --without: {_or_none(_replayable_causes(t))}."
         )
     return _Step(plural(num, "loader worker"), partial(predict, t, effect=change.effect), change.assumptions)
 
@@ -451,7 +830,7 @@ def _buckets(t: Tables, size_mb: float) -> Transform:
             "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
             "they take far longer than their bytes explain, waiting for other ranks, whose recordings would show "
             "since when: give the folder of all. What takes time here can be "
-            f"taken away with --without: {listed(_replayable_causes(t))}."
+            f"taken away with --without: {_or_none(_replayable_causes(t))}."
         )
     return change
 
@@ -461,23 +840,23 @@ def _without(t: Tables, rule: str) -> Transform:
     if rule in (WORK, OUTSIDE) and rule in known:
         raise UsageError(
             "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
-            f"of those that a pattern finds. Without them there are: {listed(_replayable_causes(t))}."
+            f"of those that a pattern finds. Without them there are: {_or_none(_replayable_causes(t))}."
         )
     if rule not in known:
         raise UsageError(
-            f"Invalid --without {rule}: use a rule of idle time: {listed(known)}. In this trace these take time: "
-            f"{listed(_replayable_causes(t))}."
+            f"Invalid --without {rule}: use a rule of idle time: {_or_none(known)}. In this trace these take time: "
+            f"{_or_none(_replayable_causes(t))}."
         )
     if not len(t.causes.of(rule)):
         raise UsageError(
             f"{rule} takes no time in this trace, so it cannot be taken away; there are: "
-            f"{listed(_replayable_causes(t))}."
+            f"{_or_none(_replayable_causes(t))}."
         )
     change = _removed(t, rule)
     if change is None:
         raise UsageError(
             f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away: "
-            f"{listed(_replayable_causes(t))}."
+            f"{_or_none(_replayable_causes(t))}."
         )
     return change
 

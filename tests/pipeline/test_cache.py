@@ -12,10 +12,16 @@ import pytest
 
 from diagnose.errors import DEBUG
 from diagnose.model.serialization import pack, unpack
-from diagnose.pipeline import cache as cache_module
-from diagnose.pipeline.cache import Cache, default_cache
+from diagnose.pipeline import rank_results as cache_module
 from diagnose.pipeline.rank import analyze_rank
-from diagnose.pipeline.rank_results import diagnosis_of, packed_examination, packed_profile, unpack_examination
+from diagnose.pipeline.rank_results import (
+    Cache,
+    default_cache,
+    diagnosis_of,
+    packed_examination,
+    packed_profile,
+    unpack_examination,
+)
 from diagnose.trace_reader import open_captures
 from diagnose.trace_reader.inputs import list_inputs
 from tests.trace_reader.test_inputs import tar_of, trace_of
@@ -135,7 +141,7 @@ def test_a_damaged_entry_counts_as_absent(cache):
 WRITER = """
 import sys
 from pathlib import Path
-from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.rank_results import Cache
 cache = Cache(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

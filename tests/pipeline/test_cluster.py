@@ -9,12 +9,10 @@ from functools import partial
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.pipeline import cluster as cluster_module
-from diagnose.pipeline.cluster import connected
-from diagnose.pipeline.executors import on_executor
-from diagnose.pipeline.job import analyze_inputs
+from diagnose.pipeline import executors as cluster_module
+from diagnose.pipeline.executors import connected, on_executor
+from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_paths
-from diagnose.pipeline.workers import Workers
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 from tests.pipeline import working

@@ -17,9 +17,8 @@ from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import pack
 from diagnose.pipeline import exchange
 from diagnose.pipeline.exchange import Received, gather, own_files, read_received, take_part, write_received
-from diagnose.pipeline.job import analyze_inputs, answer_from_received
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
 from diagnose.pipeline.run import analyze_paths
-from diagnose.pipeline.workers import Workers
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 

@@ -94,7 +94,7 @@ def test_a_note_of_any_part_fits_the_schema(late, monkeypatch):
     assert [name for name in failed if not pattern.search(name)] == []
 
 
-@pytest.mark.parametrize("broken_part", ["pipeline.across.job_of", "analyzers.straggler.find_in_all"])
+@pytest.mark.parametrize("broken_part", ["pipeline.run.job_of", "analyzers.straggler.find_in_all"])
 @pytest.mark.usefixtures("noted")
 def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
     captures = [replace(late.capture(), trace=replace(late.capture().trace, rank=n)) for n in range(2)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.flow_pictures import MAX_NAMED, MAX_NODES, flow_picture
+from diagnose.pipeline.flow_views import MAX_NAMED, MAX_NODES, flow_picture
 from diagnose.pipeline.rank import analyze_rank
 from tests.analyzers.flow_tables import steps, tables
 from tests.analyzers.test_dead_work import with_metric
