@@ -1,4 +1,4 @@
-"""Where a step goes by the program's own structure: phases, modules, and the functions of the user's own files.
+"""Where a step goes: by phase, module and function of the user's own files, by operator and by kernel.
 
 Python frames show it, of the attribution window where there is one; their times are brought to those of the timing
 window (``step_clock``). Without frames the lines show it that the sampler saw in the timing window.
@@ -9,25 +9,40 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
-from diagnose.model.charts import CodeTime, CodeTimes
+from diagnose.model.charts import CodeTime, CodeTimes, DeviceShare, HostOperator, KernelTime
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, grouped, intersect, span, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    among,
+    contains,
+    distinct,
+    grouped,
+    intersect,
+    span,
+    subtract,
+    union,
+)
 from diagnose.model.locations import FRAME
 from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.kernel_classes import MAX_KERNELS, kernel_times
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
+from diagnose.tables.op_launches import operators
 from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import links
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
-__all__ = ["MODULE", "PHASE_ORDER", "CallPaths", "call_paths", "code_phases", "code_times", "frames_of"]
+__all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernels"]
 
 # Python frames by the frames of the same kind around them, and what a step spends in each such path.
 
@@ -432,3 +447,76 @@ def _sampled(t: Tables) -> tuple[CodeTime, ...]:
         if num >= MIN_SAMPLES
     ]
     return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_FUNCTIONS])
+
+
+# The same by operator of the host, by kernel of the device, and by the operator that launched it.
+
+MAX_OPERATORS = 12
+MAX_LOCATED = 60  # kernels whose launch is looked up, the most expensive
+MAX_SHARES = 60  # operators that launch
+
+
+def host_operators(t: Tables) -> tuple[HostOperator, ...]:
+    """Return the operators of the threads that matter, the most expensive by self time first."""
+    (start, end), events, num = t.steps.window, t.trace.events, len(t.trace.names)
+    calls, own, whole = np.zeros(num, np.int64), np.zeros(num), np.zeros(num)
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP)
+        nested = layers(t.trace, rows[(events.start[rows] >= start) & (events.start[rows] < end)])
+        inner = *zip(nested.rows[1:], nested.start[1:], strict=True), (rows[:0], events.start[:0])
+        for layer, begin, (children, child_begin) in zip(nested.rows, nested.start, inner, strict=False):
+            names, spent = events.name[layer], (events.end[layer] - begin).astype(np.float64)
+            calls += np.bincount(names, minlength=num)
+            whole += np.bincount(names, spent, num)
+            parent = np.searchsorted(begin, child_begin, side="right") - 1
+            spent -= np.bincount(parent, events.end[children] - child_begin, len(layer))
+            own += np.bincount(names, np.maximum(spent, 0.0), num)
+    called = np.flatnonzero(calls)
+    return tuple(
+        HostOperator(
+            name=t.trace.names[i],
+            calls_per_step=calls[i] / t.steps.num,
+            self_ns=own[i] / t.steps.num,
+            total_ns=whole[i] / t.steps.num,
+            shapes=_commonest_shapes(t, i),
+        )
+        for i in called[np.argsort(-own[called], kind="stable")][:MAX_OPERATORS].tolist()
+    )
+
+
+def _commonest_shapes(t: Tables, name: int) -> str:
+    """Return the shapes that most of the calls of a name have, the first of several; "" where none were recorded."""
+    events, (start, end) = t.trace.events, t.steps.window
+    rows = np.flatnonzero((events.name == name) & (events.kind == int(Kind.OP)) & (events.shapes >= 0))
+    rows = rows[(events.start[rows] >= start) & (events.start[rows] < end) & among(events.thread[rows], t.threads)]
+    shapes = events.shapes[rows]
+    counted = np.bincount(shapes)[shapes]
+    return t.trace.names[int(shapes[counted.argmax()])] if len(rows) else ""
+
+
+def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
+    """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0 and i < MAX_LOCATED
+        else row
+        for i, (row, at) in enumerate(kernel_times(t, most))
+    )
+
+
+def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
+    """Return the device time that each operator launched; what no operator launched is one entry."""
+    if t.device_id < 0 or not len(t.tasks.row):
+        return ()
+    ops = operators(t)
+    ids, _, inverse = grouped(np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64))
+    length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    time, calls, whole = np.bincount(inverse, length), np.bincount(inverse), max(float(length.sum()), 1.0)
+    names = {i: t.trace.names[i] for i in ids.tolist()} | {-1: "(no operator recorded)"}
+    return tuple(
+        DeviceShare(
+            names[int(ids[i])], int(calls[i]) / t.steps.num, float(time[i]) / t.steps.num, float(time[i]) / whole
+        )
+        for i in np.argsort(-time, kind="stable")[:MAX_SHARES].tolist()
+    )

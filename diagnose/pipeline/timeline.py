@@ -2,150 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from diagnose.analyzers.common.locate import enclosing_operators, locate_one
-from diagnose.model.arrays import Floats, Ints, Rows
+from diagnose.model.arrays import Rows
 from diagnose.model.capture import Capture
-from diagnose.model.charts import BUSY, DeviceShare, Gap, KernelTime, Picture, Readings, SpanTable, StepParts
+from diagnose.model.charts import BUSY, Gap, Picture, Readings, SpanTable, StepParts
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped
+from diagnose.pipeline.code_times import by_operator, kernels
 from diagnose.pipeline.flames import flames
 from diagnose.tables import Tables
-from diagnose.tables.kernel_classes import kernel_times
 from diagnose.tables.nvml_readings import gpu_rows
-from diagnose.tables.op_launches import operators
 from diagnose.tables.queue import depth_over_time
 from diagnose.tables.steps import find_steps
 
-__all__ = ["by_operator", "every_kernel", "picture", "readings", "step_parts", "whole_window"]
-
-# Device time as a page lists it: by every kernel, and by the operator that launched it.
-
-MAX_KERNELS = 400  # names on a page; what is left out is its last row
-MAX_LOCATED = 60  # kernels whose launch is looked up, the most expensive
-MAX_SHARES = 60  # operators
-
-
-def every_kernel(t: Tables) -> tuple[KernelTime, ...]:
-    """Return the kernels by name, the most expensive with the place of their launch."""
-    events = t.trace.events
-    return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
-        if at >= 0 and i < MAX_LOCATED
-        else row
-        for i, (row, at) in enumerate(kernel_times(t, MAX_KERNELS))
-    )
-
-
-def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
-    """Return the device time that each operator launched; what no operator launched is one entry."""
-    if t.device_id < 0 or not len(t.tasks.row):
-        return ()
-    ops = operators(t)
-    names = np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64)
-    return _shares(t, names, {-1: "(no operator recorded)"})
-
-
-def _shares(t: Tables, names: Ints, others: dict[int, str]) -> tuple[DeviceShare, ...]:
-    length = (t.tasks.end - t.tasks.start).astype(np.float64)
-    ids, _, inverse = grouped(names)
-    time, calls = np.bincount(inverse, length), np.bincount(inverse)
-    whole = float(length.sum()) or 1.0
-    found = [
-        DeviceShare(
-            others.get(int(ids[i])) or t.trace.names[int(ids[i])],
-            int(calls[i]) / t.steps.num,
-            float(time[i]) / t.steps.num,
-            float(time[i]) / whole,
-        )
-        for i in np.argsort(-time, kind="stable")[:MAX_SHARES].tolist()
-    ]
-    return tuple(found)
-
-
-# What each recorded step consists of: the idle time of its causes, and the rest.
-
-MAX_STEPS = 2_000  # of the chart: more than a screen has room for
-
-
-def step_parts(t: Tables) -> tuple[StepParts, ...]:
-    """Return the steady steps with their own numbers, each from its begin to that of the next one."""
-    first, causes = t.steps.start, t.causes
-    last = np.append(first[1:], t.steps.end[-1:])
-    parts = {
-        rule: covered(_of(t, rule), first, last)
-        for i, rule in enumerate(causes.rules)
-        if bool((causes.rule == i).any())
-    }
-    idle = sum(parts.values(), np.zeros(len(first), np.int64))
-    if t.device_id >= 0:
-        parts[BUSY] = np.maximum(last - first - idle, 0)
-    return tuple(
-        StepParts(
-            int(t.steps.number[i]),
-            int(t.steps.end[i] - t.steps.start[i]),
-            {name: int(each[i]) for name, each in parts.items() if each[i] > 0},
-        )
-        for i in range(min(t.steps.num, MAX_STEPS))
-    )
-
-
-def _of(t: Tables, rule: str) -> Intervals:
-    rows = t.causes.of(rule)
-    return Intervals(t.causes.start[rows], t.causes.end[rows])
-
-
-# What NVML read while the recorded steps ran, laid over them.
-
-MAX_POINTS = 1_000  # of a series: a chart is about as many pixels wide
-
-
-def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
-    """Return the series of the device that fall into the recorded steps.
-
-    ``recorded`` is the trace as it was recorded, where the cost of recording was taken out of ``t``: readings have
-    the time of the clock, and so have its steps.
-    """
-    gpu = next((gpu for gpu in gpu_rows(t) if gpu.index == t.device_id), None)
-    trace = recorded if recorded is not None else t.trace
-    if gpu is None or not trace.epoch_ns:
-        return ()
-    steps = find_steps(trace)
-    if not steps.marked or steps.num != t.steps.num:
-        return ()
-    time = np.array(gpu.time_ns, np.int64) - trace.epoch_ns
-    at = np.searchsorted(steps.start, time, side="right") - 1
-    inside = (at >= 0) & (time < steps.end[np.maximum(at, 0)])
-    length = np.maximum(steps.end - steps.start, 1)[np.maximum(at, 0)]
-    position = at + (time - steps.start[np.maximum(at, 0)]) / length
-    kept = np.flatnonzero(inside)
-    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
-    found = (
-        ("GPU utilisation", "%", gpu.utilisation, 1.0, 100.0),
-        ("SM clock", "MHz", gpu.sm_mhz, 1.0, gpu.max_sm_mhz),
-        ("Power", "W", gpu.power_w, 1.0, gpu.power_limit_w),
-        ("Memory in use", "GB", gpu.memory_used_bytes, 1e-9, (gpu.memory_total_bytes or 0) / 1e9 or None),
-    )
-    series = [
-        Readings(name, unit, _points(position, kept.tolist(), values, per), limit)
-        for name, unit, values, per, limit in found
-    ]
-    return tuple(s for s in series if s.points)
-
-
-def _points(
-    position: Floats, kept: Sequence[int], values: Sequence[float | None], per: float
-) -> tuple[tuple[float, float], ...]:
-    """Return the readings that the board answered."""
-    known = ((i, values[i]) for i in kept if i < len(values))
-    return tuple((round(float(position[i]), 3), round(value * per, 3)) for i, value in known if value is not None)
-
+__all__ = ["picture", "readings", "whole_window"]
 
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
 MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted
@@ -183,7 +59,7 @@ def picture(
         num_spans_left_out=sum(len(b.rows) for b in bars) - len(spans),
         titles=_titles(t),
         steps=step_parts(t),
-        kernels=every_kernel(t),
+        kernels=kernels(t, 400),  # names on a page
         by_operator=by_operator(t),
         flames=flames(t, named, shares),
         readings=readings(t, recorded),
@@ -216,15 +92,11 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     inside = (tasks.start < end) & (tasks.end > start)
     kinds = dict(zip(_TASKS, (~(tasks.is_collective | tasks.is_copy), tasks.is_collective, tasks.is_copy), strict=True))
     return [
-        _Bars(_stream(t, stream), category, tasks.row[shown[mask[shown]]])
+        _Bars(f"GPU {t.device_id} stream {stream}", category, tasks.row[shown[mask[shown]]])
         for stream, mine in t.streams.items()
         if len(shown := mine[inside[mine]])
         for category, mask in kinds.items()
     ]
-
-
-def _stream(t: Tables, stream: int) -> str:
-    return f"GPU {t.device_id} stream {stream}"
 
 
 def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
@@ -232,7 +104,7 @@ def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     bars = []
     for thread in _threads(t):
         for depth, rows in enumerate(t.work_layers[thread].rows[:MAX_LAYERS]):
-            lane = _thread(t, thread) + (f" +{depth}" if depth else "")
+            lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
             inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
             bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
     return bars
@@ -243,10 +115,6 @@ def _threads(t: Tables) -> tuple[int, ...]:
     return tuple(thread for thread in t.threads if 0 <= thread < len(t.trace.threads))
 
 
-def _thread(t: Tables, thread: int) -> str:
-    return f"host {t.trace.threads[thread].tid}"
-
-
 def _titles(t: Tables) -> dict[str, str]:
     """Return what a lane is called: a thread's own name and what it is for, a stream's role."""
     titles = {}
@@ -254,37 +122,34 @@ def _titles(t: Tables) -> dict[str, str]:
         known = t.trace.threads[thread]
         name = known.name.strip() or "thread"
         named = name if known.tid in name else f"{name} {known.tid}"
-        titles[_thread(t, thread)] = f"training thread · {named}" if thread == t.main else named
+        titles[f"host {known.tid}"] = f"training thread · {named}" if thread == t.main else named
     for stream, mine in t.streams.items() if t.device_id >= 0 else ():
+        lane = f"GPU {t.device_id} stream {stream}"
         length = (t.tasks.end[mine] - t.tasks.start[mine]).astype(np.float64)
-        whole = float(length.sum()) or 1.0
         for mask, role in ((t.tasks.is_collective, "communication"), (t.tasks.is_copy, "copies")):
-            if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * whole:
-                titles[_stream(t, stream)] = f"{_stream(t, stream)} · {role}"
+            if float(length[mask[mine]].sum()) > MIN_ROLE_SHARE * float(length.sum()):
+                titles[lane] = f"{lane} · {role}"
     return titles
 
 
 def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     """Return the bars in columns, lane by lane in time order; of too many the longest."""
     events = t.trace.events
-    rows = np.concatenate([b.rows for b in bars] or [np.zeros(0, np.intp)]).astype(np.intp)
+    rows = np.concatenate([np.zeros(0, np.intp), *(b.rows for b in bars)])
     counts = [len(b.rows) for b in bars]
     lanes, categories = (
         {name: i for i, name in enumerate(dict.fromkeys(getattr(b, key) for b in bars))} for key in ("lane", "category")
     )
     lane = np.repeat([lanes[b.lane] for b in bars], counts).astype(np.int64)
     category = np.repeat([categories[b.category] for b in bars], counts).astype(np.int64)
-    if len(rows) > MAX_SPANS:
-        length = events.end[rows] - events.start[rows]
-        keep = np.sort(np.argsort(-length, kind="stable")[:MAX_SPANS])
-        rows, lane, category = rows[keep], lane[keep], category[keep]
+    longest = np.sort(np.argsort(events.start[rows] - events.end[rows], kind="stable")[:MAX_SPANS])
+    rows, lane, category = rows[longest], lane[longest], category[longest]
     order = np.lexsort((-events.end[rows], events.start[rows], lane))
     rows, lane, category = rows[order], lane[order], category[order]
     names, _, name = grouped(events.name[rows])
     of_row = np.full(len(events) + 1, -1, np.int64)
     of_row[rows] = np.arange(len(rows))
-    is_task = among(category, [categories[c] for c in _TASKS if c in categories])
-    cause = np.where(is_task, events.cause[rows], -1) if len(rows) else np.zeros(0, np.int64)
+    is_task = among(category, [categories.get(c, -1) for c in _TASKS])
     return SpanTable(
         tuple(lanes),
         tuple(t.trace.names[i] for i in names.tolist()),
@@ -294,7 +159,7 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
         end=np.minimum(events.end[rows], end) - start,
         name=name.astype(np.int64),
         category=category,
-        launch=of_row[cause],
+        launch=of_row[np.where(is_task, events.cause[rows], -1)],
     )
 
 
@@ -330,7 +195,63 @@ def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
     first = max(int(np.searchsorted(time, start, side="right")) - 1, 0)
     last = int(np.searchsorted(time, end, side="left"))
     time, depth = np.maximum(time[first:last], start) - start, depth[first:last]
-    if len(time) > MAX_DEPTHS:
-        cuts = distinct(np.linspace(0, len(time), MAX_DEPTHS, endpoint=False).astype(np.intp))
-        time, depth = time[cuts], np.maximum.reduceat(depth, cuts)
-    return tuple(zip(time.tolist(), depth.tolist(), strict=True))
+    cuts = distinct(np.linspace(0, len(time), min(len(time), MAX_DEPTHS), endpoint=False).astype(np.intp))
+    return tuple(zip(time[cuts].tolist(), np.maximum.reduceat(depth, cuts).tolist(), strict=True))
+
+
+# What each recorded step consists of: the idle time of its causes, and the rest.
+
+MAX_DRAWN_STEPS = 2_000  # of the chart: more than a screen has room for
+
+
+def step_parts(t: Tables) -> tuple[StepParts, ...]:
+    """Return the steady steps with their own numbers, each from its begin to that of the next one."""
+    first, causes = t.steps.start, t.causes
+    last = np.append(first[1:], t.steps.end[-1:])
+    rows = {rule: causes.of(rule) for rule in causes.rules}
+    parts = {rule: covered(Intervals(causes.start[at], causes.end[at]), first, last) for rule, at in rows.items()}
+    if t.device_id >= 0:
+        parts[BUSY] = np.maximum(last - first - sum(parts.values(), np.zeros_like(first)), 0)
+    return tuple(
+        StepParts(
+            int(t.steps.number[i]),
+            int(t.steps.end[i] - t.steps.start[i]),
+            {name: int(each[i]) for name, each in parts.items() if each[i] > 0},
+        )
+        for i in range(min(t.steps.num, MAX_DRAWN_STEPS))
+    )
+
+
+# What NVML read while the recorded steps ran, laid over them.
+
+MAX_POINTS = 1_000  # of a series: a chart is about as many pixels wide
+
+
+def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
+    """Return the series of the device that fall into the recorded steps.
+
+    ``recorded`` is the trace as it was recorded, where the cost of recording was taken out of ``t``: readings have
+    the time of the clock, and so have its steps.
+    """
+    trace = recorded if recorded is not None else t.trace
+    gpus, steps = [gpu for gpu in gpu_rows(t) if gpu.index == t.device_id], find_steps(trace)
+    if not gpus or not trace.epoch_ns or not steps.marked or steps.num != t.steps.num:
+        return ()
+    gpu, time = gpus[0], np.array(gpus[0].time_ns, np.int64) - trace.epoch_ns
+    at = np.searchsorted(steps.start, time, side="right") - 1
+    step = np.maximum(at, 0)
+    position = at + (time - steps.start[step]) / np.maximum(steps.end - steps.start, 1)[step]
+    kept = np.flatnonzero((at >= 0) & (time < steps.end[step]))
+    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
+    found = (
+        ("GPU utilisation", "%", gpu.utilisation, 1.0, 100.0),
+        ("SM clock", "MHz", gpu.sm_mhz, 1.0, gpu.max_sm_mhz),
+        ("Power", "W", gpu.power_w, 1.0, gpu.power_limit_w),
+        ("Memory in use", "GB", gpu.memory_used_bytes, 1e-9, (gpu.memory_total_bytes or 0) / 1e9 or None),
+    )
+    series = []
+    for name, unit, values, per, limit in found:
+        known = ((i, values[i]) for i in kept.tolist() if i < len(values))  # what the board answered
+        points = ((round(float(position[i]), 3), round(value * per, 3)) for i, value in known if value is not None)
+        series.append(Readings(name, unit, tuple(points), limit))
+    return tuple(s for s in series if s.points)

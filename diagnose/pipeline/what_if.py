@@ -42,9 +42,9 @@ from diagnose.model.intervals import Intervals, total
 from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
-from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
+from diagnose.pipeline.code_times import host_operators
+from diagnose.pipeline.find import build_tables, find_in_rank, without_recording
 from diagnose.pipeline.flow_views import operator_times
-from diagnose.pipeline.rank import host_operators
 from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
@@ -760,7 +760,7 @@ def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
     """Return the tables that the report's savings rest on, or of the trace with lines where a line was asked about."""
     if request.no_sync and capture.attribution is not None:
         return build_tables(capture, capture.attribution)
-    return tables_without_recording(capture)
+    return without_recording(build_tables(capture, capture.trace))
 
 
 def _baseline(t: Tables) -> Predicted:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.rank import MAX_OPERATORS, host_operators
+from diagnose.pipeline.code_times import MAX_OPERATORS, host_operators
 
 
 def by_name(r):
