@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
-from diagnose import analyzers
-from diagnose.analyzers import lost_records, unexplained_device, warm_up
+from diagnose.analyzers import META, lost_records, unexplained_device, warm_up
 from diagnose.answer.ranking import FLOOR, HOST_FLOOR
 from diagnose.answer.screen import MAX_ESTIMATE
 from diagnose.model.accelerators import accelerator_of
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind, Note
+from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import distinct, total
 from diagnose.model.records import as_facts
 from diagnose.model.rules import OF_PAUSES, OF_WORK, OUTSIDE, WORK, Records, RuleMeta
@@ -61,16 +62,15 @@ __all__ = [
 
 def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
     """Return what the recording does not hold, and rules would need; ``alone``: no other rank's trace is at hand."""
-    info, samples = t.capture.info, t.capture.samples
-    traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
+    info, samples = t.capture.info or CaptureInfo(), t.capture.samples
     held: dict[Records, bool] = {
         "shapes": has_shapes(t),
         "peak rates of the device": gpu_spec(t) is not None,
         "data flow": t.capture.dataflow is not None,
-        "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in traces),
+        "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in _windows(t)),
         "garbage collections": samples is not None or bool((t.trace.events.kind == Kind.GC).any()),
         "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
-        "NVML samples": info is not None and bool(as_facts(info.nvml)),
+        "NVML samples": bool(as_facts(info.nvml)),
         "samples of the threads": samples is not None,
         "steps of the whole run": t.capture.run is not None,
         "a second step": can_recur(t),
@@ -81,8 +81,11 @@ def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
 
 def has_shapes(t: Tables) -> bool:
     """Return whether the inputs' shapes of operators were recorded, in either window."""
-    traces = [trace for trace in (t.trace, t.capture.attribution) if trace is not None]
-    return any(bool((trace.events.shapes >= 0).any()) for trace in traces)
+    return any(bool((trace.events.shapes >= 0).any()) for trace in _windows(t))
+
+
+def _windows(t: Tables) -> tuple[Trace, ...]:
+    return (t.trace,) if t.capture.attribution is None else (t.trace, t.capture.attribution)
 
 
 def not_looked(
@@ -90,9 +93,8 @@ def not_looked(
 ) -> dict[str, tuple[Records, ...]]:
     """Return the rules that lack something, and what; ``lacks_device``: the device ran, and its records are missing."""
     found = {rule.id: tuple(record for record in rule.needs if record in missing) for rule in rules}
-    if lacks_device:
-        of_device = (m for m in analyzers.META.values() if m.kind in ("idle", "kernel", "state") and m.id not in found)
-        found |= {rule.id: ("device records",) for rule in of_device}
+    of_device = [m.id for m in META.values() if lacks_device and m.kind in ("idle", "kernel", "state")]
+    found = dict.fromkeys(of_device, ("device records",)) | found
     return {rule: lacking for rule, lacking in found.items() if lacking}
 
 
@@ -111,23 +113,17 @@ def unseen(
         computing: share of the step in which the device computes, or without a device the host's operators.
     """
     floor = FLOOR if t.device_id >= 0 else HOST_FLOOR
-    unknown = sum(share for name, share in shares.items() if name == OUTSIDE or _is_unknown(name))
-    found: dict[str, int] = {}
-    if of_device := sum("device records" in lacking for lacking in left_out.values()):
-        found["device records"] = of_device
-    for rule, lacking in left_out.items():
-        meta = analyzers.META[rule]
-        if meta.kind not in ("idle", "kernel", "run") or not (meta.is_avoidable and meta.explains):
-            continue
-        for record in lacking:
-            room = computing if record in OF_WORK else unknown if record in OF_PAUSES else 0.0
-            if room >= floor:
-                found[record] = found.get(record, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _is_unknown(name: str) -> bool:
-    return name != WORK and name in analyzers.META and not analyzers.META[name].explains
+    causes = {name for name, rule in META.items() if not rule.explains} - {WORK} | {OUTSIDE}
+    unknown = sum(share for name, share in shares.items() if name in causes)
+    large = {"device records", *(OF_WORK if computing >= floor else ()), *(OF_PAUSES if unknown >= floor else ())}
+    answering = {m.id for m in META.values() if m.kind in ("idle", "kernel", "run") and m.is_avoidable and m.explains}
+    found = Counter(
+        record
+        for rule, lacking in left_out.items()
+        for record in lacking
+        if record in large and (rule in answering or record == "device records")
+    )
+    return dict(found.most_common())
 
 
 LOST: Final = lost_records.META.id
@@ -161,40 +157,40 @@ def lacks_device(t: Tables) -> bool:
     """Return whether a device worked and nothing of it is in the file: work was queued, or waited for."""
     if t.device_id >= 0 or accelerator_of(t.trace.names):
         return False
-    info, (start, end) = t.capture.info, t.steps.window
-    if len(launches_without_task(t)) or (info is not None and _is_on_gpu(info.optimizer.devices)):
-        return True
-    if len(matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE)):
-        return True
-    return total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
-
-
-def _is_on_gpu(devices: Iterable[str]) -> bool:
-    return any(device.partition(":")[0] == "cuda" for device in devices)
+    info, (start, end) = t.capture.info or CaptureInfo(), t.steps.window
+    is_on_gpu = any(device.partition(":")[0] == "cuda" for device in info.optimizer.devices)
+    worked = (*launches_without_task(t), *matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE))
+    return is_on_gpu or bool(worked) or total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
 
 
 def is_incomplete(t: Tables) -> bool:
     """Return whether so much device work is missing that the recording cannot show what a change saves."""
     if t.device_id < 0:
         return False
-    missing = t.causes.totals().get(LOST, 0) / (t.steps.window[1] - t.steps.window[0])
-    return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
+    return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), _share(t, LOST)) > MAX_LOST_SHARE
+
+
+def _share(t: Tables, rule: str) -> float:
+    return t.causes.totals().get(rule, 0) / (t.steps.window[1] - t.steps.window[0])
 
 
 def why_unusable(t: Tables) -> str:
     """Return why the file cannot carry an answer, however much it holds; "" where it may."""
-    if t.trace.cut:
-        return "The file is cut off: copy or record it again."
-    if lacks_device(t):
-        return "The device's records are missing: the GPU worked, and none of its tasks is in the file."
-    if why := _why_impossible(t):
-        return why
-    start, end = t.steps.window
-    if t.causes.totals().get(COLD, 0) > MAX_COLD_SHARE * (end - start):
-        return "The recording is of a cold start"
-    if only_collectives(t):
-        return "Only collectives are in this recording: what the devices compute is missing"
-    return "Only a few device tasks are in this recording" if is_scanty(t) else ""
+    has_device = t.device_id >= 0
+    reasons: dict[str, bool] = {
+        "The file is cut off: copy or record it again.": t.trace.cut,
+        "The device's records are missing: the GPU worked, and none of its tasks is in the file.": lacks_device(t),
+        "The times of this file cannot be true: tasks of one stream overlap.": (
+            has_device and overlap_share(t) > MAX_OVERLAP_SHARE
+        ),
+        "The times of this file cannot be true: calls of one thread cross each other.": (
+            crossing(t).share > MAX_CROSSING_SHARE
+        ),
+        "The recording is of a cold start": _share(t, COLD) > MAX_COLD_SHARE,
+        "Only collectives are in this recording: what the devices compute is missing": only_collectives(t),
+        "Only a few device tasks are in this recording": is_scanty(t),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
@@ -205,158 +201,159 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     """
     if answer is None or t.device_id < 0 or answer.share is not None:
         return ""
-    window = t.steps.window[1] - t.steps.window[0]
-    unexplained = t.causes.totals().get(UNEXPLAINED, 0) / window
-    if unexplained * step_ns > answer.worth_ns:
-        return "Too much of the idle time cannot be explained from this trace"
-    queued_by = t.tasks.launch >= 0
-    has_cpu = queued_by.any()
-    if has_cpu and queued_by.mean() < MIN_QUEUED_SHARE and t.partition.idle * step_ns > answer.worth_ns:
-        return "Most launches of the device's tasks are missing"
-    recording = estimated_share(t)
-    if recording >= MAX_ESTIMATE and answer.worth_ns < min(recording, t.partition.idle) * step_ns:
-        return "The profiler took more time than the largest cost found"
-    return ""
-
-
-def _why_impossible(t: Tables) -> str:
-    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
-        return "The times of this file cannot be true: tasks of one stream overlap."
-    crosses = crossing(t).share > MAX_CROSSING_SHARE
-    return "The times of this file cannot be true: calls of one thread cross each other." if crosses else ""
+    queued, recording, idle = t.tasks.launch >= 0, estimated_share(t), t.partition.idle
+    shares = {
+        "Too much of the idle time cannot be explained from this trace": _share(t, UNEXPLAINED),
+        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MIN_QUEUED_SHARE else 0.0,
+        "The profiler took more time than the largest cost found": (
+            min(recording, idle) if recording >= MAX_ESTIMATE else 0.0
+        ),
+    }
+    return next((why for why, share in shares.items() if share * step_ns > answer.worth_ns), "")
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
     """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
-    info = t.capture.info
-    yield from (Note(text) for text in (info.notes if info else ()))
-    if varies := variation_note(t):
-        yield Note(varies)
-    if estimate := estimate_note(t):
-        yield Note(estimate, PROFILER)
-    if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
-        yield Note(
-            f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
+    info, ready, crossed = t.capture.info or CaptureInfo(), ready_share(t), crossing(t).num
+    yield from map(Note, info.notes)
+    yield from _those_that_hold(
+        (variation := variation_note(t), variation, None),
+        (estimate := estimate_note(t), estimate, PROFILER),
+        (
+            ready > MAX_UNSCHEDULED_SHARE,
+            f"The training thread was runnable but not scheduled for {percent(ready, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
-            "fewer threads."
-        )
-    if num := crossing(t).num:
-        yield Note(
-            f"Calls of one thread cross each other ({plural(num, 'pair')}), which no run does: the clock was set back, "
-            "or parts of several recordings are in this file."
-        )
-    if runs_no_python(t):
-        yield Note(
+            "fewer threads.",
+            None,
+        ),
+        (
+            crossed,
+            f"Calls of one thread cross each other ({plural(crossed, 'pair')}), which no run does: the clock was set "
+            "back, or parts of several recordings are in this file.",
+            None,
+        ),
+        (
+            runs_no_python(t),
             "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
-            "is not known. A profiler of native code names it: perf record -g -p PID."
-        )
-    if t.device_id < 0:
-        yield from _without_device(t)
-    else:
-        yield from _of_device(t)
+            "is not known. A profiler of native code names it: perf record -g -p PID.",
+            None,
+        ),
+    )
+    yield from _of_device(t) if t.device_id >= 0 else _without_device(t)
+
+
+def _those_that_hold(*notes: tuple[object, str, str | None]) -> Iterator[Note]:
+    """Yield the notes of which the first entry holds; the others are the text and what it is about."""
+    yield from (Note(text, rule) for holds, text, rule in notes if holds)
 
 
 def _of_device(t: Tables) -> Iterator[Note]:
-    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
-    if others:
-        listed = ", ".join(map(str, others))
-        yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
-    if is_scanty(t):
-        yield Note(
-            f"The recording holds only {plural(len(t.tasks.start), 'device task')}: too few to analyse of steady "
-            "steps. Record a few whole steps."
-        )
-    if into_graph := num_captured(t):
-        launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
-        yield Note(
+    events, tasks, num = t.trace.events, t.tasks, len(t.tasks.start)
+    rows = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    others = sorted(set(distinct(events.device[rows]).tolist()) - {t.device_id})
+    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), late_by(t)
+    launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
+    coarse = bool((events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
+    zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
+    unknown = int((tasks.launch < 0).sum())
+    ahead = (events.start[tasks.launch] - tasks.start)[tasks.launch >= 0]
+    early = int((ahead > EARLY_NS).sum())
+    faulty = MAX_FAULTY_SHARE * num
+    names = t.capture.attribution is not None or t.capture.samples is not None
+    yield from _those_that_hold(
+        (
+            others,
+            f"Device {', '.join(map(str, others))} ran tasks too; this diagnosis is of device {t.device_id}, the "
+            "busiest.",
+            None,
+        ),
+        (
+            is_scanty(t),
+            f"The recording holds only {plural(num, 'device task')}: too few to analyse of steady steps. Record a few "
+            "whole steps.",
+            None,
+        ),
+        (
+            into_graph,
             f"The recording holds the capture of a graph: {launches} went into it and did not run, so what the device "
             "did meanwhile is not part of a steady step.",
             COLD,
-        )
-    share = lost_share(t)
-    if share > MIN_LOST_SHARE:
-        num = len(launches_without_task(t))
-        yield Note(
-            f"{num} launches ({percent(share)}) have no device task in the file: some device work is missing.",
+        ),
+        (
+            share > MIN_LOST_SHARE,
+            f"{len(launches_without_task(t))} launches ({percent(share)}) have no device task in the file: some device "
+            "work is missing.",
             LOST,
-        )
-    coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
-    zero = 0 if coarse else int((t.tasks.end <= t.tasks.start).sum())
-    if zero > MAX_FAULTY_SHARE * len(t.tasks.start):
-        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", LOST)
-    unknown = int((t.tasks.launch < 0).sum())
-    if unknown > MAX_FAULTY_SHARE * len(t.tasks.start):
-        yield Note(
-            f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
-        )
-    if graphs_left_no_task(t):
-        yield Note(
+        ),
+        (zero > faulty, f"{zero} of {num} device tasks have no duration.", LOST),
+        (
+            unknown > faulty,
+            f"{unknown} of {num} device tasks have no launch in the file: who queued them is not known.",
+            None,
+        ),
+        (
+            graphs_left_no_task(t),
             "No graph that was launched left a device task in the file: what the device did is not known, and no "
             "verdict is given.",
             LOST,
-        )
-    yield from _of_clocks(t)
-    yield from _of_mode(t)
-    if not has_shapes(t):
-        yield Note(
-            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
-            "Profile with record_shapes=True."
-        )
-    if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
-        yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
-
-
-def _of_mode(t: Tables) -> Iterator[Note]:
-    if program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
-        yield Note(
-            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
-            "model.eval() first, or the outputs depend on the batch and on chance."
-        )
-
-
-def _of_clocks(t: Tables) -> Iterator[Note]:
-    share = overlap_share(t)
-    if share > MIN_OVERLAP_SHARE:
-        yield Note(
-            f"Tasks of one stream overlap for {percent(share)} of their time, and a stream runs one after the other: "
-            "start or length of some is wrong in this file."
-        )
-    launch = t.tasks.launch
-    ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
-    early = int((ahead > EARLY_NS).sum())
-    if early > MAX_FAULTY_SHARE * len(launch):
-        yield Note(
-            f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
-            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
-        )
-    if late := late_by(t):
-        yield Note(
+        ),
+        (
+            overlap > MIN_OVERLAP_SHARE,
+            f"Tasks of one stream overlap for {percent(overlap)} of their time, and a stream runs one after the other: "
+            "start or length of some is wrong in this file.",
+            None,
+        ),
+        (
+            early > faulty,
+            f"{early} of {num} device tasks begin before they are launched, by up to {ahead.max(initial=0) / 1e3:.0f} "
+            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly.",
+            None,
+        ),
+        (
+            late,
             f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
-            "device is late by as much, which counts as launch latency here."
-        )
+            "device is late by as much, which counts as launch latency here.",
+            None,
+        ),
+        (
+            program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)),
+            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
+            "model.eval() first, or the outputs depend on the batch and on chance.",
+            None,
+        ),
+        (
+            not has_shapes(t),
+            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
+            "Profile with record_shapes=True.",
+            None,
+        ),
+        (
+            not names and not (events.kind == Kind.PYTHON).any(),
+            "Neither Python frames nor samples were recorded: findings name operators, not lines of the script.",
+            None,
+        ),
+    )
 
 
 def _without_device(t: Tables) -> Iterator[Note]:
-    accelerator = accelerator_of(t.trace.names)
-    if accelerator:
+    if accelerator := accelerator_of(t.trace.names):
         yield Note(
             f"The operators ran on {accelerator}, whose tasks are not in this file: only the host can be diagnosed, "
             "and waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
         )
         return
-    listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
-    calls = len(t.in_window(rows_of(t.trace, Kind.RUNTIME)))
-    if calls and lacks_device(t):
+    listed = "".join(f" although the file lists {device.name or 'a device'}" for device in t.trace.devices[:1])
+    calls, lacks = len(t.in_window(rows_of(t.trace, Kind.RUNTIME))), lacks_device(t)
+    if calls and lacks:
         yield Note(
             f"The file has {plural(calls, 'call')} of the GPU's runtime but no device task{listed}: ProfilerActivity."
             "CUDA was on, and the device's records were lost. Close other profilers of this GPU, such as Nsight or "
             "DCGM, and in a container allow CUPTI (--cap-add=SYS_ADMIN).",
             LOST,
         )
-    elif lacks_device(t) or t.trace.devices:
+    elif lacks or listed:
         yield Note(f"The file has no device task{listed}. If the GPU was used, profile with ProfilerActivity.CUDA.")
     else:
         yield Note("The file has no device task: only the host can be diagnosed.")
