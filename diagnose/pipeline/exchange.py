@@ -1,9 +1,4 @@
-"""Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.
-
-It takes three rounds. Every rank sends how much longer its steps are without the profiler, and gets the factor of all.
-Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks that the
-answer is about, and those examine themselves and send what they found, lines included.
-"""
+"""Summaries of ranks on their way: in files, and between ranks that see no disk of each other."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ import os
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -81,11 +76,12 @@ _REMEDY = "Make it again with diagnose analyze --partial."
 
 
 class _File(msgspec.Struct):
-    """The content of a .ranks file."""
+    """The content of a .ranks file, and of ``RECEIVED_FILE``."""
 
     format: str
     ranks: list[bytes]
     missing: list[str]
+    examined: list[tuple[int, str, bytes]] = []
 
 
 def check_keep(path: Path) -> None:
@@ -162,18 +158,22 @@ def read_summaries(paths: Sequence[str]) -> JobProfile:
 
 
 def _read(path: str) -> JobProfile:
-    data = _content(path)
     if path.endswith(".parquet"):
-        packed, missing = _of_parquet(data, path)
+        packed, missing = _of_parquet(_content(path), path)
     else:
-        try:
-            found = msgspec.msgpack.decode(data, type=_File)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise InputError(f"{path} is damaged, or no file of summaries. {_REMEDY}") from None
-        if found.format != FORMAT:
-            raise InputError(f"{path} was made by another version of diagnose. {_REMEDY}")
+        found = _decoded(path, _content(path), _REMEDY)
         packed, missing = found.ranks, found.missing
     return JobProfile.of(map(RankProfile.from_bytes, packed), missing)
+
+
+def _decoded(path: str, data: bytes, remedy: str) -> _File:
+    try:
+        found = msgspec.msgpack.decode(data, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise InputError(f"{path} is damaged, or no file of summaries. {remedy}") from None
+    if found.format != FORMAT:
+        raise InputError(f"{path} was made by another version of diagnose. {remedy}")
+    return found
 
 
 def _content(path: str) -> bytes:
@@ -271,6 +271,12 @@ def _of_parquet(data: bytes, path: str) -> tuple[list[bytes], list[str]]:
         raise InputError(f"{path} is damaged, or no table that --keep wrote. {_REMEDY}") from None
 
 
+# Ranks that see no disk of each other: each sends its summary to one of them, which compares and answers.
+#
+# It takes three rounds. Every rank sends how much longer its steps are without the profiler, and gets the factor of
+# all. Every rank reads its own capture and sends the summary. The one that answers compares them and names the ranks
+# that the answer is about, and those examine themselves and send what they found, lines included.
+
 WAIT_S = 120.0  # ranks stop within a step of each other; what takes long is writing and reading their traces
 MAX_EXAMINATION_BYTES = 64 << 20  # unpacked
 _WANTED, _FACTOR = "wanted", "factor"
@@ -300,15 +306,6 @@ class Received:
         return frozenset(p.rank for p in self.profile.ranks)
 
 
-class _Kept(msgspec.Struct):
-    """The content of ``RECEIVED_FILE``; beyond the last field a file of summaries, which ``analyze --merge`` reads."""
-
-    format: str
-    ranks: list[bytes]
-    missing: list[str]
-    examined: list[tuple[int, str, bytes]]
-
-
 class _Sent(msgspec.Struct, array_like=True):
     """What a rank sends of itself: a summary or an examination, or why there is none."""
 
@@ -333,30 +330,29 @@ def own_files(folder: Path, rank: int) -> RankFiles:
 def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
     """Send the summary of this rank to the one that answers, and its examination if that one wants it."""
     own = factor_of_files([files])
-    messages.put(_factor_key(rank), _factor(own))
-    common = _number(messages.get(_FACTOR, 2 * WAIT_S))
-    files = replace(files, factor=own if common is None else common)
-    messages.put(_summary_key(rank), _sent(packed_profile, files))
+    messages.put(f"factor/{rank}", msgspec.msgpack.encode(own))
+    common = messages.get(_FACTOR, 2 * WAIT_S)
+    files = replace(files, factor=own if common is None else _number(common))
+    messages.put(f"summary/{rank}", _sent(packed_profile, files))
     wanted = messages.get(_WANTED, 2 * WAIT_S)  # who answers may wait for another rank as long
     if wanted is not None and rank in msgspec.msgpack.decode(wanted, type=list[int]):
-        messages.put(_examination_key(rank), _examination(files))
+        messages.put(f"examination/{rank}", _examination(files))
 
 
 def gather(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages) -> Received:
     """Return what all ranks of a job have sent, and this one's own."""
     from diagnose.analyzers import TRAITS
-    from diagnose.pipeline.run import ranks_to_examine
+    from diagnose.pipeline.run import parts_of_ranks
     from diagnose.ranks.comparison import compare_ranks
-    from diagnose.ranks.profile import JobProfile, RankProfile
 
-    files = replace(files, factor=_common_factor(files, rank, ranks, messages))
+    factors = {rank: msgspec.msgpack.encode(factor_of_files([files]))}
+    known = [factor for _, data in _each("factor", factors, ranks, messages) if (factor := _number(data))]
+    files = replace(files, factor=statistics.median(known or [0.0]))  # 0: none timed steps without the profiler
+    messages.put(_FACTOR, msgspec.msgpack.encode(files.factor))
     profiles: list[RankProfile] = []
     absent: dict[int, str] = {}
-    own = _sent(packed_profile, files)
-    for number, sent in _all(_summary_key, {rank: own}, ranks, messages):
+    for number, sent in _all("summary", {rank: _sent(packed_profile, files)}, ranks, messages):
         try:
-            if sent is None:
-                raise InputError(f"The summary of rank {number} did not come through the job's store.")
             if sent.failure:
                 raise InputError(sent.failure)
             profiles.append(RankProfile.from_bytes(sent.data))
@@ -364,16 +360,12 @@ def gather(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages
             absent[number] = str(error)
     job = JobProfile.of(profiles)
     comparison = compare_ranks(job, TRAITS) if profiles else None
-    wanted = ranks_to_examine(comparison) if comparison is not None and comparison.ranks else ()
+    wanted = [*parts_of_ranks(comparison)] if comparison is not None and comparison.ranks else []
     messages.put(_WANTED, msgspec.msgpack.encode(wanted))
     mine = {rank: _examination(files)} if rank in wanted else {}
     paths = {p.rank: p.path for p in profiles}
-    examined = {
-        (number, paths[number]): sent.data
-        for number, sent in _all(_examination_key, mine, wanted, messages)
-        if sent is not None and sent.data
-    }
-    return Received(job, examined, absent)
+    come = _all("examination", mine, wanted, messages)
+    return Received(job, {(number, paths[number]): sent.data for number, sent in come if sent.data}, absent)
 
 
 def write_received(folder: Path, received: Received) -> None:
@@ -387,7 +379,7 @@ def write_received(folder: Path, received: Received) -> None:
     absent = [why for rank, why in received.absent.items() if rank not in here]
     if not others and not absent:
         return
-    kept = _Kept(
+    kept = _File(
         FORMAT,
         [p.to_bytes() for p in others],
         absent,
@@ -402,24 +394,17 @@ def read_received(paths: Sequence[str | os.PathLike[str]]) -> Received:
     Raises:
         InputError: a file is damaged.
     """
-    from diagnose.ranks.profile import JobProfile, RankProfile
-
     job = JobProfile()
     examined: dict[tuple[int, str], bytes] = {}
     for path in paths:
         file = os.path.join(os.fspath(path), RECEIVED_FILE)  # an odd name is no folder
-        if not os.path.isfile(file):
-            continue
-        try:
-            if os.path.getsize(file) > MAX_FILE_BYTES:
-                raise ValueError("it is larger than any job makes it")
-            kept = msgspec.msgpack.decode(Path(file).read_bytes(), type=_Kept)
-        except (OSError, ValueError, msgspec.DecodeError):
-            raise InputError(f"{file} is damaged. Remove it, or trace the script again.") from None
-        if kept.format != FORMAT:
-            raise InputError(f"{file} was made by another version of diagnose. Remove it, or trace again.")
-        job = job.merge(JobProfile.of(map(RankProfile.from_bytes, kept.ranks), kept.missing))
-        examined |= {(rank, path): data for rank, path, data in kept.examined}
+        if os.path.isfile(file):
+            data = b""
+            with suppress(OSError):
+                data = Path(file).read_bytes()
+            kept = _decoded(file, data, "Remove it, or trace the script again.")
+            job = job.merge(JobProfile.of(map(RankProfile.from_bytes, kept.ranks), kept.missing))
+            examined |= {(rank, path): data for rank, path, data in kept.examined}
     return Received(job, examined)
 
 
@@ -447,62 +432,34 @@ def examination_of(data: bytes) -> tuple[Diagnosis, Program]:
     return diagnosis, program
 
 
-def _common_factor(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages) -> float:
-    """Return the median of the ranks' factors and send it to all; 0 if none timed steps without the profiler."""
-    mine = {rank: _factor(factor_of_files([files]))}
-    known = [factor for _, data in _each(_factor_key, mine, ranks, messages) if (factor := _number(data))]
-    common = statistics.median(known) if known else 0.0
-    messages.put(_FACTOR, _factor(common))
-    return common
-
-
-def _factor(number: float) -> bytes:
-    return msgspec.msgpack.encode(float(number))
-
-
-def _number(data: bytes | None) -> float | None:
+def _number(data: bytes | None) -> float:
+    """Return the factor that a rank has sent, 0 where none came."""
     with suppress(msgspec.DecodeError):
-        found = msgspec.msgpack.decode(data, type=float) if data is not None else None
-        return found if found is not None and math.isfinite(found) and found >= 0 else None
-    return None
+        found = msgspec.msgpack.decode(data, type=float) if data is not None else 0.0
+        return found if math.isfinite(found) and found >= 0 else 0.0
+    return 0.0
 
 
 def _each(
-    key_of: Callable[[int], str], own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
+    key: str, own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yield what each rank has sent, None where it does not come before all of the time is over."""
     end = time.monotonic() + WAIT_S
     for rank in ranks:
-        yield rank, own.get(rank) or messages.get(key_of(rank), max(end - time.monotonic(), 0.0))
+        yield rank, own.get(rank) or messages.get(f"{key}/{rank}", max(end - time.monotonic(), 0.0))
 
 
-def _all(
-    key_of: Callable[[int], str], own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
-) -> Iterator[tuple[int, _Sent | None]]:
-    for rank, data in _each(key_of, own, ranks, messages):
-        sent = None
-        if data is not None:
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                sent = msgspec.msgpack.decode(data, type=_Sent)
+def _all(key: str, own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages) -> Iterator[tuple[int, _Sent]]:
+    for rank, data in _each(key, own, ranks, messages):
+        sent = _Sent(b"", f"The {key} of rank {rank} did not come through the job's store.")
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            sent = msgspec.msgpack.decode(data or b"", type=_Sent)
         yield rank, sent
 
 
 def _sent(work: Work, files: RankFiles) -> bytes:
-    outcome = attempt(work, files)
-    return msgspec.msgpack.encode(_Sent(*outcome))
+    return msgspec.msgpack.encode(_Sent(*attempt(work, files)))
 
 
 def _examination(files: RankFiles) -> bytes:
     return _sent(lambda of: zlib.compress(packed_examination(of, draw=True)), files)
-
-
-def _factor_key(rank: int) -> str:
-    return f"factor/{rank}"
-
-
-def _summary_key(rank: int) -> str:
-    return f"summary/{rank}"
-
-
-def _examination_key(rank: int) -> str:
-    return f"examination/{rank}"

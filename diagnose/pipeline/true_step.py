@@ -16,7 +16,6 @@ from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.analyzers import META, profiler_overhead
 from diagnose.analyzers.common.extent import of_whole
@@ -65,12 +64,11 @@ __all__ = [
 
 PROFILER: Final = profiler_overhead.META.id  # the rule whose idle time is the profiler's own work
 MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it steps are only scaled
-MIN_STATED = 0.05  # of the step, by which recorded steps are longer or shorter; less is no line
+MIN_STATED = 0.05  # of the step, that recording takes: less is no line
 UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer
 # Recording costs 0.7 to 1.6 µs an event on the machines it was measured on; a larger difference between recorded and
 # unrecorded steps is noise of the machine, not the profiler.
 MAX_EVENT_COST_NS = 2_000
-MIN_ESTIMATED = 0.05  # of the step: less is no line
 MIN_PASSING = 20  # operators that only call another one
 PASSING_QUANTILE = 0.25  # the others of them do work of their own
 
@@ -81,11 +79,10 @@ def _plain_ns(t: Tables, info: CaptureInfo) -> float:
     Where a script became faster before it was recorded, they are set against the steps behind them.
     """
     beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
-    if beside is None:
-        return before_ns
-    if beside.agree:
-        return before_ns if beside.before_ns is not None else beside.after_ns or before_ns
-    return max(before_ns, beside.before_ns or 0.0, beside.after_ns or 0.0)
+    if beside is None or not beside.agree:
+        known = () if beside is None else (beside.before_ns or 0.0, beside.after_ns or 0.0)
+        return max((before_ns, *known))
+    return before_ns if beside.before_ns is not None else beside.after_ns or before_ns
 
 
 def as_unrecorded(t: Tables) -> Unrecorded | None:
@@ -93,16 +90,20 @@ def as_unrecorded(t: Tables) -> Unrecorded | None:
 
     Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
     """
-    info = t.capture.info
-    if info is None or info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
+    info = t.capture.info or CaptureInfo()
+    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
         return None
-    times = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
-    if times[0] < MIN_RATIO_TO_CORRECT * times[1]:
+    recorded, plain = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
+    if recorded < MIN_RATIO_TO_CORRECT * plain:
         return None
+    # Of the steps that other things disturbed least; and what is certain, 95 %: both sides are of few steps.
+    quickest = (quantiles(np.array(times), UNDISTURBED)[0] for times in (info.light_ms, info.unprofiled_ms))
+    undisturbed_ns = 1e6 * float(next(quickest) - next(quickest))
     if t.device_id < 0:
-        return unrecorded_host(t, times[1], _undisturbed_ns(info))
-    certain_ns = _certain_ns(times, info)
-    return unrecorded(t, times[1], _undisturbed_ns(info), certain_ns) if replay_base(t).is_reliable else None
+        return unrecorded_host(t, plain, undisturbed_ns)
+    error_ns = hypot(recorded * mean_error(info.light_ms), plain * mean_error(info.unprofiled_ms))
+    certain_ns = max(recorded - plain - error_ns, 0.0)
+    return unrecorded(t, plain, undisturbed_ns, certain_ns) if replay_base(t).is_reliable else None
 
 
 def recording_note(recorded_ns: float, usual_ns: float) -> str:
@@ -115,19 +116,6 @@ def recording_note(recorded_ns: float, usual_ns: float) -> str:
         f"Recorded steps took {duration(recorded_ns)}, {what} than steps without the profiler. All times are of a step "
         f"without it, {duration(usual_ns)}."
     )
-
-
-def _certain_ns(times: tuple[float, float], info: CaptureInfo) -> float:
-    """Return how much longer steps are at least while they are recorded, 95 %: both sides are of few steps."""
-    recorded, plain = times
-    error_ns = hypot(recorded * mean_error(info.light_ms), plain * mean_error(info.unprofiled_ms))
-    return max(recorded - plain - error_ns, 0.0)
-
-
-def _undisturbed_ns(info: CaptureInfo) -> float:
-    """Return how much longer the steps were while they were recorded that other things disturbed least."""
-    recorded, plain = (quantiles(np.array(times), UNDISTURBED)[0] for times in (info.light_ms, info.unprofiled_ms))
-    return 1e6 * (recorded - plain)
 
 
 def variation_note(t: Tables) -> str:
@@ -153,10 +141,10 @@ def estimated_share(t: Tables) -> float:
     An operator that does nothing but call another one takes what calling and recording it take: the quickest quarter of
     those bound the cost of an event. Frames of Python are events too.
     """
-    if t.steps.step_ns <= 0 or (t.capture.info is not None and t.capture.info.unprofiled_ms):
+    if t.steps.step_ns <= 0 or (t.capture.info or CaptureInfo()).unprofiled_ms:
         return 0.0
     share = min(_pass_through_ns(t) * (_num_recorded(t) + _num_frames(t)) / t.steps.step_ns, 1.0)
-    return share if share >= MIN_ESTIMATED else 0.0
+    return share if share >= MIN_STATED else 0.0
 
 
 def estimate_note(t: Tables) -> str:
@@ -176,22 +164,18 @@ def estimate_note(t: Tables) -> str:
 def _pass_through_ns(t: Tables) -> float:
     """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
     events = t.trace.events
-    found: list[Ints] = []
+    found: list[Ints] = [np.empty(0, np.int64)]
     for thread in t.threads:
         rows = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME)
         start, end = events.start[rows], events.end[rows]
         is_op = events.kind[rows] == Kind.OP
-        if len(rows) < 2:
-            continue
         nested = is_op[:-1] & is_op[1:] & (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
         behind = np.searchsorted(start, end[1:], side="left")  # the first that begins after the child
         alone = np.append(start, np.iinfo(np.int64).max)[behind] >= end[:-1]
         mine = np.flatnonzero(nested & alone)
         found.append((end - start)[mine] - (end - start)[mine + 1])
-    each = np.concatenate(found) if found else np.empty(0, np.int64)
-    if len(each) < MIN_PASSING:
-        return 0.0
-    return min(*quantiles(each, PASSING_QUANTILE), MAX_EVENT_COST_NS)
+    each = np.concatenate(found)
+    return min(*quantiles(each, PASSING_QUANTILE), MAX_EVENT_COST_NS) if len(each) >= MIN_PASSING else 0.0
 
 
 def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
@@ -199,32 +183,26 @@ def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
 
     Frames of Python cost less than operators, and calls of the runtime more.
     """
-    info = t.capture.info
-    if t.device_id < 0 or (info is not None and info.unprofiled_ms):
+    if t.device_id < 0 or (t.capture.info or CaptureInfo()).unprofiled_ms:
         return {}
     rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION, Kind.PYTHON)
     began, weight = t.trace.events.start[rows], recording_weight(t.trace.events.kind[rows])
-    inflated = [f.rule for f in found if META[f.rule].inflated]
-    return {rule: USUAL_EVENT_NS * _inside(t, rule, began, weight) / t.steps.num for rule in inflated}
-
-
-def _recorded(t: Tables) -> npt.NDArray[np.intp]:
-    return t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
+    so_far = np.append(0.0, np.cumsum(weight))
+    added: dict[str, float] = {}
+    for rule in (f.rule for f in found if META[f.rule].inflated):
+        at = t.causes.of(rule)
+        begin, end = (np.searchsorted(began, time[at]) for time in (t.causes.start, t.causes.end))
+        added[rule] = USUAL_EVENT_NS * float((so_far[end] - so_far[begin]).sum()) / t.steps.num
+    return added
 
 
 def _num_recorded(t: Tables) -> float:
-    return t.cached("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
+    kinds = Kind.OP, Kind.RUNTIME, Kind.ANNOTATION
+    return t.cached("num_recorded", lambda: len(t.in_window(t.host_rows(*kinds))) / t.steps.num)
 
 
 def _num_frames(t: Tables) -> float:
     return t.cached("num_frames", lambda: len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num)
-
-
-def _inside(t: Tables, rule: str, began: Ints, weight: Floats) -> float:
-    rows = t.causes.of(rule)
-    so_far = np.append(0.0, np.cumsum(weight))
-    inside = so_far[np.searchsorted(began, t.causes.end[rows])] - so_far[np.searchsorted(began, t.causes.start[rows])]
-    return float(inside.sum())
 
 
 MIN_USUAL = 0.01  # of the mean: some steps are usual ones
@@ -254,12 +232,12 @@ def factor_of_job(ranks: Iterable[CaptureInfo]) -> float:
 
     Ranks wait for each other, so one factor holds for all: the median of theirs.
     """
-    known = [warm(info.unprofiled_ms).mean() / np.mean(info.light_ms) for info in ranks if _is_measured(info)]
-    return float(median(known)) if known else 0.0
-
-
-def _is_measured(info: CaptureInfo) -> bool:
-    return sum(info.light_ms) > 0 and sum(info.unprofiled_ms) > 0
+    measured = [info for info in ranks if sum(info.light_ms) > 0 and sum(info.unprofiled_ms) > 0]
+    return (
+        float(median(warm(info.unprofiled_ms).mean() / np.mean(info.light_ms) for info in measured))
+        if measured
+        else 0.0
+    )
 
 
 def true_step(t: Tables) -> TrueStep:
@@ -268,14 +246,12 @@ def true_step(t: Tables) -> TrueStep:
     rare_ns = sum(stall.lost_ns for stall in stalls(t))
     in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
-    mean_ns = float(times.mean()) if len(times) else recorded_ns
-    if not len(times):
-        mean_ns += rare_ns - in_window_ns
-    elif not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
-        mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
+    is_measured, mean_ns = len(times) > 0, float(times.mean()) if len(times) else recorded_ns
+    if not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
+        mean_ns += rare_ns - (min(_rare_ns(times), rare_ns) if is_measured else in_window_ns)
     if (growing := growing_steps(t)) is not None:
         rare_ns += growing.unrecorded_ns
-    return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
+    return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 
 
 def _rare_ns(length: Floats | Ints) -> float:
