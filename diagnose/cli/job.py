@@ -13,7 +13,7 @@ from diagnose.cli.export import planned, write_exports
 from diagnose.errors import OutputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable
 from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
-from diagnose.pipeline.rank_results import default_cache
+from diagnose.pipeline.rank_results import Cache, default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -47,7 +47,7 @@ def workers_of(num: int | None, max_memory: str | None, cluster: str, *, no_cach
         UsageError: the options contradict each other.
     """
     max_bytes = None if max_memory is None else parse_size(max_memory)
-    workers = Workers(num, max_bytes, cluster, None if no_cache else default_cache())
+    workers = Workers(num, max_bytes, cluster, Cache() if no_cache else default_cache())
     workers.check()
     return workers
 

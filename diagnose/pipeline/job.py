@@ -22,6 +22,7 @@ from diagnose.model.events import Note
 from diagnose.model.serialization import pack, unpack
 from diagnose.pipeline.exchange import Received, examination_of, read_received
 from diagnose.pipeline.rank_results import (
+    NOTHING_KEPT,
     PROFILE,
     Cache,
     Outcome,
@@ -77,7 +78,7 @@ class Workers:
     num: int | None = None  # processes; None: as many as cores, where there is enough to read
     max_bytes: int | None = None  # of all processes together
     cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
-    cache: Cache | None = None  # of what they computed before
+    cache: Cache = NOTHING_KEPT  # of what they computed before
 
     def check(self) -> None:
         """Check what can be checked before the work begins.
@@ -164,31 +165,24 @@ def _size(path: str) -> int:
 class Answers:
     """What is known of the answer about one job; without a cache nothing is."""
 
-    def __init__(
-        self, cache: Cache | None, files: Iterable[RankFiles], summaries: Sequence[str], *, draw: bool
-    ) -> None:
+    def __init__(self, cache: Cache, files: Iterable[RankFiles], summaries: Sequence[str], *, draw: bool) -> None:
         self._cache, self._files, self._what = cache, {str(each): each for each in files}, examination(draw=draw)
-        self._key = cache.key("\0".join(("answer", self._what, *summaries))) if cache else None
+        self._key = cache.key("\0".join(("answer", self._what, *summaries)))
 
     def found(self) -> Diagnosis | None:
         """Return the answer, None where there is none or the files of a rank have changed."""
-        entry = self._cache.get(self._key) if self._cache and self._key else None
-        if self._cache is None or entry is None:
-            return None
-        with suppress(ValueError, msgspec.DecodeError, InputError):
-            names, keys, packed = msgspec.msgpack.decode(entry, type=tuple[list[str], list[str], bytes])
-            files = [self._files.get(name) for name in names]
-            if [self._cache.key(self._what, each) if each else None for each in files] == keys:
-                return cast("Diagnosis", unpack(packed))
+        if (entry := self._cache.get(self._key)) is not None:
+            with suppress(ValueError, KeyError, msgspec.DecodeError, InputError):
+                names, keys, packed = msgspec.msgpack.decode(entry, type=tuple[list[str], list[str], bytes])
+                if [self._cache.key(self._what, self._files[name]) for name in names] == keys:
+                    return cast("Diagnosis", unpack(packed))
         return None
 
     def keep(self, answer: Diagnosis, examined: Sequence[RankFiles]) -> None:
         """Store an answer with the keys of the ranks that were examined for it."""
-        if self._cache is None or self._key is None or not examined:
-            return
         with suppress(TypeError, OverflowError, UnicodeEncodeError, InputError):  # it is only not kept
             keys = [self._cache.key(self._what, files) for files in examined]
-            if None not in keys:
+            if keys and None not in keys:
                 entry = [str(files) for files in examined], keys, pack(answer)
                 self._cache.put(self._key, msgspec.msgpack.encode(entry))
 
@@ -236,7 +230,7 @@ def analyze_inputs(
         with started_workers(workers, inputs, progress) as run:
             job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
-                workers.cache if keep is None and not received.ranks else None,
+                workers.cache if keep is None and not received.ranks else NOTHING_KEPT,
                 job.files.values(),
                 (*job.profile.missing, *job.sums),
                 draw=draw,
@@ -269,7 +263,7 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
     with started_workers(Workers(1), Inputs((), ()), progress) as run:
-        return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)[0]
+        return _answer(Job(received.profile, {}, received.examined), run, NOTHING_KEPT, draw=True)[0]
 
 
 def _with_received(job: Job, received: Received) -> Job:
@@ -311,7 +305,7 @@ def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Itera
         yield
 
 
-def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache) -> Results:
     """Yield the position and the outcome of every rank.
 
     What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
@@ -327,7 +321,7 @@ def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: bool | None = None) -> Job:
+def _profiled(inputs: Inputs, run: RankRunner, cache: Cache, *, draw: bool | None = None) -> Job:
     """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
     from diagnose.ranks.profile import JobProfile, RankProfile
 
@@ -345,7 +339,7 @@ def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: boo
             missing.append(failure)
             continue
         summary, examined = unpack_both(data) if at_once else (data, b"")
-        sums[i] = sum_of(summary).hex() if cache else ""
+        sums[i] = sum_of(summary).hex() if cache.folder else ""
         profile = RankProfile.from_bytes(summary)
         profiles.append(profile)
         files[profile.rank, profile.path] = inputs.ranks[i]
@@ -356,7 +350,7 @@ def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: boo
     return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)), known=known)
 
 
-def _answer(job: Job, run: RankRunner, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+def _answer(job: Job, run: RankRunner, cache: Cache, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
     """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline import run as across

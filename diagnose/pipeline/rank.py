@@ -77,7 +77,8 @@ if TYPE_CHECKING:
 
 __all__ = ["analyze_rank", "examine_rank", "profile_rank", "source_of", "to_try", "verdict"]
 
-_Part = TypeVar("_Part")
+_Made = TypeVar("_Made")
+_Other = TypeVar("_Other")
 MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
 WITHHELD = "graphs ran whose work is not in the file"
 
@@ -117,7 +118,9 @@ def profile_rank(capture: Capture, analyses: Analyses | None = None) -> RankProf
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
 
-def _part(notes: list[Note], name: str, otherwise: _Part, make: Callable[..., _Part], *given: object) -> _Part:
+def _part(
+    notes: list[Note], name: str, otherwise: _Other, make: Callable[..., _Made], *given: object
+) -> _Made | _Other:
     """Return what a part of the answer is, ``otherwise`` and a note where that fails."""
     with noting(name, notes):
         return make(*given)
@@ -213,7 +216,7 @@ def _judged(rank: RankFindings, valued: _Valued) -> _Judged:
     if not again:
         ids = {p.id for p in shown}
         others = _part(notes, "prescriptions", (), further, found, shown, step_ns, rank.program)
-        also = (*(p for p in valued.instead if p.id in ids), *others)
+        also = *(p for p in valued.instead if p.id in ids), *others
     return _Judged(
         verdict(queue, partition, _shares(t)),
         queue,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 __all__ = [
+    "NOTHING_KEPT",
     "NO_CACHE",
     "PROFILE",
     "Cache",
@@ -88,12 +89,14 @@ _OTHERS_MAY_WRITE = 0o022
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A folder of results."""
+    """A folder of results; without one nothing is kept, and nothing has a key."""
 
-    folder: Path
+    folder: Path | None = None
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str | None) -> bytes | None:
         """Return what was stored under a key, None where nothing is or it is damaged."""
+        if self.folder is None or key is None:
+            return None
         path = self.folder / key
         try:
             entry = path.read_bytes()
@@ -105,18 +108,21 @@ class Cache:
             return None
         return entry[_SUM_BYTES:]
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str | None, data: bytes) -> None:
         """Store a result; where that is not possible, it is not stored."""
+        if self.folder is None or key is None:
+            return
         if len(data) <= MAX_ENTRY_BYTES:
             with contextlib.suppress(OSError):
                 replace_private(self.folder / key, sum_of(data) + data)
         if key.startswith(TIDY_AT):
-            self.trim()
+            self.trim(self.folder)
 
-    def trim(self) -> None:
+    @staticmethod
+    def trim(folder: Path) -> None:
         """Remove the entries that were not used for longest, where all together are too large."""
         with contextlib.suppress(OSError):
-            entries = sorted(_entries(self.folder), reverse=True)
+            entries = sorted(_entries(folder), reverse=True)
             size = sum(num_bytes for _, num_bytes, _ in entries)
             if size <= MAX_BYTES and len(entries) <= MAX_ENTRIES:
                 return
@@ -127,11 +133,13 @@ class Cache:
                     path.unlink(missing_ok=True)
 
     def key(self, what: str, *files: RankFiles) -> str | None:
-        """Return the key of a result of these files; None where one of them can be read only once.
+        """Return the key of a result of these files; None without a folder, or where one can be read only once.
 
         Raises:
             InputError: a file cannot be read.
         """
+        if self.folder is None:
+            return None
         parts = [_program(), what]
         for rank in files:
             for file in files_of(rank):
@@ -142,19 +150,22 @@ class Cache:
         return _hash("\0".join(parts).encode("utf-8", "surrogateescape"), _KEY_BYTES).hexdigest()
 
 
-def default_cache() -> Cache | None:
-    """Return the user's cache, None where it is turned off or its folder is not the user's alone."""
+NOTHING_KEPT = Cache()
+
+
+def default_cache() -> Cache:
+    """Return the user's cache, which keeps nothing where it is turned off or its folder is not the user's alone."""
     if os.environ.get(NO_CACHE) or is_debugging():
-        return None
+        return Cache()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (base if base.is_absolute() else Path.home() / ".cache") / FOLDER
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except (OSError, RuntimeError):
-        return None
+        return Cache()
     is_safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_MAY_WRITE
-    return Cache(folder) if is_safe else None
+    return Cache(folder if is_safe else None)
 
 
 def digest_of(file: Stored) -> str | None:
@@ -253,31 +264,41 @@ def describe(error: BaseException) -> str:
     return middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), _MAX_WHY_CHARS)
 
 
-def packed_profile(files: RankFiles, cache: Cache | None = None) -> bytes:
+def packed_profile(files: RankFiles, cache: Cache = NOTHING_KEPT) -> bytes:
     """Return what the comparison of ranks needs of one rank.
 
     Raises:
         InputError: its files cannot be read.
     """
-    return _found_or_made(files, cache, PROFILE, _profiled)
+    return _found_or_made(files, cache, PROFILE, lambda files: _packed_profile(_read(files), files))
 
 
-def packed_examination(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
+def packed_examination(files: RankFiles, cache: Cache = NOTHING_KEPT, *, draw: bool) -> bytes:
     """Return the whole examination of a rank among others, and what is known of its program.
 
     Raises:
         InputError: its files cannot be read.
     """
-    return _found_or_made(files, cache, examination(draw=draw), partial(_examined, draw=draw))
+    name = examination(draw=draw)
+    return _found_or_made(files, cache, name, lambda files: _packed_examination(_read(files), draw=draw))
 
 
-def packed_both(files: RankFiles, cache: Cache | None = None, *, draw: bool) -> bytes:
+def packed_both(files: RankFiles, cache: Cache = NOTHING_KEPT, *, draw: bool) -> bytes:
     """Return the summary and the examination of a rank, for which its files are read once.
 
     Raises:
         InputError: its files cannot be read.
     """
-    return _found_or_made(files, cache, both(draw=draw), partial(_both, draw=draw))
+
+    def make(files: RankFiles) -> bytes:
+        from diagnose.pipeline.find import analysed
+
+        capture = _read(files)
+        analyses = analysed(capture)
+        profile = _packed_profile(capture, files, analyses)
+        return msgspec.msgpack.encode((profile, _packed_examination(capture, analyses, draw=draw)))
+
+    return _found_or_made(files, cache, both(draw=draw), make)
 
 
 def unpack_both(packed: bytes) -> tuple[bytes, bytes]:
@@ -295,13 +316,11 @@ def examination(*, draw: bool) -> str:
     return f"examination {draw}"
 
 
-def found_before(files: RankFiles, cache: Cache | None, what: str) -> bytes | None:
+def found_before(files: RankFiles, cache: Cache, what: str) -> bytes | None:
     """Return a result from the cache, None where it is not there or its files cannot be read."""
-    try:
-        key = _key(cache, what, files)
-    except InputError:
-        return None
-    return cache.get(key) if cache and key else None
+    with suppress(InputError):
+        return cache.get(_key(cache, what, files))
+    return None
 
 
 def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:
@@ -311,32 +330,27 @@ def unpack_examination(packed: bytes) -> tuple[Diagnosis, Program]:
     return cast("tuple[Diagnosis, Program]", unpack(packed, Program))
 
 
-def diagnosis_of(files: RankFiles, cache: Cache | None = None, *, draw: bool, processes: int = 1) -> Diagnosis:
+def diagnosis_of(files: RankFiles, cache: Cache = NOTHING_KEPT, *, draw: bool, processes: int = 1) -> Diagnosis:
     """Return the diagnosis of a rank that is alone; a large trace is read by several ``processes``.
 
     Raises:
         InputError: its files cannot be read.
     """
-    key = cache.key(f"diagnosis {draw}", files) if cache else None
-    found = cache.get(key) if cache and key else None
-    if found is not None:
+    key = cache.key(f"diagnosis {draw}", files)
+    if (found := cache.get(key)) is not None:
         with suppress(ValueError):
             return cast("Diagnosis", unpack(found))
     from diagnose.trace_reader.folders import read_rank
 
-    capture = read_rank(files, processes, _import_rules)
+    # What a diagnosis needs is imported meanwhile, which takes as long as reading 16 MB.
+    capture = read_rank(files, processes, partial(import_module, "diagnose.pipeline.rank"))
     from diagnose.pipeline.rank import analyze_rank
 
     made = analyze_rank(capture, draw=draw)
-    if cache and key:
+    if key is not None:
         with suppress(TypeError, OverflowError):  # it is only not kept
             cache.put(key, pack(made))
     return made
-
-
-def _import_rules() -> None:
-    """Import what a diagnosis needs, which takes as long as reading 16 MB."""
-    import_module("diagnose.pipeline.rank")
 
 
 def factor_of_files(ranks: Iterable[RankFiles]) -> float:
@@ -363,28 +377,11 @@ def _read(files: RankFiles) -> Capture:
     return scaled(Tables(capture, capture.trace), files.factor)
 
 
-def _examined(files: RankFiles, *, draw: bool) -> bytes:
-    return _packed_examination(_read(files), draw=draw)
-
-
 def _packed_examination(capture: Capture, analyses: Analyses | None = None, *, draw: bool) -> bytes:
     from diagnose.pipeline.rank import examine_rank
     from diagnose.tables.program import Program
 
     return pack(examine_rank(capture, analyses, draw=draw), Program)
-
-
-def _profiled(files: RankFiles) -> bytes:
-    return _packed_profile(_read(files), files)
-
-
-def _both(files: RankFiles, *, draw: bool) -> bytes:
-    from diagnose.pipeline.find import analysed
-
-    capture = _read(files)
-    analyses = analysed(capture)
-    profile = _packed_profile(capture, files, analyses)
-    return msgspec.msgpack.encode((profile, _packed_examination(capture, analyses, draw=draw)))
 
 
 def _packed_profile(capture: Capture, files: RankFiles, analyses: Analyses | None = None) -> bytes:
@@ -393,15 +390,14 @@ def _packed_profile(capture: Capture, files: RankFiles, analyses: Analyses | Non
     return replace(profile_rank(capture, analyses), factor=files.factor).to_bytes()
 
 
-def _key(cache: Cache | None, what: str, files: RankFiles) -> str | None:
-    return cache.key(f"{what} {files.factor}", files) if cache else None
+def _key(cache: Cache, what: str, files: RankFiles) -> str | None:
+    return cache.key(f"{what} {files.factor}", files)
 
 
-def _found_or_made(files: RankFiles, cache: Cache | None, what: str, make: Work) -> bytes:
+def _found_or_made(files: RankFiles, cache: Cache, what: str, make: Work) -> bytes:
     key = _key(cache, what, files)
-    found = cache.get(key) if cache and key else None
+    found = cache.get(key)
     if found is None:
         found = make(files)
-        if cache and key:
-            cache.put(key, found)
+        cache.put(key, found)
     return found

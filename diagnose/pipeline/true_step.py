@@ -81,7 +81,7 @@ def _plain_ns(t: Tables, info: CaptureInfo) -> float:
     beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
     if beside is None or not beside.agree:
         known = () if beside is None else (beside.before_ns or 0.0, beside.after_ns or 0.0)
-        return max((before_ns, *known))
+        return float(max(before_ns, *known, 0.0))
     return before_ns if beside.before_ns is not None else beside.after_ns or before_ns
 
 

@@ -209,12 +209,12 @@ def test_where_the_cache_lies(tmp_path, monkeypatch):
     assert default_cache() == Cache(tmp_path / "xdg" / "diagnose")
     assert (tmp_path / "xdg" / "diagnose").stat().st_mode & 0o777 == 0o700
     (tmp_path / "xdg" / "diagnose").chmod(0o777)
-    assert default_cache() is None
+    assert default_cache() == Cache()
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache() == Cache(tmp_path / ".cache" / "diagnose")
     monkeypatch.setenv("DIAGNOSE_NO_CACHE", "1")
-    assert default_cache() is None
+    assert default_cache() == Cache()
 
 
 @pytest.mark.parametrize(
