@@ -463,7 +463,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
     for thread in t.threads:
         rows = host_rows(t.trace, thread, Kind.OP)
         nested = layers(t.trace, rows[(events.start[rows] >= start) & (events.start[rows] < end)])
-        inner_rows, inner_start = (*nested.rows[1:], rows[:0]), (*nested.start[1:], events.start[:0])
+        inner_rows, inner_start = (*nested.rows[1:], np.empty(0, np.int32)), (*nested.start[1:], events.start[:0])
         each = zip(nested.rows, nested.start, inner_rows, inner_start, strict=False)
         for layer, begin, children, child_begin in each:
             names, spent = events.name[layer], (events.end[layer] - begin).astype(np.float64)

@@ -359,7 +359,7 @@ def _answer(job: Job, run: RankRunner, cache: Cache, *, draw: bool) -> tuple[Dia
 
     comparison = compare_ranks(job.profile, TRAITS)
     by_rank = {profile.rank: profile for profile in comparison.ranks}
-    wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
+    wanted = [by_rank[rank] for rank in across.parts_of_ranks(comparison)]
     at_hand = [(profile, files) for profile in wanted if (files := job.files_of(profile)) is not None]
     known = [(p.rank, files) for p, files in at_hand if (p.rank, p.path) not in job.known]
     examined: dict[int, Diagnosis] = {}

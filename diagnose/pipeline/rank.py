@@ -59,7 +59,7 @@ from diagnose.pipeline.trust import (
 )
 from diagnose.tables import Tables
 from diagnose.tables.backward_passes import passes_per_update
-from diagnose.tables.host_gaps import ready_share
+from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
 from diagnose.tables.kernel_classes import kernel_families
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
@@ -166,8 +166,9 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
     """Return what the step saves without a finding's cause, None where that was not replayed.
 
     A change may take more away than the cause itself, as the launches of superfluous kernels or the wait for a hidden
-    copy: the middle of its range counts. A copy is not left out, but hidden: what that saves counts for it. Operators
-    of a CPU have to be called, but for what a change is predicted to take away.
+    copy: the middle of its range counts. A copy is not left out, but hidden: what that saves counts for it. Where
+    workers pace the step, their wait takes what another cause leaves. Operators of a CPU have to be called, but for
+    what a change is predicted to take away.
     """
     rule, relief = META[finding.rule], replayed.relief_ns.get(finding.rule)
     mine = [p for p in replayed.prescriptions if p.rule == finding.rule and p.id in replayed.effects]
@@ -176,6 +177,8 @@ def _relief(t: Tables, finding: Finding, replayed: Replayed, recording_ns: float
         return by_change
     if relief is None or (alone and rule.cause == "collective"):
         return None
+    if is_paced_by_workers(t, finding.rule):
+        return 0.0
     if mine and rule.cause == "copy":
         return by_change
     most = max(relief, by_change)

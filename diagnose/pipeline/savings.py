@@ -28,6 +28,7 @@ from diagnose.replay.predict import (
 from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked
+from diagnose.tables.host_gaps import is_paced_by_workers
 
 __all__ = [
     "Replayed",
@@ -43,6 +44,7 @@ __all__ = [
 MAX_UNKNOWN_SHARE = 0.1  # of the step, of idle time without a known cause: beyond it a replay shows too little
 MAX_COMBINED = 5  # changes of the waterfall whose 32 combinations a page offers; each costs a replay
 MAX_RELIEVED = 10  # findings, the largest; each costs a replay
+PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
     "host alone": "the host: Python and operators",
@@ -134,6 +136,8 @@ def replay_savings(
 def _with_savings(t: Tables, p: Prescription, effect: Effect, rare_ns: float) -> Prescription:
     now = with_rare(unchanged(t), rare_ns)
     after = after_prescription(t, now, p, effect)
+    if is_paced_by_workers(t, p.rule):
+        after, effect = now, effect._replace(assumption=PACED)
     return replace(
         p,
         saves_ns=(now.step_ns - after.high_ns, now.step_ns - after.low_ns),

@@ -50,6 +50,7 @@ __all__ = [
     "host_gaps",
     "host_work",
     "interruptions",
+    "is_paced_by_workers",
     "loads_in_process",
     "min_host_gap_ns",
     "operator_share",
@@ -308,6 +309,19 @@ def loads_in_process(t: Tables) -> bool:
     """Return whether the training process itself loads batches, as the loader's name has it."""
     rows = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)
     return any("SingleProcess" in t.trace.names[name] for name in distinct(t.trace.events.name[rows]).tolist())
+
+
+def is_paced_by_workers(t: Tables, without: str) -> bool:
+    """Return whether steps come as often as workers load batches, also without a rule's cause.
+
+    They do where the device idles for several batches: what makes a step shorter makes the next wait longer. A wait for
+    one batch may be for workers that had just been started.
+    """
+    if not waits_for_workers(t, without):
+        return False
+    fetches = np.sort(t.trace.events.start[t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)], kind="stable")
+    fetch = np.searchsorted(fetches, t.causes.start[_waits_for_batches(t)], side="right")
+    return len(distinct(fetch)) > 1
 
 
 def _allocating(t: Tables, _pieces: Intervals) -> Intervals:

@@ -31,6 +31,33 @@ def test_a_wait_that_takes_the_lead_is_named_though_idle_comes_later(recording):
     assert answer.dominant == "host-sync"
 
 
+def loading(recording, *, marked=True):
+    """Return steps of 1000 µs that wait 500 for a worker, and launch a kernel late."""
+    r = recording()
+    for i in range(4):
+        at = 1000 * i
+        if marked:
+            r.step(i + 1, at, at + 1000)
+        r.annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + 500)
+        r.op("aten::linear", at + 510, at + 990)
+        r.kernel("gemm", at + 803, at + 1000, launched=(at + 795, at + 800))
+    return r
+
+
+def test_where_workers_pace_the_step_nothing_else_makes_it_shorter(recording):
+    answer = loading(recording).diagnosis()
+    relief = {f.rule: f.relief_ns for f in answer.findings}
+    assert answer.dominant == "data-stall"
+    assert relief["launch-bound"] == 0
+    assert relief["data-stall"] > 400_000
+    assert {p.saves_ns for p in answer.prescriptions if p.rule == "launch-bound"} <= {(0.0, 0.0)}
+
+
+def test_workers_pace_the_step_also_where_no_step_is_marked(recording):
+    answer = loading(recording, marked=False).diagnosis()
+    assert {f.rule: f.relief_ns for f in answer.findings}["launch-bound"] == 0
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_what_a_step_without_collectives_takes_one_rank_alone_does_not_show(recording, alone):
     r = recording()
