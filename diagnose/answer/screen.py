@@ -20,7 +20,7 @@ from diagnose.answer.cards import (
     predictions,
     took_longer,
 )
-from diagnose.answer.ranking import worth_share
+from diagnose.answer.ranking import FLOOR, worth_share
 from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, Prescription, Where
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.plain_steps import PlainSteps
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_ESTIMATE",
     "MAX_WORDS",
+    "MOSTLY",
     "SMALL",
     "Answer",
     "FindingRow",
@@ -57,8 +58,6 @@ MAX_WORDS = 16  # of a headline, which is read at a glance
 MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
 SMALL = 1 - 1 / MIN_FACTOR  # of the step
 PEAK_RATES = "peak rates of the device"
-MAX_NAMED_RANKS = 3  # late ones in a headline: of more it has their number
-MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -397,7 +396,7 @@ def _begins_late(d: Diagnosis) -> bool:
 def _late(j: Job) -> Words:
     *others, last = map(str, j.late_ranks)
     return _first(
-        (len(others) >= MAX_NAMED_RANKS, Words("{ranks} are late: {what}", {"ranks": Count(len(others) + 1, "rank")})),
+        (len(others) > 2, Words("{ranks} are late: {what}", {"ranks": Count(len(others) + 1, "rank")})),
         (others, Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})),
         (True, Words("Rank {num} is late: {what}", {"num": last})),
     )
@@ -612,7 +611,7 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     if is_sorted:
         usual.sort(key=lambda part: -part[1])
     found = [(_label(d, d.dominant or ""), rare), *((name, share * (1 - rare)) for name, share in usual)]
-    return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+    return tuple((name, share) for name, share in found if share >= FLOOR)
 
 
 def _label(d: Diagnosis, cause: str) -> str:

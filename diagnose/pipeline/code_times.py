@@ -47,14 +47,14 @@ __all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernel
 # Python frames by the frames of the same kind around them, and what a step spends in each such path.
 
 MODULE = "nn.Module: "
-MAX_DEPTH = 200  # of one kind of frame: recursion beyond it counts for the frame at that depth
+MAX_STACK_DEPTH = 200  # of one kind of frame: recursion beyond it counts for the frame at that depth
 
 
 class _Thread(NamedTuple):
     """Frames of one thread, each with its path."""
 
     rows: Rows
-    path: Ints  # -1 deeper than MAX_DEPTH
+    path: Ints  # -1 deeper than MAX_STACK_DEPTH
     nested: Layers
 
     def innermost(self, time: Ints) -> Ints:
@@ -92,7 +92,7 @@ class _Tree:
     def add(self, t: Tables, rows: Rows) -> _Thread:
         """Give each frame of a thread its path, layer by layer."""
         events = t.trace.events
-        nested, path = layers(t.trace, rows, MAX_DEPTH, deep=True), np.full(len(rows), -1, np.int64)
+        nested, path = layers(t.trace, rows, MAX_STACK_DEPTH, deep=True), np.full(len(rows), -1, np.int64)
         for depth, mine in enumerate(nested.rows):
             around = np.full(len(mine), -1, np.int64)
             if depth:
@@ -307,10 +307,10 @@ def _label(frame: str) -> str:
 
 
 MAX_MODULES = 300  # rows of a page, the longest
-MAX_FUNCTIONS = 60
-MIN_SHARE = 0.0005  # of the step: less is no row
+MAX_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
+MIN_ROW_SHARE = 0.0005  # of the step: less is no row
 MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
-MIN_SAMPLES = 3  # in a function: fewer do not show its share
+MIN_SAMPLES_SHOWN = 3  # in a function or a box: fewer do not show its share
 # Parts of a function, which are counted as its own time.
 _PARTS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})
 
@@ -361,7 +361,7 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
         return ()
     sums = _Sums(paths, clock, t.device_id >= 0)
     whole = np.maximum(paths.host + paths.backward, paths.device + paths.backward_device)
-    least = MIN_SHARE * clock.step_ns * clock.num
+    least = MIN_ROW_SHARE * clock.step_ns * clock.num
     # A module takes as long as those in it and has a lower number, so none is kept without those around it.
     kept = [p for p in np.argsort(-whole, kind="stable")[:MAX_MODULES].tolist() if whole[p] >= least]
     inner: defaultdict[int, list[int]] = defaultdict(list)
@@ -387,9 +387,9 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     for name, each in _by_name(paths).items():
         row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
-        if row.share >= MIN_SHARE and not passes_on:
+        if row.share >= MIN_ROW_SHARE and not passes_on:
             found.append(row)
-    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_FUNCTIONS])
+    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_ROWS])
 
 
 def _by_name(paths: CallPaths) -> dict[int, list[int]]:
@@ -444,16 +444,14 @@ def _sampled(t: Tables) -> tuple[CodeTime, ...]:
     rows = [
         CodeTime(f"{file}:{line} {function}", num / total * t.steps.step_ns, num / total)
         for (file, function), line, num in often
-        if num >= MIN_SAMPLES
+        if num >= MIN_SAMPLES_SHOWN
     ]
-    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_FUNCTIONS])
+    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_ROWS])
 
 
 # The same by operator of the host, by kernel of the device, and by the operator that launched it.
 
-MAX_OPERATORS = 12
-MAX_LOCATED = 60  # kernels whose launch is looked up, the most expensive
-MAX_SHARES = 60  # operators that launch
+MAX_HOST_OPERATORS = 12
 
 
 def host_operators(t: Tables) -> tuple[HostOperator, ...]:
@@ -481,7 +479,7 @@ def host_operators(t: Tables) -> tuple[HostOperator, ...]:
             total_ns=whole[i] / t.steps.num,
             shapes=_commonest_shapes(t, i),
         )
-        for i in called[np.argsort(-own[called], kind="stable")][:MAX_OPERATORS].tolist()
+        for i in called[np.argsort(-own[called], kind="stable")][:MAX_HOST_OPERATORS].tolist()
     )
 
 
@@ -500,7 +498,7 @@ def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
     events = t.trace.events
     return tuple(
         replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
-        if at >= 0 and i < MAX_LOCATED
+        if at >= 0 and i < MAX_ROWS
         else row
         for i, (row, at) in enumerate(kernel_times(t, most))
     )
@@ -519,5 +517,5 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
         DeviceShare(
             names[int(ids[i])], int(calls[i]) / t.steps.num, float(time[i]) / t.steps.num, float(time[i]) / whole
         )
-        for i in np.argsort(-time, kind="stable")[:MAX_SHARES].tolist()
+        for i in np.argsort(-time, kind="stable")[:MAX_ROWS].tolist()
     )

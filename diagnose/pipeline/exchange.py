@@ -68,8 +68,7 @@ __all__ = [
 # grouping.
 
 SUFFIXES = (".ranks", ".parquet")
-MAX_FILE_BYTES = 2 << 30  # 200,000 ranks
-_CHUNK = 1 << 20
+MAX_SUMMARIES_BYTES = 2 << 30  # 200,000 ranks
 FORMAT = "diagnose ranks 1"
 _MISSING = b"diagnose.missing"  # the table's metadata: inputs that gave no summary
 _REMEDY = "Make it again with diagnose analyze --partial."
@@ -177,12 +176,12 @@ def _decoded(path: str, data: bytes, remedy: str) -> _File:
 
 
 def _content(path: str) -> bytes:
-    data, chunk = bytearray(), memoryview(bytearray(_CHUNK))
+    data, chunk = bytearray(), memoryview(bytearray(1 << 20))
     with open_source(Stored(path, mask_text(path))) as source:
         while count := source.readinto(chunk):
             data += chunk[:count]
-            if len(data) > MAX_FILE_BYTES:
-                raise InputError(f"{path} holds more than {MAX_FILE_BYTES >> 30} GiB. Merge fewer ranks at a time.")
+            if len(data) > MAX_SUMMARIES_BYTES:
+                raise InputError(f"{path} holds more than 2 GiB. Merge fewer ranks at a time.")
         if source.fault:
             raise InputError(f"{path} cannot be read: {source.fault}. {_REMEDY}")
     return bytes(data)
@@ -339,19 +338,21 @@ def take_part(files: RankFiles, rank: int, messages: Messages) -> None:
         messages.put(f"examination/{rank}", _examination(files))
 
 
-def gather(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages) -> Received:
+def gather(
+    files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages, *, wait_s: float = WAIT_S
+) -> Received:
     """Return what all ranks of a job have sent, and this one's own."""
     from diagnose.analyzers import TRAITS
     from diagnose.pipeline.run import parts_of_ranks
     from diagnose.ranks.comparison import compare_ranks
 
     factors = {rank: msgspec.msgpack.encode(factor_of_files([files]))}
-    known = [factor for _, data in _each("factor", factors, ranks, messages) if (factor := _number(data))]
+    known = [factor for _, data in _each("factor", factors, ranks, (messages, wait_s)) if (factor := _number(data))]
     files = replace(files, factor=statistics.median(known or [0.0]))  # 0: none timed steps without the profiler
     messages.put(_FACTOR, msgspec.msgpack.encode(files.factor))
     profiles: list[RankProfile] = []
     absent: dict[int, str] = {}
-    for number, sent in _all("summary", {rank: _sent(packed_profile, files)}, ranks, messages):
+    for number, sent in _all("summary", {rank: _sent(packed_profile, files)}, ranks, (messages, wait_s)):
         try:
             if sent.failure:
                 raise InputError(sent.failure)
@@ -364,7 +365,7 @@ def gather(files: RankFiles, rank: int, ranks: Sequence[int], messages: Messages
     messages.put(_WANTED, msgspec.msgpack.encode(wanted))
     mine = {rank: _examination(files)} if rank in wanted else {}
     paths = {p.rank: p.path for p in profiles}
-    come = _all("examination", mine, wanted, messages)
+    come = _all("examination", mine, wanted, (messages, wait_s))
     return Received(job, {(number, paths[number]): sent.data for number, sent in come if sent.data}, absent)
 
 
@@ -441,16 +442,19 @@ def _number(data: bytes | None) -> float:
 
 
 def _each(
-    key: str, own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages
+    key: str, own: Mapping[int, bytes], ranks: Sequence[int], store: tuple[Messages, float]
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yield what each rank has sent, None where it does not come before all of the time is over."""
-    end = time.monotonic() + WAIT_S
+    messages, wait_s = store
+    end = time.monotonic() + wait_s
     for rank in ranks:
         yield rank, own.get(rank) or messages.get(f"{key}/{rank}", max(end - time.monotonic(), 0.0))
 
 
-def _all(key: str, own: Mapping[int, bytes], ranks: Sequence[int], messages: Messages) -> Iterator[tuple[int, _Sent]]:
-    for rank, data in _each(key, own, ranks, messages):
+def _all(
+    key: str, own: Mapping[int, bytes], ranks: Sequence[int], store: tuple[Messages, float]
+) -> Iterator[tuple[int, _Sent]]:
+    for rank, data in _each(key, own, ranks, store):
         sent = _Sent(b"", f"The {key} of rank {rank} did not come through the job's store.")
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             sent = msgspec.msgpack.decode(data or b"", type=_Sent)

@@ -182,7 +182,6 @@ AHEAD = 2  # ranks for each worker that are handed out before it asks: none wait
 MAX_DEATHS = 2  # of a process with nothing but one rank, from which on that rank is given up
 # What every process would import for itself.
 _PRELOADED = ("diagnose.pipeline.rank", "diagnose.ranks.measure", "diagnose.trace_reader.folders")
-_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def on_executor(executor: Executor, num_workers: int, work: Work, ranks: Sequence[RankFiles]) -> Results:
@@ -318,6 +317,6 @@ def _context() -> BaseContext:
 def _begin(max_bytes: int | None) -> None:
     """Prepare a process: it ends with its parent, leaves Ctrl-C to it, and holds no more than it may."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if max_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))

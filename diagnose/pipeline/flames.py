@@ -18,6 +18,7 @@ from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.model.user_files import is_own_file
+from diagnose.pipeline.code_times import MAX_STACK_DEPTH, MIN_ROW_SHARE, MIN_SAMPLES_SHOWN
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
@@ -25,12 +26,7 @@ from diagnose.tables.open_frames import names_of_open_frames
 
 __all__ = ["flames"]
 
-MAX_CAUSES = 12
-MAX_FRAMES = 600  # of one cause, the longest: a screen has room for about half of them
 MIN_FRAME_SHARE = 0.001  # of the cause's time: less is thinner than a pixel even when zoomed in tenfold
-MIN_SAMPLES = 3  # in a box: fewer do not show how its time divides among lines
-MAX_DEPTH = 160  # a module within modules takes four frames each
-MIN_CAUSE_SHARE = 0.0005  # of the step
 
 _KINDS = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME, Kind.PYTHON)
 _KIND_NAMES = {Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime"}
@@ -45,26 +41,27 @@ _WRAPPERS = (
 )
 
 
-def flames(t: Tables, named: Tables | None, shares: Mapping[str, float] | None = None) -> tuple[Flame, ...]:
+def flames(
+    t: Tables, named: Tables | None, shares: Mapping[str, float] | None = None, *, most: int = 600
+) -> tuple[Flame, ...]:
     """Return a flame graph of each cause, the largest first.
 
-    ``named`` are the tables of the attribution window, ``shares`` what a report states of each cause.
+    ``named`` are the tables of the attribution window, ``shares`` what a report states of each cause,
+    ``most`` how many boxes of a cause there are: a screen has room for about half of these.
     """
     totals = {rule: ns / t.steps.num for rule, ns in t.causes.totals().items()}
     step_ns = t.steps.step_ns
     stated = {rule: min(share * step_ns, totals.get(rule, 0.0)) for rule, share in (shares or {}).items()} or totals
-    largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_CAUSE_SHARE * step_ns), key=lambda r: -stated[r])
-    found = (_flame(t, named, rule, stated[rule]) for rule in largest[:MAX_CAUSES])
-    return tuple(flame for flame in found if flame is not None)
-
-
-def _flame(t: Tables, named: Tables | None, rule: str, time_ns: float) -> Flame | None:
-    if named is not None and _has_stacks(named) and (total := named.causes.totals().get(rule, 0)):
-        frames = _frames(named, rule, time_ns / total, has_stacks=True)
-        if frames:
-            return Flame(rule, round(time_ns), frames, is_scaled=True)
-    frames = _frames(t, rule, time_ns / max(t.causes.totals().get(rule, 0), 1), has_stacks=_has_stacks(t))
-    return Flame(rule, round(time_ns), frames) if frames else None
+    largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_ROW_SHARE * step_ns), key=lambda r: -stated[r])
+    sources = [(t, False)] if named is None or not _has_stacks(named) else [(named, True), (t, False)]
+    found: list[Flame] = []
+    for rule in largest[:12]:
+        for source, is_scaled in sources:
+            scale = stated[rule] / max(source.causes.totals().get(rule, 0), 1)
+            if frames := _frames(source, rule, scale, most):
+                found.append(Flame(rule, round(stated[rule]), frames, is_scaled=is_scaled))
+                break
+    return tuple(found)
 
 
 def _has_stacks(t: Tables) -> bool:
@@ -106,7 +103,7 @@ class _Tree:
         return _Pieces(from_, to, first + which), _Pieces(left.start, left.end, pieces.box[around])
 
 
-def _frames(t: Tables, rule: str, scale: float, *, has_stacks: bool) -> tuple[Frame, ...]:
+def _frames(t: Tables, rule: str, scale: float, most: int) -> tuple[Frame, ...]:
     """Return the boxes of one cause; ``scale`` turns their sums into time per step."""
     rows = t.causes.of(rule)
     start, end = t.causes.start[rows], t.causes.end[rows]
@@ -115,9 +112,9 @@ def _frames(t: Tables, rule: str, scale: float, *, has_stacks: bool) -> tuple[Fr
     bare = _Pieces(start, end, np.zeros(len(rows), np.int64))
     for thread in t.threads:  # what another thread does stands below what the main thread was in
         bare = _descend(tree, bare, _layers(t, thread), names.of_row)
-    if not has_stacks:
+    if not _has_stacks(t):
         _add_lines(t, tree, bare, names)
-    return _in_order(tree, names, scale)
+    return _in_order(tree, names, scale, most)
 
 
 def _descend(tree: _Tree, pieces: _Pieces, nested: Layers, name: Ints) -> _Pieces:
@@ -150,14 +147,14 @@ def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
     num = np.bincount(box, minlength=len(bare_ns))
     keys, count = np.unique(np.stack([box, place], axis=1), axis=0, return_counts=True)
     for (parent, line), times in zip(keys.tolist(), count.tolist(), strict=True):
-        if num[parent] >= MIN_SAMPLES:
+        if num[parent] >= MIN_SAMPLES_SHOWN:
             tree.parent.append(parent)
             tree.name.append(names.first_line + line)
             tree.ns.append(int(bare_ns[parent] * times / num[parent]))
 
 
 def _layers(t: Tables, thread: int) -> Layers:
-    return t.cached(("flame layers", thread), lambda: layers(t.trace, _shown_rows(t, thread), MAX_DEPTH))
+    return t.cached(("flame layers", thread), lambda: layers(t.trace, _shown_rows(t, thread), MAX_STACK_DEPTH))
 
 
 def _shown_rows(t: Tables, thread: int) -> Rows:
@@ -172,11 +169,11 @@ def _shown_rows(t: Tables, thread: int) -> Rows:
     return shown
 
 
-def _in_order(tree: _Tree, names: _Names, scale: float) -> tuple[Frame, ...]:
+def _in_order(tree: _Tree, names: _Names, scale: float, most: int) -> tuple[Frame, ...]:
     """Return the largest boxes, each before what it called."""
     ns = np.array(tree.ns, np.int64)
     # A box is at least as long as what is in it and has a lower number, so no box is kept without those around it.
-    kept = np.argsort(-ns, kind="stable")[: MAX_FRAMES + 1]
+    kept = np.argsort(-ns, kind="stable")[: most + 1]
     kept = kept[(ns[kept] >= MIN_FRAME_SHARE * ns[0]) & (kept > 0)]
     children: dict[int, list[int]] = {}
     for box in kept.tolist():

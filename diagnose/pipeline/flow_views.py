@@ -42,9 +42,8 @@ def operator_times(t: Tables, flow: Flow) -> tuple[Floats, Floats]:
     return host.astype(np.float64), device.astype(np.float64)
 
 
-MAX_NAMED = 24  # operators: with what is next to them about two screens
-MAX_NODES = 36
-MAX_INPUTS = 2  # of one operator: named, the others are left out
+MAX_NAMED_OPERATORS = 24  # operators: with what is next to them about two screens
+MAX_DRAWN_OPERATORS = 36
 
 
 def flow_pictures(t: Tables, findings: Sequence[Finding]) -> tuple[FlowPicture, ...]:
@@ -73,7 +72,7 @@ def flow_picture(
             shape=writes[0].shape if (writes := graph.operators[row].writes) else (),
             dtype=writes[0].dtype if writes else "",
             reads=tuple(sorted(number[each] for each in step.makers(row) if each in number)),
-            inputs=tuple(step.inputs(row))[:MAX_INPUTS],
+            inputs=tuple(step.inputs(row))[:2],
             share=graph.share((row,)),
             is_named=row in step.named,
             mark=step.mark(row, result, use),
@@ -139,11 +138,13 @@ class _Step(NamedTuple):
 
     def chosen(self, first: int) -> list[int]:
         """Return what is drawn, in order: named operators from ``first`` on, then those next to them."""
-        inside = list(dict.fromkeys([*self._reached(first), *sorted(filter(self.has, self.named))]))[:MAX_NAMED]
+        inside = list(dict.fromkeys([*self._reached(first), *sorted(filter(self.has, self.named))]))[
+            :MAX_NAMED_OPERATORS
+        ]
         next_to = dict.fromkeys(
             each for row in inside for each in (*self.readers(row), *self.makers(row)) if each not in self.named
         )
-        return sorted([*inside, *list(next_to)[: MAX_NODES - len(inside)]])
+        return sorted([*inside, *list(next_to)[: MAX_DRAWN_OPERATORS - len(inside)]])
 
     def _reached(self, first: int) -> Iterator[int]:
         """Yield the named operators that hand values to each other, those nearest to ``first`` first."""
@@ -180,7 +181,6 @@ def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
 MIN_KEPT = 0.1  # of the peak, of all lines: to compute less than that again frees too little to be worth a table
 MIN_KEPT_LINE = 0.01  # of the peak, of a line
 MIN_LEFT_LINE = 0.001  # of the peak: a thousand such steps double it
-MAX_LINES = 20
 
 
 def memory_by_line(t: Tables) -> MemoryByLine | None:
@@ -203,7 +203,7 @@ def memory_by_line(t: Tables) -> MemoryByLine | None:
     )
     if not kept and not left:
         return None
-    return MemoryByLine(memory.device, memory.peak_bytes, memory.num_bytes, kept[:MAX_LINES], left[:MAX_LINES])
+    return MemoryByLine(memory.device, memory.peak_bytes, memory.num_bytes, kept[:20], left[:20])
 
 
 def _longest(times: Sequence[Floats], operators: Sequence[int], num_steps: int) -> float | None:

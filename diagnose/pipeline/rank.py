@@ -22,7 +22,7 @@ from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.extent import of_recording
 from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns
-from diagnose.answer.screen import with_words
+from diagnose.answer.screen import MOSTLY, with_words
 from diagnose.changes import CHANGES
 from diagnose.changes.common.change import HostWork
 from diagnose.changes.common.prescribe import further, recording_first, without_savings
@@ -79,7 +79,6 @@ __all__ = ["analyze_rank", "examine_rank", "profile_rank", "source_of", "to_try"
 
 _Made = TypeVar("_Made")
 _Other = TypeVar("_Other")
-MIN_COMPUTED = 0.5  # of the step, in operators: else there is more to gain elsewhere
 WITHHELD = "graphs ran whose work is not in the file"
 
 
@@ -354,7 +353,7 @@ def to_try(
         return ()
     if t.device_id >= 0:
         return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
-    if info is None or shares.get(WORK, 0.0) < MIN_COMPUTED:
+    if info is None or shares.get(WORK, 0.0) < MOSTLY:
         return ()
     products, convolutions = (
         sum(each.self_ns for each in operators if pattern.match(each.name)) / step_ns

@@ -73,8 +73,8 @@ __all__ = [
 
 NO_CACHE = "DIAGNOSE_NO_CACHE"  # the environment variable that turns the cache off
 FOLDER = "diagnose"
-MAX_BYTES = 256 << 20  # of all entries together
-MAX_ENTRIES = 50_000
+MAX_CACHE_BYTES = 256 << 20  # of all entries together
+MAX_CACHE_ENTRIES = 50_000
 MAX_ENTRY_BYTES = 16 << 20  # a result with its charts has some hundred kB
 TIDY_AT = ("00", "01", "02", "03")  # begins of a key: every 64th result that is stored looks whether all fit
 LEFT_SHARE = 0.8  # of the bounds, that is left when one is passed: the next writer need not tidy up again
@@ -83,8 +83,7 @@ _SUM_BYTES, _KEY_BYTES = 16, 20
 _READ_BYTES = 1 << 20
 # The checksum of each block is hashed, not each byte: 10 to 20 times as fast as a hash of cryptography, which nobody
 # needs here. A change within one block is missed in one of 4 billion cases, one over several blocks never.
-_BLOCK_BYTES = 1 << 16
-_OTHERS_MAY_WRITE = 0o022
+_SUMMED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,7 @@ class Cache:
     """A folder of results; without one nothing is kept, and nothing has a key."""
 
     folder: Path | None = None
+    most_bytes: int = MAX_CACHE_BYTES
 
     def get(self, key: str | None) -> bytes | None:
         """Return what was stored under a key, None where nothing is or it is damaged."""
@@ -116,20 +116,19 @@ class Cache:
             with contextlib.suppress(OSError):
                 replace_private(self.folder / key, sum_of(data) + data)
         if key.startswith(TIDY_AT):
-            self.trim(self.folder)
+            self.trim()
 
-    @staticmethod
-    def trim(folder: Path) -> None:
+    def trim(self) -> None:
         """Remove the entries that were not used for longest, where all together are too large."""
         with contextlib.suppress(OSError):
-            entries = sorted(_entries(folder), reverse=True)
+            entries = sorted(_entries(self.folder or Path()), reverse=True)
             size = sum(num_bytes for _, num_bytes, _ in entries)
-            if size <= MAX_BYTES and len(entries) <= MAX_ENTRIES:
+            if size <= self.most_bytes and len(entries) <= MAX_CACHE_ENTRIES:
                 return
             kept = 0
             for position, (_, num_bytes, path) in enumerate(entries):
                 kept += num_bytes
-                if kept > LEFT_SHARE * MAX_BYTES or position >= LEFT_SHARE * MAX_ENTRIES:
+                if kept > LEFT_SHARE * self.most_bytes or position >= LEFT_SHARE * MAX_CACHE_ENTRIES:
                     path.unlink(missing_ok=True)
 
     def key(self, what: str, *files: RankFiles) -> str | None:
@@ -164,7 +163,7 @@ def default_cache() -> Cache:
         found = folder.lstat()
     except (OSError, RuntimeError):
         return Cache()
-    is_safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_MAY_WRITE
+    is_safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     return Cache(folder if is_safe else None)
 
 
@@ -181,8 +180,8 @@ def digest_of(file: Stored) -> str | None:
     with contextlib.closing(open_bytes(file)) as stream:
         try:
             while count := stream.readinto(buffer):
-                for begin in range(0, count, _BLOCK_BYTES):
-                    block = buffer[begin : min(begin + _BLOCK_BYTES, count)]
+                for begin in range(0, count, _SUMMED_BYTES):
+                    block = buffer[begin : min(begin + _SUMMED_BYTES, count)]
                     digest.update(b"%d %d " % (len(block), isal_zlib.crc32(block)))
         except OSError as error:
             raise InputError(f"{file} cannot be read ({error.strerror}). Name a trace file.") from None
@@ -234,7 +233,6 @@ def _sources(folder: str) -> Iterator[tuple[str, int, int]]:
 Work: TypeAlias = Callable[[RankFiles], bytes]
 
 PROFILE = "profile"  # what a summary is called in the cache
-_MAX_WHY_CHARS = 300
 
 
 class Outcome(NamedTuple):
@@ -261,7 +259,7 @@ def attempt(work: Work, files: RankFiles) -> Outcome:
 
 def describe(error: BaseException) -> str:
     """Return type and text of an error on one short line."""
-    return middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), _MAX_WHY_CHARS)
+    return middle(one_line(f"{type(error).__name__}: {error}".rstrip(": ")), 300)
 
 
 def packed_profile(files: RankFiles, cache: Cache = NOTHING_KEPT) -> bytes:

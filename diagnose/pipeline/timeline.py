@@ -14,7 +14,7 @@ from diagnose.model.charts import BUSY, Gap, Picture, Readings, SpanTable, StepP
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped
-from diagnose.pipeline.code_times import by_operator, kernels
+from diagnose.pipeline.code_times import MAX_ROWS, by_operator, kernels
 from diagnose.pipeline.flames import flames
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import gpu_rows
@@ -24,11 +24,20 @@ from diagnose.tables.steps import find_steps
 __all__ = ["picture", "readings", "whole_window"]
 
 MIN_ROLE_SHARE = 0.5  # of a stream's time: from here on it is called by what it does
-MAX_SPANS = 300_000  # of the page: it grows by about six bytes for each; the longest are kept and the rest counted
-MAX_GAPS = 20_000
-MAX_PLACES = 60  # gaps whose line is looked up, the largest
-MAX_DEPTHS = 20_000  # points of the queue's depth: more than a wide screen has pixels, zoomed in tenfold
-MAX_LAYERS = 24  # of the host's nesting
+
+
+class Drawn(NamedTuple):
+    """How much is drawn at most."""
+
+    whole: bool = False  # all steps, and not a typical one
+    spans: int = 300_000  # a page grows by about six bytes for each; the longest are kept and the rest counted
+    gaps: int = 20_000
+    depths: int = 20_000  # points of the queue's depth: more than a wide screen has pixels, zoomed in tenfold
+    layers: int = 24  # of the host's nesting
+    steps: int = 2_000  # of a chart, and readings of a device: more than a screen has room for
+
+
+TYPICAL_STEP = Drawn()
 
 
 def picture(
@@ -37,28 +46,28 @@ def picture(
     *,
     named: Tables | None = None,
     recorded: Trace | None = None,
-    whole: bool = False,
+    most: Drawn = TYPICAL_STEP,
 ) -> Picture:
-    """Draw the typical step, up to the begin of the next one or the end of the window; all steps with ``whole``.
+    """Draw the typical step, up to the begin of the next one or the end of the window; or ``most``.
 
     ``shares`` are those of the causes, where something was taken out of them. ``named`` are the tables of the
     attribution window, which has stacks. ``recorded`` is the trace with the clock's times, where the cost of recording
     was taken out of ``t``.
     """
     i = t.steps.median_step
-    start = int(t.steps.start[0 if whole else i])
-    end = int(t.steps.end[i]) if i + 1 < t.steps.num and not whole else t.steps.window_end
-    bars = [*_device_bars(t, start, end), *_host_bars(t, start, end)]
-    spans = _table(t, bars, start, end)
+    start = int(t.steps.start[0 if most.whole else i])
+    end = int(t.steps.end[i]) if i + 1 < t.steps.num and not most.whole else t.steps.window_end
+    bars = [*_device_bars(t, start, end), *_host_bars(t, start, end, most.layers)]
+    spans = _table(t, bars, (start, end), most.spans)
     return Picture(
         step=int(t.steps.number[i]),
         step_ns=end - start,
         spans=spans,
-        gaps=_gaps(t, start, end),
-        depth=_depth(t, start, end) if t.device_id >= 0 else (),
+        gaps=_gaps(t, start, end, most.gaps),
+        depth=_depth(t, start, end, most.depths) if t.device_id >= 0 else (),
         num_spans_left_out=sum(len(b.rows) for b in bars) - len(spans),
         titles=_titles(t),
-        steps=step_parts(t),
+        steps=step_parts(t, most.steps),
         kernels=kernels(t, 400),  # names on a page
         by_operator=by_operator(t),
         flames=flames(t, named, shares),
@@ -70,7 +79,7 @@ def whole_window(capture: Capture) -> Picture:
     """Draw all steady steps of a rank."""
     from diagnose.pipeline.find import build_tables  # which draws pictures itself
 
-    return picture(build_tables(capture, capture.trace), whole=True)
+    return picture(build_tables(capture, capture.trace), most=Drawn(whole=True))
 
 
 class _Bars(NamedTuple):
@@ -99,11 +108,11 @@ def _device_bars(t: Tables, start: int, end: int) -> list[_Bars]:
     ]
 
 
-def _host_bars(t: Tables, start: int, end: int) -> list[_Bars]:
+def _host_bars(t: Tables, start: int, end: int, num_layers: int) -> list[_Bars]:
     events = t.trace.events
     bars = []
     for thread in _threads(t):
-        for depth, rows in enumerate(t.work_layers[thread].rows[:MAX_LAYERS]):
+        for depth, rows in enumerate(t.work_layers[thread].rows[:num_layers]):
             lane = f"host {t.trace.threads[thread].tid}" + (f" +{depth}" if depth else "")
             inside = rows[(events.start[rows] < end) & (events.end[rows] > start)]
             bars += [_Bars(lane, name, inside[events.kind[inside] == kind]) for kind, name in _CATEGORY.items()]
@@ -132,9 +141,9 @@ def _titles(t: Tables) -> dict[str, str]:
     return titles
 
 
-def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
+def _table(t: Tables, bars: list[_Bars], window: tuple[int, int], most: int) -> SpanTable:
     """Return the bars in columns, lane by lane in time order; of too many the longest."""
-    events = t.trace.events
+    events, (start, end) = t.trace.events, window
     rows = np.concatenate([np.zeros(0, np.intp), *(b.rows for b in bars)])
     counts = [len(b.rows) for b in bars]
     lanes, categories = (
@@ -142,7 +151,7 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     )
     lane = np.repeat([lanes[b.lane] for b in bars], counts).astype(np.int64)
     category = np.repeat([categories[b.category] for b in bars], counts).astype(np.int64)
-    longest = np.sort(np.argsort(events.start[rows] - events.end[rows], kind="stable")[:MAX_SPANS])
+    longest = np.sort(np.argsort(events.start[rows] - events.end[rows], kind="stable")[:most])
     rows, lane, category = rows[longest], lane[longest], category[longest]
     order = np.lexsort((-events.end[rows], events.start[rows], lane))
     rows, lane, category = rows[order], lane[order], category[order]
@@ -163,13 +172,13 @@ def _table(t: Tables, bars: list[_Bars], start: int, end: int) -> SpanTable:
     )
 
 
-def _gaps(t: Tables, start: int, end: int) -> tuple[Gap, ...]:
+def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
     causes = t.causes
     rows = np.flatnonzero((causes.start < end) & (causes.end > start))
-    rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_GAPS]])
+    rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:most]])
     middle = (causes.start[rows] + causes.end[rows]) // 2
     details = enclosing_operators(t, t.main, middle)
-    largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_PLACES]
+    largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_ROWS]
     places = {int(rows[i]): _line(locate_one(t, t.main, int(middle[i]))) for i in largest.tolist()}
     return tuple(
         Gap(
@@ -190,21 +199,19 @@ def _line(where: Where) -> str:
     return f"{where.file.rpartition('/')[2]}:{where.line}"
 
 
-def _depth(t: Tables, start: int, end: int) -> tuple[tuple[int, int], ...]:
+def _depth(t: Tables, start: int, end: int, most: int) -> tuple[tuple[int, int], ...]:
     time, depth = depth_over_time(t.trace, t.tasks, t.steps.window, t.launch_latency)
     first = max(int(np.searchsorted(time, start, side="right")) - 1, 0)
     last = int(np.searchsorted(time, end, side="left"))
     time, depth = np.maximum(time[first:last], start) - start, depth[first:last]
-    cuts = distinct(np.linspace(0, len(time), min(len(time), MAX_DEPTHS), endpoint=False).astype(np.intp))
+    cuts = distinct(np.linspace(0, len(time), min(len(time), most), endpoint=False).astype(np.intp))
     return tuple(zip(time[cuts].tolist(), np.maximum.reduceat(depth, cuts).tolist(), strict=True))
 
 
 # What each recorded step consists of: the idle time of its causes, and the rest.
 
-MAX_DRAWN_STEPS = 2_000  # of the chart: more than a screen has room for
 
-
-def step_parts(t: Tables) -> tuple[StepParts, ...]:
+def step_parts(t: Tables, most: int) -> tuple[StepParts, ...]:
     """Return the steady steps with their own numbers, each from its begin to that of the next one."""
     first, causes = t.steps.start, t.causes
     last = np.append(first[1:], t.steps.end[-1:])
@@ -218,13 +225,11 @@ def step_parts(t: Tables) -> tuple[StepParts, ...]:
             int(t.steps.end[i] - t.steps.start[i]),
             {name: int(each[i]) for name, each in parts.items() if each[i] > 0},
         )
-        for i in range(min(t.steps.num, MAX_DRAWN_STEPS))
+        for i in range(min(t.steps.num, most))
     )
 
 
 # What NVML read while the recorded steps ran, laid over them.
-
-MAX_POINTS = 1_000  # of a series: a chart is about as many pixels wide
 
 
 def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
@@ -242,7 +247,7 @@ def readings(t: Tables, recorded: Trace | None = None) -> tuple[Readings, ...]:
     step = np.maximum(at, 0)
     position = at + (time - steps.start[step]) / np.maximum(steps.end - steps.start, 1)[step]
     kept = np.flatnonzero((at >= 0) & (time < steps.end[step]))
-    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), MAX_POINTS)).astype(np.intp))]
+    kept = kept[distinct(np.linspace(0, len(kept) - 1, min(len(kept), TYPICAL_STEP.steps)).astype(np.intp))]
     found = (
         ("GPU utilisation", "%", gpu.utilisation, 1.0, 100.0),
         ("SM clock", "MHz", gpu.sm_mhz, 1.0, gpu.max_sm_mhz),

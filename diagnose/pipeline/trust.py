@@ -17,6 +17,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import distinct, total
+from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.records import as_facts
 from diagnose.model.rules import OF_PAUSES, OF_WORK, OUTSIDE, WORK, Records, RuleMeta
 from diagnose.pipeline.true_step import PROFILER, estimate_note, estimated_share, variation_note
@@ -27,6 +28,7 @@ from diagnose.tables.impossible_times import (
     MAX_CROSSING_SHARE,
     MAX_OVERLAP_SHARE,
     MIN_OVERLAP_SHARE,
+    ROUNDING_NS,
     crossing,
     overlap_share,
 )
@@ -133,11 +135,9 @@ MIN_TASKS = 10  # the smallest recordings of a real step in the calibration trac
 MIN_QUEUED_SHARE = 0.5  # of the tasks: whose launches are in the file, if that is to show why the device was idle
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
-MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
 DEVICE_COLLECTIVE = re.compile(r"^nccl:")  # a library for collectives between GPUs
 _TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
-EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
@@ -222,7 +222,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
         (variation := variation_note(t), variation, None),
         (estimate := estimate_note(t), estimate, PROFILER),
         (
-            ready > MAX_UNSCHEDULED_SHARE,
+            ready > MAX_READY_SHARE,
             f"The training thread was runnable but not scheduled for {percent(ready, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
             "fewer threads.",
@@ -259,7 +259,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
     zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
     unknown = int((tasks.launch < 0).sum())
     ahead = (events.start[tasks.launch] - tasks.start)[tasks.launch >= 0]
-    early = int((ahead > EARLY_NS).sum())
+    early = int((ahead > ROUNDING_NS).sum())
     faulty = MAX_FAULTY_SHARE * num
     names = t.capture.attribution is not None or t.capture.samples is not None
     yield from _those_that_hold(

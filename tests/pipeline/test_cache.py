@@ -183,8 +183,8 @@ def test_two_writers_of_one_entry(cache):
     assert [path.name for path in cache.folder.iterdir()] == ["k"]
 
 
-def test_what_was_not_used_for_longest_goes_first(cache, monkeypatch):
-    monkeypatch.setattr(cache_module, "MAX_BYTES", 1000)
+def test_what_was_not_used_for_longest_goes_first(cache):
+    cache = Cache(cache.folder, most_bytes=1000)
     for n in range(8):
         cache.put(f"k{n}", bytes(184))  # 200 with the checksum
         os.utime(cache.folder / f"k{n}", (n, n))
