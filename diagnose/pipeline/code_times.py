@@ -307,8 +307,8 @@ def _label(frame: str) -> str:
 
 
 MAX_MODULES = 300  # rows of a page, the longest
-MAX_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
-MIN_ROW_SHARE = 0.0005  # of the step: less is no row
+MAX_PAGE_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
+MIN_SHOWN_SHARE = 0.0005  # of the step: less is no row
 MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
 MIN_SAMPLES_SHOWN = 3  # in a function or a box: fewer do not show its share
 # Parts of a function, which are counted as its own time.
@@ -361,7 +361,7 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
         return ()
     sums = _Sums(paths, clock, t.device_id >= 0)
     whole = np.maximum(paths.host + paths.backward, paths.device + paths.backward_device)
-    least = MIN_ROW_SHARE * clock.step_ns * clock.num
+    least = MIN_SHOWN_SHARE * clock.step_ns * clock.num
     # A module takes as long as those in it and has a lower number, so none is kept without those around it.
     kept = [p for p in np.argsort(-whole, kind="stable")[:MAX_MODULES].tolist() if whole[p] >= least]
     inner: defaultdict[int, list[int]] = defaultdict(list)
@@ -387,9 +387,9 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     for name, each in _by_name(paths).items():
         row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
-        if row.share >= MIN_ROW_SHARE and not passes_on:
+        if row.share >= MIN_SHOWN_SHARE and not passes_on:
             found.append(row)
-    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_ROWS])
+    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_PAGE_ROWS])
 
 
 def _by_name(paths: CallPaths) -> dict[int, list[int]]:
@@ -446,7 +446,7 @@ def _sampled(t: Tables) -> tuple[CodeTime, ...]:
         for (file, function), line, num in often
         if num >= MIN_SAMPLES_SHOWN
     ]
-    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_ROWS])
+    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_PAGE_ROWS])
 
 
 # The same by operator of the host, by kernel of the device, and by the operator that launched it.
@@ -498,7 +498,7 @@ def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
     events = t.trace.events
     return tuple(
         replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
-        if at >= 0 and i < MAX_ROWS
+        if at >= 0 and i < MAX_PAGE_ROWS
         else row
         for i, (row, at) in enumerate(kernel_times(t, most))
     )
@@ -517,5 +517,5 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
         DeviceShare(
             names[int(ids[i])], int(calls[i]) / t.steps.num, float(time[i]) / t.steps.num, float(time[i]) / whole
         )
-        for i in np.argsort(-time, kind="stable")[:MAX_ROWS].tolist()
+        for i in np.argsort(-time, kind="stable")[:MAX_PAGE_ROWS].tolist()
     )

@@ -72,7 +72,7 @@ def check_cluster(address: str) -> None:
 
 
 @contextmanager
-def connected(address: str, progress: Progress) -> Iterator[Cluster]:
+def connected(address: str, progress: Progress, *, wait_s: float = CONNECT_S) -> Iterator[Cluster]:
     """Connect to the scheduler at an address, or start one of our own under Slurm, for as long as the block lasts.
 
     Raises:
@@ -89,9 +89,9 @@ def connected(address: str, progress: Progress) -> Iterator[Cluster]:
             if address == SLURM:
                 client = stack.enter_context(_under_slurm(progress))
             elif address.startswith(FILE):
-                client = stack.enter_context(Client(scheduler_file=_scheduler_file(address), timeout=CONNECT_S))
+                client = stack.enter_context(Client(scheduler_file=_scheduler_file(address), timeout=wait_s))
             else:
-                client = stack.enter_context(Client(address, timeout=CONNECT_S))
+                client = stack.enter_context(Client(address, timeout=wait_s))
             client.wait_for_workers(1, timeout=WORKERS_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise InputError(

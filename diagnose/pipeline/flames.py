@@ -18,7 +18,7 @@ from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.model.user_files import is_own_file
-from diagnose.pipeline.code_times import MAX_STACK_DEPTH, MIN_ROW_SHARE, MIN_SAMPLES_SHOWN
+from diagnose.pipeline.code_times import MAX_STACK_DEPTH, MIN_SAMPLES_SHOWN, MIN_SHOWN_SHARE
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
@@ -52,7 +52,7 @@ def flames(
     totals = {rule: ns / t.steps.num for rule, ns in t.causes.totals().items()}
     step_ns = t.steps.step_ns
     stated = {rule: min(share * step_ns, totals.get(rule, 0.0)) for rule, share in (shares or {}).items()} or totals
-    largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_ROW_SHARE * step_ns), key=lambda r: -stated[r])
+    largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_SHOWN_SHARE * step_ns), key=lambda r: -stated[r])
     sources = [(t, False)] if named is None or not _has_stacks(named) else [(named, True), (t, False)]
     found: list[Flame] = []
     for rule in largest[:12]:

@@ -14,7 +14,7 @@ from diagnose.model.charts import BUSY, Gap, Picture, Readings, SpanTable, StepP
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import Intervals, among, covered, distinct, grouped
-from diagnose.pipeline.code_times import MAX_ROWS, by_operator, kernels
+from diagnose.pipeline.code_times import MAX_PAGE_ROWS, by_operator, kernels
 from diagnose.pipeline.flames import flames
 from diagnose.tables import Tables
 from diagnose.tables.nvml_readings import gpu_rows
@@ -178,7 +178,7 @@ def _gaps(t: Tables, start: int, end: int, most: int) -> tuple[Gap, ...]:
     rows = np.sort(rows[np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:most]])
     middle = (causes.start[rows] + causes.end[rows]) // 2
     details = enclosing_operators(t, t.main, middle)
-    largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_ROWS]
+    largest = np.argsort(causes.start[rows] - causes.end[rows], kind="stable")[:MAX_PAGE_ROWS]
     places = {int(rows[i]): _line(locate_one(t, t.main, int(middle[i]))) for i in largest.tolist()}
     return tuple(
         Gap(
