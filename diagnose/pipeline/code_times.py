@@ -219,7 +219,11 @@ def _node_of(t: Tables, tasks: Rows, nested: Mapping[int, Layers]) -> Rows:
 OTHER = "other"
 PHASE_ORDER = ("loading", "collate", "forward", "loss", "backward", "optimizer", "evaluation", OTHER)
 _LOSS_MODULE = r"(Loss|Criterion)\w*_\d+$"
-_LOSS_OF_TORCH = r"cross_entropy$|kl_div$|\w+_loss$"
+_LIBRARY = (  # files of torch's, the functions that show a phase, and which
+    (("torch/_tensor.py", "torch/autograd/__init__.py"), r"(backward|grad)$", "backward"),
+    ("torch/nn/functional.py", r"cross_entropy$|kl_div$|\w+_loss$", "loss"),
+    ("torch/utils/data/_utils/collate.py", "", "collate"),
+)
 # Functions of the user's, by their names.
 _NAMED = (
     r"(?:^|_)(?:(?P<evaluation>eval(?:uate|uation)?|validat(?:e|ion))|(?P<collate>collate|collator)"
@@ -296,12 +300,9 @@ def _label(frame: str) -> str:
     if not place:
         return ""  # a built-in function
     file = place.rpartition("(")[0]
-    if file.endswith(("torch/_tensor.py", "torch/autograd/__init__.py")):
-        return "backward" if function in ("backward", "grad") else ""
-    if file.endswith("torch/nn/functional.py"):
-        return "loss" if re.match(_LOSS_OF_TORCH, function) else ""
-    if file.endswith("torch/utils/data/_utils/collate.py"):
-        return "collate"
+    for end, pattern, phase in _LIBRARY:
+        if file.endswith(end):
+            return phase if re.match(pattern, function) else ""
     named = re.search(_NAMED, function)
     return named.lastgroup or "" if named is not None and is_own_file(file) else ""
 

@@ -39,12 +39,12 @@ from diagnose.pipeline.rank_results import (
     unpack_both,
     unpack_examination,
 )
+from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored, is_url
 
 if TYPE_CHECKING:
-    from diagnose.ranks.profile import JobProfile, RankProfile
     from diagnose.tables.program import Program
 
 __all__ = [
@@ -226,7 +226,8 @@ def analyze_inputs(
             diagnosis = diagnosis_of(
                 inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
             )
-            return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
+            faults = map(Note, (*inputs.faults, *received.profile.missing))
+            return replace(diagnosis, trust=(*diagnosis.trust, *faults))
         with started_workers(workers, inputs, progress) as run:
             job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
@@ -268,8 +269,6 @@ def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis
 
 def _with_received(job: Job, received: Received) -> Job:
     """Add the ranks whose captures lie elsewhere; a capture of their number that is here is of another run."""
-    from diagnose.ranks.profile import JobProfile
-
     here = JobProfile.of((p for p in job.profile.ranks if p.rank not in received.ranks), job.profile.missing)
     return replace(job, profile=here.merge(received.profile), examined=received.examined)
 
@@ -283,9 +282,8 @@ def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Pr
 
 
 def _at_hand(p: RankProfile) -> RankFiles | None:
-    if not (is_url(p.path) or os.path.isfile(p.path)):  # an odd name is no file
-        return None
-    return RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+    is_there = is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
+    return RankFiles(None, Stored(p.path, p.path), factor=p.factor) if is_there else None
 
 
 def _with_factor(inputs: Inputs, received: Received) -> Inputs:
@@ -323,8 +321,6 @@ def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], ca
 
 def _profiled(inputs: Inputs, run: RankRunner, cache: Cache, *, draw: bool | None = None) -> Job:
     """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
-    from diagnose.ranks.profile import JobProfile, RankProfile
-
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     known: dict[tuple[int, str], bytes] = {}
@@ -362,24 +358,19 @@ def _answer(job: Job, run: RankRunner, cache: Cache, *, draw: bool) -> tuple[Dia
     wanted = [by_rank[rank] for rank in across.parts_of_ranks(comparison)]
     at_hand = [(profile, files) for profile in wanted if (files := job.files_of(profile)) is not None]
     known = [(p.rank, files) for p, files in at_hand if (p.rank, p.path) not in job.known]
-    examined: dict[int, Diagnosis] = {}
-    program, shown = UNKNOWN, across.shown(comparison)
-    for profile in wanted:
-        if (made := _made_before(job, profile)) is not None:
-            examined[profile.rank], found = made
-            program = found if profile.rank == shown else program
+    made = {p.rank: found for p in wanted if (found := _made_before(job, p)) is not None}
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
     for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):
-        rank = known[i][0]
         if outcome.failure:
-            failures[rank] = outcome.failure
-            continue
-        examined[rank], found = unpack_examination(outcome.data)
-        program = found if rank == shown else program
-    if shown not in examined:
-        examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
-    return across.answer_of(comparison, examined, program), [files for _, files in at_hand] if not failures else []
+            failures[known[i][0]] = outcome.failure
+        else:
+            made[known[i][0]] = unpack_examination(outcome.data)
+    shown = across.shown(comparison)
+    if shown not in made:
+        made[shown] = across.from_summary(by_rank[shown], failures.get(shown, "")), UNKNOWN
+    answer = across.answer_of(comparison, {rank: each for rank, (each, _) in made.items()}, made[shown][1])
+    return answer, [files for _, files in at_hand] if not failures else []
 
 
 def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | None:
@@ -391,7 +382,3 @@ def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | 
         if key in job.examined and job.files_of(profile) is None:
             return examination_of(job.examined[key])
     return None
-
-
-def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:
-    return replace(diagnosis, trust=(*diagnosis.trust, *map(Note, faults))) if faults else diagnosis
