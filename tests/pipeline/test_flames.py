@@ -1,9 +1,7 @@
 """What the host was in while the device was idle, by cause."""
 
-import numpy as np
-
 from diagnose.pipeline.find import build_tables
-from diagnose.pipeline.flames import flames
+from diagnose.pipeline.timeline import flames
 
 OWN, LIBRARY = "/home/ada/train.py(42): main", "torch/nn/functional.py(10): linear"
 
@@ -48,17 +46,6 @@ def test_times_are_of_a_step_and_what_is_alike_is_one_box(recording):
         r.frame(f"<built-in method acquire of lock object at 0x7f{at:04}>", at + 400, at + 500)
     name = "<built-in method acquire of lock object>"
     assert drawn(r.tables(), "python-stall") == [(0, "own", OWN, 490), (1, "library", name, 100)]
-
-
-def test_no_masked_arrays_are_loaded(recording, monkeypatch):
-    """``np.unique`` without counts loads them, which takes as long as a twentieth of a tiny trace's answer."""
-    unique = np.unique
-    monkeypatch.setattr(
-        np, "unique", lambda *given, **asked: unique(*given, **asked) if asked.keys() - {"axis"} else None
-    )
-    r = stalled(recording)
-    r.frame(OWN, 0, 1000)
-    assert drawn(r.tables(), "python-stall") == [(0, "own", OWN, 490)]
 
 
 def test_wrappers_and_marks_of_steps_are_left_out(recording):
