@@ -18,14 +18,11 @@ from diagnose.text.numbers import duration
 
 __all__ = [
     "Card",
-    "Certainty",
     "Prediction",
-    "TrialVerdict",
     "cards",
     "certainty",
     "gains_nothing",
     "late_rank",
-    "offered_chain",
     "possible_step",
     "predictions",
     "took_longer",

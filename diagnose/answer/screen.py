@@ -40,7 +40,6 @@ __all__ = [
     "SMALL",
     "Answer",
     "FindingRow",
-    "Tone",
     "answer",
     "finding_rows",
     "limit",
@@ -549,19 +548,31 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
     if first is None or any(card.prescription.rule == d.dominant for card in shown):
         return None, ""
     mine = {p.id for p in d.prescriptions if p.rule == d.dominant}
-    if mine & took_longer(d):
-        return Words("A change that was tried made the step longer; no other is known for it."), ""
-    if mine:
-        return Words("No change for it is predicted to save 1 % of the step."), ""
-    if _is_one_rank(d):
-        words = "The cause may be on another rank. Analyze the traces of all {num} ranks together:"
-        return Words(words, {"num": d.source.world_size}), "diagnose analyze FOLDER"
-    if not any(w.file or w.library for w in first.where):
-        words = "This trace has no Python stacks. To see the line and the change for it, record again with:"
-        return Words(words), "diagnose trace train.py"
-    lines = (Words("No change is known for what takes the time at {line}.", {"line": _line(w)}) for w in first.where)
-    placed = (words for words, w in zip(lines, first.where, strict=True) if w.file and w.line)
-    return next(placed, Words("No change is known for it.")), ""
+    line = next((_line(w) for w in first.where if w.file and w.line), "")
+    why = (
+        (
+            mine & took_longer(d),
+            Words("A change that was tried made the step longer; no other is known for it."),
+            "",
+        ),
+        (mine, Words("No change for it is predicted to save 1 % of the step."), ""),
+        (
+            _is_one_rank(d),
+            Words(
+                "The cause may be on another rank. Analyze the traces of all {num} ranks together:",
+                {"num": d.source.world_size},
+            ),
+            "diagnose analyze FOLDER",
+        ),
+        (
+            not any(w.file or w.library for w in first.where),
+            Words("This trace has no Python stacks. To see the line and the change for it, record again with:"),
+            "diagnose trace train.py",
+        ),
+        (line, Words("No change is known for what takes the time at {line}.", {"line": line}), ""),
+        (True, Words("No change is known for it."), ""),
+    )
+    return next((words, command) for holds, words, command in why if holds)
 
 
 def shown_rank(d: Diagnosis) -> int | None:

@@ -34,7 +34,7 @@ from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import RankFiles
 from diagnose.trace_reader.stored import Stored, is_url
 
-__all__ = ["Cluster", "Processes", "Results", "check_cluster", "connected", "for_others", "on_executor"]
+__all__ = ["Processes", "check_cluster", "connected", "for_others", "on_executor"]
 
 # Workers beyond this machine: Dask, by the executor that its client offers.
 #

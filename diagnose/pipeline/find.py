@@ -38,7 +38,6 @@ __all__ = [
     "find_in_rank",
     "noting",
     "one_compilation",
-    "prescriptions_of",
     "without_recording",
     "worth_showing",
 ]

@@ -47,19 +47,7 @@ from diagnose.trace_reader.stored import Stored, is_url
 if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
-__all__ = [
-    "Answers",
-    "Job",
-    "RankRunner",
-    "Results",
-    "Workers",
-    "analyze_inputs",
-    "answer_from_received",
-    "answer_from_summaries",
-    "processes_of_one_file",
-    "profile_inputs",
-    "started_workers",
-]
+__all__ = ["Workers", "analyze_inputs", "answer_from_received", "answer_from_summaries", "profile_inputs"]
 
 # Who reads the ranks: this process, several of this machine, or the workers of a cluster.
 

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from diagnose.model.forecast import CriticalPath, Waterfall
     from diagnose.ranks.profile import RankProfile
 
-__all__ = ["analyze_rank", "examine_rank", "profile_rank", "source_of", "to_try", "verdict"]
+__all__ = ["analyze_rank", "examine_rank", "profile_rank", "verdict"]
 
 _Made = TypeVar("_Made")
 _Other = TypeVar("_Other")
@@ -397,11 +397,11 @@ def _setup(info: CaptureInfo) -> dict[str, object]:
     autocast = f"{flags.autocast.device} {flags.autocast.dtype}".strip()
     known = {
         "batch_size": info.loader.batch_size,
-        "num_params": sum(one.num_params or 0 for one in optimizers) or None,
-        "num_tensors": sum(one.num_tensors or 0 for one in optimizers) or None,
-        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}) or None,
+        "num_params": sum(one.num_params or 0 for one in optimizers),
+        "num_tensors": sum(one.num_tensors or 0 for one in optimizers),
+        "param_dtypes": sorted({dtype for one in optimizers for dtype in one.dtypes}),
         "matmul_precision": flags.matmul_precision,
         "autocast": autocast or (flags.matmul_precision and "off"),  # both are noted together
         "num_threads": flags.num_threads,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in known.items() if value}

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOTHING_KEPT",
-    "NO_CACHE",
     "PROFILE",
     "Cache",
     "Outcome",
@@ -51,7 +50,6 @@ __all__ = [
     "default_cache",
     "describe",
     "diagnosis_of",
-    "digest_of",
     "examination",
     "factor_of_files",
     "found_before",

@@ -46,7 +46,6 @@ from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
     "PROFILER",
-    "TrueStep",
     "as_unrecorded",
     "estimate_note",
     "estimated_share",

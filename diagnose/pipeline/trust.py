@@ -48,7 +48,6 @@ from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
 
 __all__ = [
-    "has_shapes",
     "is_incomplete",
     "is_scanty",
     "lacks_device",
