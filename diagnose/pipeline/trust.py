@@ -93,10 +93,13 @@ def not_looked(
     rules: Iterable[RuleMeta], missing: Collection[Records], *, lacks_device: bool
 ) -> dict[str, tuple[Records, ...]]:
     """Return the rules that lack something, and what; ``lacks_device``: the device ran, and its records are missing."""
-    found = {rule.id: tuple(record for record in rule.needs if record in missing) for rule in rules}
-    of_device = [m.id for m in META.values() if lacks_device and m.kind in ("idle", "kernel", "state")]
-    found = dict.fromkeys(of_device, ("device records",)) | found
-    return {rule: lacking for rule, lacking in found.items() if lacking}
+    found: dict[str, tuple[Records, ...]] = {
+        rule.id: tuple(record for record in rule.needs if record in missing) for rule in rules
+    }
+    for rule in META.values() if lacks_device else ():
+        if rule.kind in ("idle", "kernel", "state"):
+            found.setdefault(rule.id, ("device records",))
+    return {name: lacking for name, lacking in found.items() if lacking}
 
 
 def unseen(
