@@ -76,7 +76,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _is_right(row: Graded, at: Thresholds) -> bool:
-    from diagnose.pipeline.verdict import verdict
+    from diagnose.pipeline.rank import verdict
 
     d = row.diagnosis
     found = verdict(d.queue, d.partition, d.idle_by_cause, at)

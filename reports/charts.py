@@ -11,7 +11,7 @@ from statistics import median
 
 from markupsafe import Markup, escape
 
-from diagnose.answer.tried import verdict
+from diagnose.answer.cards import verdict
 from diagnose.model.charts import BUSY, Memory, Picture, Readings, Roofline, StepParts
 from diagnose.model.diagnosis import Diagnosis, Trial
 from diagnose.model.limits import MAX_LOSSES

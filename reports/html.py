@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from diagnose.answer.rows import finding_rows
-from diagnose.answer.screen import answer, shown_rank
-from diagnose.answer.tried import trial_of, verdict
+from diagnose.answer.cards import trial_of, verdict
+from diagnose.answer.screen import answer, finding_rows, shown_rank
 from diagnose.model.charts import Gap, Picture
 from diagnose.model.diagnosis import Diagnosis, Prescription
 from diagnose.model.limits import HOW_TRIED

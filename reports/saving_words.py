@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from diagnose.answer.cards import Card, Prediction, gains_nothing
-from diagnose.answer.tried import certainty
+from diagnose.answer.cards import Card, Prediction, certainty, gains_nothing
 from diagnose.model.diagnosis import Prescription, Trial
 from diagnose.reports.format import duration, enumeration
 from diagnose.reports.language import tr

@@ -14,8 +14,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.answer.cards import verdict
 from diagnose.answer.screen import answer
-from diagnose.answer.tried import verdict
 from diagnose.model.charts import KernelTime, Picture
 from diagnose.model.diagnosis import (
     CrossCheck,

@@ -11,10 +11,8 @@ from typing import NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from diagnose.answer.cards import Prediction
-from diagnose.answer.rows import FindingRow, finding_rows
-from diagnose.answer.screen import answer
-from diagnose.answer.tried import trial_of
+from diagnose.answer.cards import Prediction, trial_of
+from diagnose.answer.screen import FindingRow, answer, finding_rows
 from diagnose.model.diagnosis import Diagnosis, Example, Prescription, Where
 from diagnose.reports.format import confidence, duration, place, plural, said
 from diagnose.reports.language import tr, translated

@@ -6,18 +6,85 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
-from diagnose.answer.tried import offered_chain, took_longer, trial_of
 from diagnose.model.diagnosis import MAX_RANGE, Diagnosis, Forecast, Prescription, Trial, Where
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import LATE_RANKS
+from diagnose.model.statistics import leaning, shows_no_difference
 from diagnose.text.numbers import duration
 
-__all__ = ["Card", "Prediction", "cards", "gains_nothing", "late_rank", "possible_step", "predictions"]
+__all__ = [
+    "Card",
+    "Prediction",
+    "cards",
+    "certainty",
+    "gains_nothing",
+    "late_rank",
+    "possible_step",
+    "predictions",
+    "took_longer",
+    "trial_of",
+    "verdict",
+]
 
 MAX_CARDS = 3
 MIN_FACTOR = 1.1  # a step that becomes less than a tenth faster is not shown as a gain
 SAME = 0.1  # of what a step without a finding saves: a change that saves more by this is said to be hidden before
+
+# What trials decide: which changes made the step faster or slower, and what is still offered after them.
+
+TrialVerdict: TypeAlias = Literal["gain", "drifted", "even", "loss"]
+Certainty: TypeAlias = Literal["certain", "no difference", "probably faster", "probably slower", "open"]
+
+
+def trial_of(d: Diagnosis, name: str) -> Trial | None:
+    """Return the trial that measured a change alone, None without one."""
+    return next((t for t in _measured_alone(d) if t.id == name), None)
+
+
+def took_longer(d: Diagnosis) -> frozenset[str]:
+    """Return the ids of changes that alone made the step longer, for certain or probably."""
+    return frozenset(t.id for t in _measured_alone(d) if verdict(t) == "loss" or certainty(t) == "probably slower")
+
+
+def _measured_alone(d: Diagnosis) -> list[Trial]:
+    return [t for t in d.trials if t.kind == "single" and not t.failure]
+
+
+def offered_chain(d: Diagnosis) -> tuple[Forecast, ...]:
+    """Return the waterfall without the changes that made the step longer, as far as it was replayed without them."""
+    chain, known, longer = d.waterfall.forecasts if d.waterfall is not None else (), _replays(d), took_longer(d)
+    left = [name for forecast in chain[-1:] for name in forecast.ids if name not in longer]
+    subsets = [tuple(left[:count]) for count in range(len(left) + 1)]
+    if chain and all(ids in known for ids in subsets):
+        return tuple(known[ids] for ids in subsets)
+    return tuple(f for f in chain if not longer.intersection(f.ids))
+
+
+def _replays(d: Diagnosis) -> dict[tuple[str, ...], Forecast]:
+    """Return the replays of several changes, by their ids."""
+    return {f.ids: f for f in (*d.waterfall.combinations, *d.waterfall.forecasts)} if d.waterfall is not None else {}
+
+
+def verdict(trial: Trial) -> TrialVerdict:
+    """Return what the interval and the losses show together."""
+    low, high = trial.interval
+    if low > 1:
+        return "drifted" if trial.numerics == "drifted" else "gain"
+    return "loss" if high < 1 else "even"
+
+
+def certainty(trial: Trial) -> Certainty:
+    """Return whether a difference is certain, and if not in which direction the middle lies."""
+    if verdict(trial) != "even":
+        return "certain"
+    if shows_no_difference(trial):
+        return "no difference"
+    return _LEANS.get(leaning(trial.speed_up, trial.interval), "open")
+
+
+_LEANS: Mapping[str, Certainty] = {"faster": "probably faster", "slower": "probably slower"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +167,37 @@ def predictions(d: Diagnosis, *, is_sure: bool = True) -> dict[str, Prediction]:
     any other counts alone. What is below a hundredth of the step is no prediction. Unless ``is_sure`` the
     recording shows at most what a change saves.
     """
-    alone = {p.id: p for p in reversed(d.prescriptions)}
+    changes = {p.id: p for p in reversed(d.prescriptions)}
     worth = {f.rule: f.worth_ns for f in reversed(d.findings) if math.isfinite(f.worth_ns)}
+    of_ns = {name: worth.get(p.rule) or None for name, p in changes.items()}
     has_steps, least = d.source.found_steps_by != "none", MIN_GAIN_SHARE * d.step_ns
     found: dict[str, Prediction] = {}
     for before, after in pairwise(offered_chain(d)):
-        p = alone.get(after.ids[-1])
-        enabled = p is not None and bool(before.ids) and p.saves_ns[1] < least
-        ends, span = (before.step_ns, after.step_ns, after.low_ns, after.high_ns), (before.low_ns, before.high_ns)
-        found[after.ids[-1]] = Prediction(
-            *ends, before.ids, enabled, is_replayed=is_sure, before_range_ns=span, has_steps=has_steps
+        name = after.ids[-1]
+        found[name] = Prediction(
+            before.step_ns,
+            *after[2:],
+            behind=before.ids,
+            is_enabled=name in changes and bool(before.ids) and changes[name].saves_ns[1] < least,
+            is_replayed=is_sure,
+            before_range_ns=(before.low_ns, before.high_ns),
+            has_steps=has_steps,
+            of_ns=of_ns.get(name),
         )
-    for name, p in alone.items():
+    for name, p in changes.items():
         is_worth = worth.get(p.rule, 1.0) > 0  # a change for what is no saving has none
-        if is_worth and name not in found and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
+        if name not in found and is_worth and p.predicted_step_ns is not None and all(map(math.isfinite, p.saves_ns)):
             low, high = d.step_ns - p.saves_ns[1], d.step_ns - p.saves_ns[0]
-            middle = min(max(p.predicted_step_ns, low), high)
-            replayed = p.basis == "replay" and is_sure
-            found[name] = Prediction(d.step_ns, middle, low, high, is_replayed=replayed, has_steps=has_steps)
-    found = {
-        name: replace(p, of_ns=worth.get(alone[name].rule) or None) if name in alone else p
-        for name, p in found.items()
-        if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)
-    }
+            found[name] = Prediction(
+                d.step_ns,
+                min(max(p.predicted_step_ns, low), high),
+                low,
+                high,
+                is_replayed=p.basis == "replay" and is_sure,
+                has_steps=has_steps,
+                of_ns=of_ns[name],
+            )
+    found = {name: p for name, p in found.items() if p.saves_ns >= least or p.range_ns[1] >= max(least, 1.0)}
     first = next((found[p.id] for p in offered(d, found) if p.id in found), None)
     if first is not None and not first.is_promise:  # nor is what others save after it
         return {name: replace(p, is_replayed=False) for name, p in found.items()}
@@ -134,18 +209,14 @@ def _one_after_the_other(d: Diagnosis, found: Mapping[str, Prediction]) -> dict[
 
     Nothing is returned where these were not replayed.
     """
-    known = _replayed(d)
+    known = _replays(d)
     ids = tuple(p.id for p in _on_screen(d, found) if p.id in found)
-    chain = [known.get(ids[:num]) for num in range(len(ids) + 1)]
-    if not ids or all(set(found[name].behind) <= set(ids) for name in ids):
+    prefixes = [ids[:num] for num in range(len(ids) + 1)]
+    if all({*found[name].behind} <= {*ids} for name in ids) or not known.keys() >= {*prefixes}:
         return {}
-    again: dict[str, Prediction] = {}
-    for before, after in pairwise(chain):
-        if before is None or after is None:
-            return {}
-        name = after.ids[-1]
-        again[name] = replace(
-            found[name],
+    return {
+        after.ids[-1]: replace(
+            found[after.ids[-1]],
             before_ns=before.step_ns,
             after_ns=after.step_ns,
             low_ns=after.low_ns,
@@ -153,7 +224,8 @@ def _one_after_the_other(d: Diagnosis, found: Mapping[str, Prediction]) -> dict[
             behind=before.ids,
             before_range_ns=(before.low_ns, before.high_ns),
         )
-    return again
+        for before, after in pairwise(known[prefix] for prefix in prefixes)
+    }
 
 
 def cards(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Card, ...]:
@@ -180,67 +252,52 @@ def _on_screen(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescriptio
 
 
 def offered(d: Diagnosis, each: Mapping[str, Prediction]) -> list[Prescription]:
-    """Return one change for each finding that has one, in the order of the findings."""
-    known = {p.id: p for p in reversed(d.prescriptions)}
+    """Return one change for each finding that has one, in the order of the findings.
+
+    For the finding that answers it may be one of which nothing is predicted, rather than that it saves nothing.
+    """
     refuted = took_longer(d)
-    chain = offered_chain(d)
-    of_chain = [known[name] for f in chain[-1:] for name in f.ids if name in known]
-    if not of_chain:
-        of_chain = sorted((p for p in known.values() if p.id in each), key=lambda p: -each[p.id].saves_ns)
+    left = {p.id: p for p in reversed(d.prescriptions) if p.id not in refuted}
+    predicted = [left[name] for f in offered_chain(d)[-1:] for name in f.ids if name in left]
+    predicted = predicted or sorted((p for p in left.values() if p.id in each), key=lambda p: -each[p.id].saves_ns)
     found: list[Prescription] = []
     for finding in d.findings:
-        mine = [p for p in of_chain if p.rule == finding.rule and p.id in each and p.id not in refuted]
-        if not mine and finding.rule == d.dominant:
-            mine = [p for p in d.prescriptions if p.rule == finding.rule and _is_shown_unpredicted(d, p, each)]
-            mine = [p for p in mine if p.id not in refuted]
+        mine = [p for p in predicted if p.rule == finding.rule and p.id in each]
+        if finding.rule == d.dominant:
+            open_ones = (p for p in d.prescriptions if p.rule == finding.rule and p.id in left)
+            mine += [p for p in open_ones if p.id in each or p.predicted_step_ns is None or late_rank(d) is not None]
         found += [p for p in mine[:1] if p not in found]
     return found
 
 
-def _is_shown_unpredicted(d: Diagnosis, p: Prescription, each: Mapping[str, Prediction]) -> bool:
-    """Return whether nothing is predicted of a change, rather than that it saves nothing."""
-    return p.id in each or p.predicted_step_ns is None or late_rank(d) is not None
-
-
 def gains_nothing(p: Prescription) -> bool:
     """Return whether a replay of the change shows that it saves less than a hundredth of the step."""
-    return (
-        p.basis == "replay" and p.predicted_step_ns is not None and p.saves_ns[1] < MIN_GAIN_SHARE * p.predicted_step_ns
-    )
+    step_ns = p.predicted_step_ns if p.basis == "replay" else None
+    return step_ns is not None and p.saves_ns[1] < MIN_GAIN_SHARE * step_ns
 
 
 def possible_step(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Prediction | None, int]:
     """Return the step after exactly these cards, None without a prediction; and how many changes are offered in all."""
-    chain = offered_chain(d)
-    in_all = len(chain[-1].ids) if chain else 0
-    ids = tuple(card.prescription.id for card in shown if card.prediction is not None)
-    is_known = all(card.prediction is None or card.prediction.is_promise for card in shown)
-    last = _replayed(d).get(ids) if ids and is_known else None
-    if last is not None:
-        most = sum(max(p.saves_ns, p.of_ns or 0.0) for card in shown if (p := card.prediction) is not None)
-        low_ns = min(max(last.low_ns, d.step_ns - most), last.step_ns)  # without the findings, however well it goes
-        after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
-        return replace(after, low_ns=low_ns) if after.is_narrow else None, max(in_all, len(shown))
-    return None, max(in_all, len(shown))
-
-
-def _replayed(d: Diagnosis) -> dict[tuple[str, ...], Forecast]:
-    """Return the replays of several changes, by their ids."""
-    of_all = d.waterfall.combinations if d.waterfall is not None else ()
-    return {f.ids: f for f in (*offered_chain(d), *of_all)}
+    num = max(len(shown), *(len(f.ids) for f in offered_chain(d)), 0)
+    known = {card.prescription.id: card.prediction for card in shown if card.prediction is not None}
+    last = _replays(d).get(tuple(known)) if known and all(p.is_promise for p in known.values()) else None
+    if last is None:
+        return None, num
+    most = sum(max(p.saves_ns, p.of_ns or 0.0) for p in known.values())
+    low_ns = min(max(last.low_ns, d.step_ns - most), last.step_ns)  # without the findings, however well it goes
+    after = Prediction(d.step_ns, last.step_ns, last.low_ns, last.high_ns, is_replayed=True)
+    return replace(after, low_ns=low_ns) if after.is_narrow else None, num
 
 
 def late_rank(d: Diagnosis) -> int | None:
     """Return the rank that the others wait for, None where there is none or they take turns."""
-    if d.job is None:
-        return None
-    return d.job.late_ranks[0] if d.job.late_ranks else d.job.begins_late
+    return (*d.job.late_ranks, d.job.begins_late)[0] if d.job is not None else None
 
 
 def _card(d: Diagnosis, p: Prescription, prediction: Prediction | None) -> Card:
-    at = next((i for i, f in enumerate(d.findings) if f.rule == p.rule), None)
-    places = [*p.edits, *(d.findings[at].where if at is not None else ())]
-    where = next((w for w in places if w.file), places[0] if places else None)
-    of_late = p.rule == d.dominant and (d.dominant == LATE_RANKS or (d.job is not None and bool(d.job.late_ranks)))
+    numbered = [(i, f) for i, f in enumerate(d.findings, 1) if f.rule == p.rule][:1]
+    places = [*p.edits, *(w for _, f in numbered for w in f.where)]
+    where = next((w for w in places if w.file), next(iter(places), None))
+    of_late = p.rule == d.dominant and (p.rule == LATE_RANKS or (d.job is not None and d.job.late_ranks))
     rank = late_rank(d) if of_late else None
-    return Card(p, prediction, None if at is None else at + 1, where, trial_of(d, p.id), rank)
+    return Card(p, prediction, next((i for i, _ in numbered), None), where, trial_of(d, p.id), rank)

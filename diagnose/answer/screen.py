@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from diagnose.answer.cards import MIN_FACTOR, Card, Prediction, cards, late_rank, possible_step, predictions
-from diagnose.answer.gates import cautions, command, is_one_rank, limit, record_again, states_savings
-from diagnose.answer.headline import checked, headline
-from diagnose.answer.tried import took_longer
-from diagnose.model.diagnosis import Diagnosis, Finding
-from diagnose.model.words import Words, english
-from diagnose.text.numbers import duration
+from diagnose.answer.cards import (
+    MIN_FACTOR,
+    Card,
+    Prediction,
+    cards,
+    late_rank,
+    offered,
+    possible_step,
+    predictions,
+    took_longer,
+)
+from diagnose.answer.ranking import FLOOR, worth_share
+from diagnose.model.diagnosis import Diagnosis, Finding, IgnoredFinding, PlainSteps, Prescription, Where
+from diagnose.model.limits import MIN_GAIN_SHARE
+from diagnose.model.rules import LATE_RANKS, OUTSIDE, UNEXPLAINED_HOST, WORK
+from diagnose.model.words import Count, Words, english
+from diagnose.text.numbers import duration, lower_first, percent
 from diagnose.text.plain_text import one_line
 
-__all__ = ["Answer", "Tone", "answer", "shown_rank", "with_words"]
+if TYPE_CHECKING:
+    from diagnose.model.job import Job
 
-MIN_PART_SHARE = 0.02  # of the step: less has no name next to its bar
+__all__ = [
+    "MAX_ESTIMATE",
+    "MAX_WORDS",
+    "MOSTLY",
+    "SMALL",
+    "Answer",
+    "FindingRow",
+    "answer",
+    "finding_rows",
+    "limit",
+    "record_again",
+    "shown_rank",
+    "with_words",
+]
+
+MIN_CPU_WAIT = 0.2  # of the watched time: at a half, 6 of 9 scripts with known wastes were answered otherwise
+MIN_OVERHEAD = 0.2  # of the step: recording that costs more is stated next to the answer
+MAX_OVERHEAD = 1.0  # recording that takes over half of the recorded step: no possible step is shown
+MAX_ESTIMATE = 0.5  # of the recorded step, where no steps without the profiler show it
+MIN_OFF_TRIAL = 0.5  # of a trial's step without the change, which nothing records; scripts on busy machines lie at 0.3
+MAX_WORDS = 16  # of a headline, which is read at a glance
+MOSTLY = 0.5  # of the step: what operators compute, or what lies between them, which no rule found avoidable
+SMALL = 1 - 1 / MIN_FACTOR  # of the step
+PEAK_RATES = "peak rates of the device"
 MAX_HIGH = 3.0  # of the predicted factor: an end beyond it says no more than that nothing known limits it
 
 Tone: TypeAlias = Literal["bad", "warn", "good", "info"]
@@ -43,23 +79,23 @@ class Answer:
     tone: Tone
     headline: Words
     now_ns: float
-    after: Prediction | None  # the step after exactly the cards; None if nothing is predicted
-    num_changes: int  # that are offered in all, those of the cards among them
-    cards: tuple[Card, ...]
     record_again: Words | None  # why, None for a recording that can be relied on
-    command: str  # that records again
-    checked: Words | None  # what was looked for, if little or nothing was found
-    to_try: Words | None  # what no recording judges and a trial may
-    try_command: str
-    cautions: tuple[Words, ...]  # about the numbers above
+    cautions: tuple[Words, ...]  # about the numbers
     is_limited: bool = False  # something keeps the recording from showing the step after changes
+    refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
+    command: str = ""  # that records again
+    cards: tuple[Card, ...] = ()
+    after: Prediction | None = None  # the step after exactly the cards; None if nothing is predicted
+    num_changes: int = 0  # that are offered in all, those of the cards among them
     is_measured: bool = False  # ``after`` was proven by running the script, not predicted
+    checked: Words | None = None  # what was looked for, if little or nothing was found
+    to_try: Words | None = None  # what no recording judges and a trial may
+    try_command: str = ""
     parts: tuple[tuple[str, float], ...] = ()  # of the bar of the step now: names and shares of the step
     view: Words | None = None  # whose step and changes these are, if there are several ranks
     run_share: float | None = None  # of the run that the finding which answers takes outside the usual step
     no_change: Words | None = None  # that the finding that answers has no card, and why
     next_command: str = ""  # that shows more of that finding, "" where no other recording does
-    refuted: frozenset[str] = frozenset()  # ids of changes that made the step longer
     each: Mapping[str, Prediction] = field(default_factory=dict)  # by id: what each change is predicted to do
 
     @property
@@ -81,43 +117,424 @@ class Answer:
 
 
 def answer(d: Diagnosis) -> Answer:
-    """Return the first screen of a diagnosis."""
-    why = record_again(d)
-    limited = limit(d)
-    each = {} if why is not None else predictions(d, is_sure=states_savings(d))
-    shown = () if why is not None else cards(d, each)
-    measured = None if why is not None else _proven(d)
-    after, num = measured or possible_step(d, shown)
-    if measured is None and limited is not None:
-        after = None
-    pill, meaning, tone = _pill(d, is_known=why is None)
-    tried = _to_try(d, each) if why is None else None
-    no_card = _no_card(d, shown) if why is None else (None, "")
+    """Return the first screen of a diagnosis; of a recording that carries no answer, why and how to record again."""
+    limited, why, refuted = limit(d), record_again(d), took_longer(d)
+    if why is not None:
+        first = _headline_of_useless(why)
+        pill, meaning, tone = _PILLS["unknown"]
+        said = tuple(_cautions_of_useless(d))
+        is_limited, again = limited is not None, _command(d)
+        return Answer(Words(pill), Words(meaning), tone, first, d.step_ns, why, said, is_limited, refuted, again)
+    each = predictions(d, is_sure=_states_savings(d, limited))
+    shown = cards(d, each)
+    proven = _proven(d)
+    after, num = proven or possible_step(d, shown)
+    pill, meaning, tone = _pill(d)
+    to_try, try_command = _to_try(d, each)
+    no_change, next_command = _no_card(d, shown)
     return Answer(
         pill=Words(pill),
         meaning=Words(meaning),
         tone=tone,
-        headline=headline(d, why, limited, has_trial=tried is not None),
+        headline=_headline(d, limited, has_trial=to_try is not None),
         now_ns=d.step_ns,
-        after=after,
-        num_changes=num,
-        cards=shown,
-        record_again=why,
-        command=command(d) if why is not None else "",
-        checked=checked(d) if d.dominant is None and why is None else None,
-        to_try=tried[0] if tried else None,
-        try_command=tried[1] if tried else "",
-        cautions=tuple(cautions(d, again=why is not None)),
+        record_again=None,
+        cautions=tuple(_cautions(d)),
         is_limited=limited is not None,
-        is_measured=measured is not None,
-        parts=() if why is not None else _parts(d),
-        view=None if why is not None else _view(d),
-        run_share=None if why is not None else _run_share(d),
-        no_change=no_card[0],
-        next_command=no_card[1],
-        refuted=took_longer(d),
+        refuted=refuted,
+        cards=shown,
+        after=after if proven or limited is None else None,
+        num_changes=num,
+        is_measured=proven is not None,
+        checked=_checked(d) if d.dominant is None else None,
+        to_try=to_try,
+        try_command=try_command,
+        parts=_parts(d),
+        view=_view(d),
+        run_share=_run_share(d),
+        no_change=no_change,
+        next_command=next_command,
         each=each,
     )
+
+
+def with_words(d: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the headline and the summary of its first screen."""
+    a = answer(d)
+    lines = [f"{english(a.pill)}: {english(a.meaning)}", english(a.headline)]
+    for card in a.cards[:1]:
+        saves = ""
+        if (p := card.prediction) is not None:  # in the words of its card
+            saves = f" (saves {duration(p.saves_ns) if p.is_promise else f'up to {duration(p.most_ns)}'})"
+        lines.append(f"First change: {card.prescription.title}{saves}")
+    return replace(d, headline=english(a.headline), summary=tuple(lines))
+
+
+def _first(*choices: tuple[object, Words]) -> Words:
+    """Return the words of the first choice that holds."""
+    return next(words for holds, words in choices if holds)
+
+
+def _answering(d: Diagnosis) -> Finding | None:
+    return next((f for f in d.findings if f.rule == d.dominant), None)
+
+
+def _line(where: Where) -> str:
+    return f"{one_line((where.file or '').rpartition('/')[2])}:{where.line}"
+
+
+# What a recording cannot carry.
+
+
+def record_again(d: Diagnosis) -> Words | None:
+    """Return why the recording cannot carry an answer, None if it can."""
+    if d.record_again:
+        return Words(d.record_again)
+    change = next(iter(d.prescriptions), None)
+    if change is None or not change.records_again:
+        return None
+    of_finding = (
+        f.title.partition(":")[0] for f in d.findings[:1] if f.rule == change.rule and not change.records_more
+    )
+    return Words(next(of_finding, "Too little of the device's work is in this recording"))
+
+
+def _is_one_rank(d: Diagnosis) -> bool:
+    """Return whether this is one rank of several, and the traces of the others are not at hand."""
+    return d.source.world_size > 1 and len(d.ranks) < 2
+
+
+def limit(d: Diagnosis) -> Words | None:
+    """Return what keeps the recording from showing what a change gives to the step, None if nothing does.
+
+    The answer is led by it, and no possible step is shown.
+    """
+    if _is_one_rank(d):
+        return Words("On this rank (1 of {num})", {"num": d.source.world_size})
+    if d.source.accelerator:
+        return Words("No {device} tasks recorded", {"device": d.source.accelerator})
+    is_uncertain = (d.profiler_overhead or 0.0) >= MAX_OVERHEAD or _estimated(d) >= MAX_ESTIMATE
+    return Words("Uncertain") if is_uncertain else None
+
+
+def _estimated(d: Diagnosis) -> float:
+    """Return the share of the step that recording takes at most; a full device hides it."""
+    return 0.0 if d.verdict == "kernel-bound" else d.recording_estimate
+
+
+def _states_savings(d: Diagnosis, limited: Words | None) -> bool:
+    """Return whether the recording shows what a change saves, and not only at most how much."""
+    return limited is None and _estimated(d) < MIN_OVERHEAD
+
+
+def _command(d: Diagnosis) -> str:
+    """Return the command that records again."""
+    again = f"diagnose trace --quick {d.source.command or 'train.py'}"
+    for p in d.prescriptions[:1]:
+        if p.records_again and p.after:
+            again = one_line(p.after.splitlines()[0].partition("#")[0].strip())
+    of_all = d.source.world_size > 1 and again.startswith("diagnose ")
+    return f"torchrun --nproc-per-node gpu -m {again}" if of_all else again
+
+
+def _cautions(d: Diagnosis) -> Iterator[Words]:
+    """Yield what limits the numbers of the first screen, one sentence each."""
+    yield from _left_out(d.ignored)
+    yield from _of_recording(d)
+    yield from _unstable(d.plain_steps)
+    yield from _off_trial(d)
+    yield from _overloaded(d)
+    if _is_one_rank(d):
+        words = (
+            "Only 1 of {num} ranks: the others may limit the step, so no predicted step is shown. "
+            "Pass the traces of all ranks."
+        )
+        yield Words(words, {"num": d.source.world_size})
+    if _begins_late(d):
+        words = "The cause of rank {num}'s late start is outside the {steps}. Record more steps on all ranks."
+        num = len(d.job.steps) if d.job is not None else 0
+        steps = Words("recorded step") if num == 1 else Count(num, "recorded step")
+        yield Words(words, {"num": late_rank(d), "steps": steps})
+    first = _answering(d)
+    if first is not None and first.confidence == "low":
+        yield Words("Low confidence: the recording shows the time, but its cause is a guess.")
+
+
+def _cautions_of_useless(d: Diagnosis) -> Iterator[Words]:
+    """Yield the same of a recording that carries no answer."""
+    yield from _left_out(d.ignored)
+    yield from _unstable(d.plain_steps)
+    yield from _overloaded(d)
+    if _is_one_rank(d):
+        yield Words("Only 1 of {num} ranks: record all of them.", {"num": d.source.world_size})
+
+
+def _overloaded(d: Diagnosis) -> Iterator[Words]:
+    if d.cpu_wait >= MIN_CPU_WAIT:
+        words = (
+            "CPU overloaded: the training thread was ready but not running {share} of the time. Measure again on an "
+            "idle machine, or with fewer threads, before changing code."
+        )
+        yield Words(words, {"share": percent(d.cpu_wait, 0)})
+
+
+def _of_recording(d: Diagnosis) -> Iterator[Words]:
+    """State what recording cost, if it was much: the numbers are without it as far as it is known."""
+    is_stable = d.plain_steps is None or d.plain_steps.agree  # else the difference may be the machine's
+    overhead, estimate = d.profiler_overhead or 0.0, _estimated(d)
+    costs = {"step": duration(d.step_ns), "added": duration(max(d.recorded_step_ns - d.step_ns, 0.0))}
+    share = {"share": percent(estimate, 0)}
+    if overhead >= MAX_OVERHEAD:
+        words = "Recording added {added} to a step of {step}. Savings are uncertain, so no predicted step is shown."
+        yield Words(words, costs)
+    elif overhead >= MIN_OVERHEAD and is_stable:
+        words = "Step time without the profiler: {step}. The {added} that recording added are taken out everywhere."
+        yield Words(words, costs)
+    elif estimate >= MIN_OVERHEAD and d.source.found_steps_by == "none":
+        yield Words("Up to {share} of the CPU's time is the profiler's own: savings are upper bounds.", share)
+    elif estimate >= MAX_ESTIMATE:
+        words = (
+            "Up to {share} of the step is the profiler's own CPU time, so no predicted step is shown. "
+            "diagnose trace also times steps without the profiler."
+        )
+        yield Words(words, share)
+    elif estimate >= MIN_OVERHEAD:
+        yield Words("Up to {share} of the step is the profiler's own CPU time: savings are upper bounds.", share)
+
+
+def _unstable(p: PlainSteps | None) -> Iterator[Words]:
+    """State that steps without the profiler differ before and after the recorded ones."""
+    if p is None or p.agree:
+        return
+    words = (
+        "Unstable timing: {before} before, {during} during, {after} after the recording. Run again on an idle machine."
+    )
+    if p.before_ns is None:
+        words = "Unstable timing: {during} during, {after} after the recording. Run again on an idle machine."
+    elif p.after_ns is None:
+        words = "Unstable timing: {before} before, {during} during the recording. Run again on an idle machine."
+    each = {"before": p.before_ns, "during": p.recorded_ns, "after": p.after_ns}
+    yield Words(words, {name: duration(ns) for name, ns in each.items()})
+
+
+def _off_trial(d: Diagnosis) -> Iterator[Words]:
+    """State that trials without a change take clearly more or less than the reported step, where they do."""
+    runs = [t.steps_ms[0] for t in d.trials if t.steps_ms is not None and t.kind != "without"]
+    trial_ns = 1e6 * statistics.median(runs or [d.step_ns / 1e6])
+    if max(trial_ns, d.step_ns) > (1 + MIN_OFF_TRIAL) * min(trial_ns, d.step_ns):
+        words = (
+            "Trials without a change took {trial} per step, the recorded steps {step}. Measured speed-ups are relative "
+            "to the trials; predicted times refer to the recorded steps."
+        )
+        yield Words(words, {"trial": duration(trial_ns), "step": duration(d.step_ns)})
+
+
+def _left_out(ignored: tuple[IgnoredFinding, ...]) -> Iterator[Words]:
+    """State how many findings were left out, which, and why."""
+    if not ignored:
+        return
+    values: dict[str, Words] = {}
+    for i, one in enumerate(ignored):
+        by = Words("by an option or setting")
+        if one.by == "comment":
+            by = Words("by the comment at {line}", {"line": _line(one.finding.where[0])})
+        words = {"rule": one.finding.rule, "time": duration(one.finding.lost_ns), "by": by}
+        values[f"one{i}"] = Words("{rule} ({time} per step, {by})", words)
+    joined = Words(", ".join(f"{{{name}}}" for name in values), values)
+    yield Words(
+        "Left out as asked: {findings}: {listed}.", {"findings": Count(len(ignored), "finding"), "listed": joined}
+    )
+
+
+# The headline: the first finding in at most sixteen words, or how little there is to gain.
+
+
+def _headline_of_useless(why: Words) -> Words:
+    text = lower_first(re.split("[:：]", english(why).rstrip(".。"), maxsplit=1)[0])
+    return _fitted(Words("Record again first: {why}"), "why", text)
+
+
+def _headline(d: Diagnosis, limited: Words | None, *, has_trial: bool) -> Words:
+    """Return the answer.
+
+    Args:
+        d: the diagnosis.
+        limited: what keeps the recording from showing the possible step, which leads the answer; None if nothing does.
+        has_trial: whether a trial is offered of what no recording judges.
+    """
+    finding = _answering(d)
+    if finding is None:
+        if d.source.accelerator:
+            return Words(
+                "No {device} tasks are recorded, and nothing was found on the CPU", {"device": d.source.accelerator}
+            )
+        little = _little(d, has_trial=has_trial)
+        return little if limited is None else Words("{limit}: {what}", {"limit": limited, "what": little})
+    j = d.job
+    if j is not None and _begins_late(d):
+        values = {"num": j.begins_late, "time": duration(j.begins_late_ns)}
+        return Words("The ranks wait for rank {num}, which begins its step {time} late", values)
+    title, shares = finding.title.strip().rstrip(".。"), _shares(d, finding)
+    lead = Words("{limit}: {what}", {"limit": limited}) if limited is not None else None
+    if lead is None and shares and finding.worth_ns < SMALL * d.step_ns and finding.share is None:
+        lead = Words("Small gains only: {what}")
+    if j is not None and j.late_ranks and j.cause == finding.rule:  # the late rank's own finding, which has no rank
+        lead = _late(j)
+    if lead is not None:
+        return _fitted(lead, "what", lower_first(title), shares)
+    return _fitted(Words("{what}"), "what", title[:1].upper() + title[1:], shares)
+
+
+def _begins_late(d: Diagnosis) -> bool:
+    """Return whether the ranks wait for one that begins its step late, and no rank is slower than the others."""
+    return d.dominant == LATE_RANKS and d.job is not None and d.job.begins_late is not None and not d.job.late_ranks
+
+
+def _late(j: Job) -> Words:
+    *others, last = map(str, j.late_ranks)
+    return _first(
+        (len(others) > 2, Words("{ranks} are late: {what}", {"ranks": Count(len(others) + 1, "rank")})),
+        (others, Words("Ranks {others} and {num} are late: {what}", {"others": ", ".join(others), "num": last})),
+        (True, Words("Rank {num} is late: {what}", {"num": last})),
+    )
+
+
+def _little(d: Diagnosis, *, has_trial: bool) -> Words:
+    """Return how little there is to gain, or that what was recorded does not show it, and what the step consists of."""
+    found = bool(d.findings)
+    start = _first(
+        (d.ignored and found, Words("Little else to gain")),
+        (d.ignored, Words("Nothing else to fix")),
+        (has_trial and found, Words("Little waste found")),
+        (has_trial, Words("No waste found")),
+        (found or d.not_checked, Words("Little to gain")),
+        (True, Words("Nothing to fix")),
+    )
+    lacking = [Words(name) for name in _lacking(d)[:2]]
+    several = [_of_step(d, _found_without(d, lacking[:num])) for num in range(len(lacking), 0, -1)]
+    several = several or [_of_step(d, start)]
+    return next((words for words in several if len(english(words).split()) <= MAX_WORDS), several[-1])
+
+
+def _lacking(d: Diagnosis) -> list[str]:
+    """Return the records that another recording would have; the peak rates of a device are no record."""
+    return [name for name in d.unseen if name != PEAK_RATES]
+
+
+def _found_without(d: Diagnosis, names: list[Words]) -> Words:
+    """Return that nothing or little was found, and which records are missing that may hide an answer."""
+    values = {"records": names[0], "last": names[-1]}
+    if len(names) == 1:
+        words = "Little found without {records}" if d.findings else "Nothing found without {records}"
+    else:
+        words = "Nothing found without {records} and {last}"
+        words = "Little found without {records} and {last}" if d.findings else words
+    return Words(words, values)
+
+
+def _of_step(d: Diagnosis, start: Words) -> Words:
+    """Return what the step consists of, after a start."""
+    q, step = d.queue, duration(d.step_ns)
+    if q is None:
+        return _of_host_step(d, start)
+    whole = Words("each {step} step", {"step": step})
+    if d.source.found_steps_by == "none":
+        whole = Words("the {step} recording", {"step": step})
+    mfu = percent(d.flops.share, 0) if d.flops is not None else ""
+    busy = {"start": start, "share": percent(q.busy_share), "whole": whole, "mfu": mfu}
+    idle = {"start": start, "share": percent(q.idle_share), "whole": whole}
+    is_full = d.verdict == "kernel-bound" and q.idle_share < SMALL
+    return _first(
+        (is_full and mfu, Words("{start}: the GPU is busy {share} of {whole}, MFU {mfu}", busy)),
+        (is_full, Words("{start}: the GPU is busy {share} of {whole}", busy)),
+        (d.ignored, Words("{start}: the GPU idles {share} of {whole}, not avoidably otherwise", idle)),
+        (True, Words("{start}: the GPU idles {share} of {whole}, not avoidably", idle)),
+    )
+
+
+def _of_host_step(d: Diagnosis, start: Words) -> Words:
+    """Return the same without a device: whether results are needed no trace shows."""
+    step = duration(d.step_ns)
+    cause = next((c for c in (WORK, OUTSIDE, UNEXPLAINED_HOST) if d.host_by_cause.get(c, 0.0) >= MOSTLY), "")
+    if d.ignored or not cause:
+        values = {"start": start, "step": step}
+        return _first(
+            (d.findings, Words("{start}: small savings only in the {step} step", values)),
+            (d.ignored, Words("{start}: no other rule found avoidable time in the {step} step", values)),
+            (True, Words("{start}: no rule found avoidable time in the {step} step", values)),
+        )
+    if not d.unseen:
+        start = Words("Little found") if d.findings else Words("Nothing found")
+    values = {"start": start, "step": step, "share": percent(d.host_by_cause[cause], 0)}
+    return _first(
+        (
+            cause == UNEXPLAINED_HOST,
+            Words("{start}: the recording shows no cause for {share} of the {step} step", values),
+        ),
+        (cause == WORK and d.unseen, Words("{start}: operators compute {share} of the {step} step", values)),
+        (cause == WORK, Words("{start}: operators compute {share} of the {step} step, needed or not", values)),
+        (d.unseen, Words("{start}: {share} of the {step} step lies between operators", values)),
+        (True, Words("{start}: {share} of the {step} step lies between operators, cause not recorded", values)),
+    )
+
+
+def _shares(d: Diagnosis, finding: Finding) -> tuple[Words, ...]:
+    """Return in brackets what the step saves without the finding, as in the list of findings; then in fewer words.
+
+    Nothing is returned of a finding without worth.
+    """
+    if d.step_ns <= 0 or not finding.worth_ns or not math.isfinite(finding.worth_ns):
+        return ()
+    value = {"share": percent(worth_share(finding, d.step_ns))}
+    words = _first(
+        (finding.share is not None, Words("{share} of the run to gain", value)),
+        (d.source.found_steps_by == "none", Words("{share} of the recording to gain", value)),
+        (True, Words("{share} of the step to gain", value)),
+    )
+    return Words(" ({words})", {"words": words}), Words(" ({share} to gain)", value), Words(" ({share})", value)
+
+
+def _fitted(lead: Words, name: str, text: str, shares: tuple[Words, ...] = ()) -> Words:
+    """Return the lead with a text and a share in at most sixteen words.
+
+    Where they are more, the share is the one of fewer words, and clauses at the text's end go, then words.
+    """
+    room = MAX_WORDS - len(english(lead).replace(f"{{{name}}}", "").split())
+    share = next((s for s in shares if len((text + english(s)).split()) <= room), (*shares[-1:], Words(""))[0])
+    most = room - len(english(share).split())
+    while len(text.split()) > most:
+        shorter = max((text.rpartition(mark)[0] for mark in (", ", ": ", "; ")), key=len)
+        if len(shorter.split()) < 3:
+            text = " ".join(text.split()[:most]) + "…"
+            break
+        text = shorter
+    said = Words(lead.template, {**lead.values, name: Words(one_line(text))})
+    return Words("{said}{end}", {"said": said, "end": share}) if share.template else said
+
+
+def _checked(d: Diagnosis) -> Words | None:
+    """Return how many rules found everything in order, and what the others lack, None if none was applied."""
+    if not d.checked:
+        return None
+    values: dict[str, object] = {"num": len(d.checked), "found": "", "missing": "", "again": ""}
+    for first in d.findings[:1]:
+        if first.worth_ns >= MIN_GAIN_SHARE * d.step_ns > 0:
+            share, title = percent(worth_share(first, d.step_ns)), lower_first(one_line(first.title))
+            words = " Largest finding: {title} ({share} to gain)."
+            values["found"] = Words(words, {"title": Words(title), "share": share})
+    if d.not_checked:
+        lacking = {f"record{i}": Words(name) for i, name in enumerate(d.unseen)}
+        listed = Words(", ".join(f"{{{key}}}" for key in lacking), lacking)
+        words = " {num} could not run (missing: {listed})." if lacking else " {num} could not run (missing data)."
+        values["missing"] = Words(words, {"num": len(d.not_checked), "listed": listed})
+    if _lacking(d):
+        values["again"] = Words(
+            " To record what is missing: diagnose trace {script}", {"script": d.source.command or "train.py"}
+        )
+    return Words("{num} checks passed.{missing}{found}{again}", values)
+
+
+# What stands below the headline.
 
 
 def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
@@ -129,64 +546,49 @@ def _no_card(d: Diagnosis, shown: tuple[Card, ...]) -> tuple[Words | None, str]:
     if first is None or any(card.prescription.rule == d.dominant for card in shown):
         return None, ""
     mine = {p.id for p in d.prescriptions if p.rule == d.dominant}
-    if mine & took_longer(d):
-        return Words("A change that was tried made the step longer; no other is known for it."), ""
-    if mine:
-        return Words("No change for it is predicted to save 1 % of the step."), ""
-    if is_one_rank(d):
-        words = "The cause may be on another rank. Analyze the traces of all {num} ranks together:"
-        return Words(words, {"num": d.source.world_size}), "diagnose analyze FOLDER"
-    if not any(w.file or w.library for w in first.where):
-        words = "This trace has no Python stacks. To see the line and the change for it, record again with:"
-        return Words(words), "diagnose trace train.py"
-    return _unknown(first), ""
-
-
-def _unknown(first: Finding) -> Words:
-    """Return that no change is known for a finding, with its line where it has one."""
-    place = next((w for w in first.where if w.file and w.line), None)
-    if place is None:
-        return Words("No change is known for it.")
-    line = f"{one_line((place.file or '').rpartition('/')[2])}:{place.line}"
-    return Words("No change is known for what takes the time at {line}.", {"line": line})
-
-
-def with_words(d: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the headline and the summary of its first screen."""
-    a = answer(d)
-    lines = [f"{english(a.pill)}: {english(a.meaning)}", english(a.headline)]
-    if a.cards:
-        first, saves = a.cards[0], ""
-        if (p := first.prediction) is not None:  # in the words of its card
-            time = duration(p.saves_ns) if p.is_promise else f"up to {duration(p.most_ns)}"
-            saves = f" (saves {time})"
-        lines.append(f"First change: {first.prescription.title}{saves}")
-    return replace(d, headline=english(a.headline), summary=tuple(lines))
+    line = next((_line(w) for w in first.where if w.file and w.line), "")
+    why = (
+        (
+            mine & took_longer(d),
+            Words("A change that was tried made the step longer; no other is known for it."),
+            "",
+        ),
+        (mine, Words("No change for it is predicted to save 1 % of the step."), ""),
+        (
+            _is_one_rank(d),
+            Words(
+                "The cause may be on another rank. Analyze the traces of all {num} ranks together:",
+                {"num": d.source.world_size},
+            ),
+            "diagnose analyze FOLDER",
+        ),
+        (
+            not any(w.file or w.library for w in first.where),
+            Words("This trace has no Python stacks. To see the line and the change for it, record again with:"),
+            "diagnose trace train.py",
+        ),
+        (line, Words("No change is known for what takes the time at {line}.", {"line": line}), ""),
+        (True, Words("No change is known for it."), ""),
+    )
+    return next((words, command) for holds, words, command in why if holds)
 
 
 def shown_rank(d: Diagnosis) -> int | None:
-    """Return the rank that everything but the tables of ranks is about, None if it cannot be told."""
-    same = [r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition]
-    return same[0] if same else None
-
-
-def _answering(d: Diagnosis) -> Finding | None:
-    return next((f for f in d.findings if f.rule == d.dominant), None)
+    """Return the rank that everything but the tables of ranks is about, None where it cannot be told."""
+    return next((r.rank for r in d.ranks if r.step_ns == d.step_ns and r.partition == d.partition), None)
 
 
 def _proven(d: Diagnosis) -> tuple[Prediction, int] | None:
     """Return the step as the best trial measured it, faster for certain and with the same losses; None without one."""
-    gains = [t for t in d.trials if t.kind != "without" and not t.failure and t.interval[0] > 1]
-    best = max((t for t in gains if t.numerics != "drifted"), key=lambda t: t.speed_up, default=None)
+    tried = (t for t in d.trials if t.kind != "without" and t.numerics != "drifted" and not t.failure)
+    best = max((t for t in tried if t.interval[0] > 1), key=lambda t: t.speed_up, default=None)
     if best is None:
         return None
     ends = (d.step_ns / best.speed_up, d.step_ns / best.interval[1], d.step_ns / best.interval[0])
     return Prediction(d.step_ns, *ends, is_replayed=True), max(len(best.ids), 1)
 
 
-def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
-    if not is_known:
-        return _PILLS["unknown"]
+def _pill(d: Diagnosis) -> tuple[str, str, Tone]:
     legend = d.legends.get(d.dominant or "")
     if legend is not None and legend.heading:
         return legend.heading, legend.meaning, "bad"
@@ -194,7 +596,7 @@ def _pill(d: Diagnosis, *, is_known: bool) -> tuple[str, str, Tone]:
         return _PILLS["run"]
     pill, meaning, tone = _PILLS["no records" if "device records" in d.unseen else d.verdict]
     if d.dominant is None:
-        return pill, meaning, "good" if d.verdict == "kernel-bound" or not d.findings else "info"
+        tone = "good" if d.verdict == "kernel-bound" or not d.findings else "info"
     return pill, meaning, tone
 
 
@@ -206,18 +608,19 @@ def _parts(d: Diagnosis) -> tuple[tuple[str, float], ...]:
     """
     p, rare = d.partition, _run_share(d) or 0.0
     if p is None:
-        usual = sorted(((_label(d, name), share) for name, share in d.host_by_cause.items()), key=lambda x: -x[1])
+        usual = [(_label(d, name), share) for name, share in d.host_by_cause.items()]
+        is_sorted = True
     else:
         families = d.kernel_families if d.verdict == "kernel-bound" or d.dominant is None else {}
-        shown = {name if name != "copy" else "copy kernels": share for name, share in families.items()}
-        usual = [(name, share * p.compute) for name, share in (shown or {"computing": 1.0}).items()]
+        computing = {{"copy": "copy kernels"}.get(name, name): share for name, share in families.items()}
+        usual = [(name, share * p.compute) for name, share in (computing or {"computing": 1.0}).items()]
         usual += [("communication not overlapped", p.exposed_communication), ("copies not overlapped", p.exposed_copy)]
         usual.append(("idle", p.idle))
-        if families:  # more parts than a line names
-            usual.sort(key=lambda part: -part[1])
-    found = [(_label(d, d.dominant or ""), rare)] if rare else []
-    found += [(name, share * (1 - rare)) for name, share in usual]
-    return tuple((name, share) for name, share in found if share >= MIN_PART_SHARE)
+        is_sorted = bool(families)  # more parts than a line names
+    if is_sorted:
+        usual.sort(key=lambda part: -part[1])
+    found = [(_label(d, d.dominant or ""), rare), *((name, share * (1 - rare)) for name, share in usual)]
+    return tuple((name, share) for name, share in found if share >= FLOOR)
 
 
 def _label(d: Diagnosis, cause: str) -> str:
@@ -232,14 +635,14 @@ def _run_share(d: Diagnosis) -> float | None:
     return finding.share if finding is not None else None
 
 
-def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words, str] | None:
-    """Return which changes only a trial shows the effect of, and its command; None if there are none, or all ran."""
-    ids = [name for name in d.to_try if name not in each and not any(name in trial.ids for trial in d.trials)]
+def _to_try(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[Words | None, str]:
+    """Return which changes only a trial shows the effect of, and its command; none if all of them ran."""
+    known = {*each, *(name for trial in d.trials for name in trial.ids)}
+    ids = [name for name in d.to_try if name not in known]
     if not ids or (d.queue is not None and d.dominant is not None):
-        return None
+        return None, ""
     words = "Faster kernels may exist, which a recording cannot show. To try {changes} and time the step:"
-    said = Words(words, {"changes": ", ".join(ids)})
-    asked = ",".join(ids)
+    said, asked = Words(words, {"changes": ", ".join(ids)}), ",".join(ids)
     if not d.source.command and (d.queue is None or d.source.torch):  # a step function that a capture holds
         return said, f'diagnose.prove(make_step, apply="{asked}")'
     return said, f"diagnose prove --apply {asked} {d.source.command or 'train.py'}"
@@ -249,17 +652,24 @@ def _view(d: Diagnosis) -> Words | None:
     """Return whose step and changes a report of several ranks shows; of one rank what a step is, where that is odd."""
     if len(d.ranks) < 2:
         return _steps_of_rollouts(d)
-    shown, late = shown_rank(d), late_rank(d)
-    if shown is None:
-        words = "Step and changes are those of one of {num} ranks, the one waited for or else the slowest."
-        return Words(words, {"num": len(d.ranks)})
-    if shown == late and len(d.ranks) == 2:
-        return Words("Step and changes are those of rank {num}, which the other one waits for.", {"num": shown})
-    if shown == late:
-        words = "Step and changes are those of rank {num}, which the other {others} wait for."
-        return Words(words, {"num": shown, "others": len(d.ranks) - 1})
-    words = "Step and changes are those of rank {num}, whose step is the longest of {ranks}."
-    return Words(words, {"num": shown, "ranks": len(d.ranks)})
+    shown, num = shown_rank(d), len(d.ranks)
+    is_late = shown == late_rank(d)
+    values = {"num": shown, "others": num - 1, "ranks": num}
+    return _first(
+        (
+            shown is None,
+            Words(
+                "Step and changes are those of one of {num} ranks, the one waited for or else the slowest.",
+                {"num": num},
+            ),
+        ),
+        (
+            is_late and num == 2,
+            Words("Step and changes are those of rank {num}, which the other one waits for.", values),
+        ),
+        (is_late, Words("Step and changes are those of rank {num}, which the other {others} wait for.", values)),
+        (True, Words("Step and changes are those of rank {num}, whose step is the longest of {ranks}.", values)),
+    )
 
 
 def _steps_of_rollouts(d: Diagnosis) -> Words | None:
@@ -269,3 +679,63 @@ def _steps_of_rollouts(d: Diagnosis) -> Words | None:
     if d.source.found_steps_by != "optimizer" or not isinstance(period, int):
         return None
     return Words("A step is one optimizer.step(); {num} of them follow each rollout.", {"num": period})
+
+
+# The findings of a report in their order, each with the change that it offers and what else is possible.
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """One finding of the list."""
+
+    number: int  # from 1
+    finding: Finding
+    fix: Prescription | None  # the change that a card shows for it, or that comes first
+    alternative: Prescription | None  # the other way that saves most by itself
+    refuted: tuple[Prescription, ...]  # changes that made the step longer when they were tried
+    also: tuple[str, ...]  # ids of further changes
+    saves: Words | None  # what the step saves without it, None where the recording cannot show it
+    share: float  # the same of the step, or of the run
+
+
+def finding_rows(d: Diagnosis, each: Mapping[str, Prediction]) -> tuple[FindingRow, ...]:
+    """Return a row for each finding, in the order of the findings.
+
+    A recording that cannot carry an answer has neither savings nor changes.
+    """
+    if record_again(d) is not None:
+        return tuple(FindingRow(i, f, None, None, (), (), None, 0.0) for i, f in enumerate(d.findings, 1))
+    longer = took_longer(d)
+    on_cards = {p.rule: p for p in reversed(offered(d, each))}
+    rows = []
+    for number, finding in enumerate(d.findings, 1):
+        mine = [p for p in d.prescriptions if p.rule == finding.rule]
+        also = [p for p in d.also_possible if p.rule == finding.rule]
+        kept = [p for p in mine if p.id not in longer]
+        fix = on_cards.get(finding.rule) or next(iter(kept), None)
+        others = [p for p in kept if p is not fix and p.id in each and not each[p.id].behind]
+        rows.append(
+            FindingRow(
+                number,
+                finding,
+                fix,
+                alternative=max(others, key=lambda p: each[p.id].saves_ns, default=None),
+                refuted=tuple(p for p in (*mine, *also) if p.id in longer),
+                also=tuple(p.id for p in also if p.id not in longer),
+                share=worth_share(finding, d.step_ns),
+                saves=_saves(finding, d),
+            )
+        )
+    return tuple(rows)
+
+
+def _saves(finding: Finding, d: Diagnosis) -> Words:
+    """Return what the step saves without the cause, ns and share: the number that findings are ordered by."""
+    values = {"time": duration(finding.worth_ns), "share": percent(worth_share(finding, d.step_ns))}
+    return _first(
+        (not finding.worth_ns, Words("no saving known")),
+        (d.step_ns <= 0, Words("{time}", values)),
+        (finding.share is not None, Words("{time} per step ({share} of the run)", values)),
+        (d.source.found_steps_by != "none", Words("{time} ({share} of the step)", values)),
+        (True, Words("{time} ({share} of the recording)", values)),
+    )

@@ -14,9 +14,8 @@ from diagnose.cli.output import Request, answer, prepare
 from diagnose.errors import OutputError, UsageError, missing_extra
 from diagnose.model.files import check_distinct, check_file, printable, write_bytes
 from diagnose.model.limits import EXPORTS
-from diagnose.pipeline.cache import default_cache
-from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
-from diagnose.pipeline.workers import Workers
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.rank_results import Cache, default_cache
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -52,7 +51,7 @@ def workers_of(num: int | None, max_memory: str | None, cluster: str, *, no_cach
         UsageError: the options contradict each other.
     """
     max_bytes = None if max_memory is None else parse_size(max_memory)
-    workers = Workers(num, max_bytes, cluster, None if no_cache else default_cache())
+    workers = Workers(num, max_bytes, cluster, Cache() if no_cache else default_cache())
     workers.check()
     return workers
 
@@ -150,7 +149,7 @@ def merge_and_answer(paths: Sequence[str], request: JobRequest) -> None:
         InputError: none of the files can be read.
         OutputError: a file cannot be written.
     """
-    from diagnose.pipeline.summaries import list_summaries, read_summaries
+    from diagnose.pipeline.exchange import list_summaries, read_summaries
 
     files = prepare(request, inputs=paths)
     keep = _kept("--keep", request.keep, request.output, paths, force=request.force)
@@ -172,7 +171,7 @@ def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequen
     """Return the file of summaries to write, if any, after checking that it can be."""
     if name is None:
         return None
-    from diagnose.pipeline.summaries import check_keep
+    from diagnose.pipeline.exchange import check_keep
 
     path = Path(name)
     check_keep(path)
@@ -182,7 +181,7 @@ def _kept(option: str, name: str | None, output_name: str | None, inputs: Sequen
 
 
 def _write(path: Path, profile: JobProfile, progress: Progress, *, force: bool) -> None:
-    from diagnose.pipeline.summaries import write_summaries
+    from diagnose.pipeline.exchange import write_summaries
 
     write_summaries(path, profile, force=force)
     progress.report(f"wrote {printable(path)}")

@@ -140,8 +140,7 @@ def _diagnosed(
     if received is None:
         found = analyze_with_progress([folder], progress)
     else:
-        from diagnose.pipeline.job import analyze_inputs, answer_from_received
-        from diagnose.pipeline.workers import Workers
+        from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
 
         with progress.phase("analysing"):
             found = (

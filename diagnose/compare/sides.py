@@ -18,9 +18,8 @@ from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.statistics import mean_step
 from diagnose.pipeline.exchange import read_received
-from diagnose.pipeline.job import analyze_inputs
+from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_captures
-from diagnose.pipeline.workers import Workers
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.tables import Tables
 from diagnose.text.progress import Progress

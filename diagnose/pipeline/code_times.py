@@ -1,4 +1,4 @@
-"""Where a step goes by the program's own structure: phases, modules, and the functions of the user's own files.
+"""Where a step goes: by phase, module and function of the user's own files, by operator and by kernel.
 
 Python frames show it, of the attribution window where there is one; their times are brought to those of the timing
 window (``step_clock``). Without frames the lines show it that the sampler saw in the timing window.
@@ -9,36 +9,51 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from diagnose.analyzers.common.locate import locate_one
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
-from diagnose.model.charts import CodeTime, CodeTimes
+from diagnose.model.charts import CodeTime, CodeTimes, DeviceShare, HostOperator, KernelTime
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, grouped, intersect, span, subtract, union
+from diagnose.model.intervals import (
+    EMPTY,
+    Intervals,
+    among,
+    contains,
+    distinct,
+    grouped,
+    intersect,
+    span,
+    subtract,
+    union,
+)
 from diagnose.model.locations import FRAME, is_own_file
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, layers
+from diagnose.tables.kernel_classes import MAX_KERNELS, kernel_times
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
+from diagnose.tables.op_launches import operators
 from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import links
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
-__all__ = ["MODULE", "PHASE_ORDER", "CallPaths", "call_paths", "code_phases", "code_times", "frames_of"]
+__all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernels"]
 
 # Python frames by the frames of the same kind around them, and what a step spends in each such path.
 
 MODULE = "nn.Module: "
-MAX_DEPTH = 200  # of one kind of frame: recursion beyond it counts for the frame at that depth
+MAX_STACK_DEPTH = 200  # of one kind of frame: recursion beyond it counts for the frame at that depth
 
 
 class _Thread(NamedTuple):
     """Frames of one thread, each with its path."""
 
     rows: Rows
-    path: Ints  # -1 deeper than MAX_DEPTH
+    path: Ints  # -1 deeper than MAX_STACK_DEPTH
     nested: Layers
 
     def innermost(self, time: Ints) -> Ints:
@@ -76,7 +91,7 @@ class _Tree:
     def add(self, t: Tables, rows: Rows) -> _Thread:
         """Give each frame of a thread its path, layer by layer."""
         events = t.trace.events
-        nested, path = layers(t.trace, rows, MAX_DEPTH, deep=True), np.full(len(rows), -1, np.int64)
+        nested, path = layers(t.trace, rows, MAX_STACK_DEPTH, deep=True), np.full(len(rows), -1, np.int64)
         for depth, mine in enumerate(nested.rows):
             around = np.full(len(mine), -1, np.int64)
             if depth:
@@ -203,7 +218,11 @@ def _node_of(t: Tables, tasks: Rows, nested: Mapping[int, Layers]) -> Rows:
 OTHER = "other"
 PHASE_ORDER = ("loading", "collate", "forward", "loss", "backward", "optimizer", "evaluation", OTHER)
 _LOSS_MODULE = r"(Loss|Criterion)\w*_\d+$"
-_LOSS_OF_TORCH = r"cross_entropy$|kl_div$|\w+_loss$"
+_LIBRARY = (  # files of torch's, the functions that show a phase, and which
+    (("torch/_tensor.py", "torch/autograd/__init__.py"), r"(backward|grad)$", "backward"),
+    ("torch/nn/functional.py", r"cross_entropy$|kl_div$|\w+_loss$", "loss"),
+    ("torch/utils/data/_utils/collate.py", "", "collate"),
+)
 # Functions of the user's, by their names.
 _NAMED = (
     r"(?:^|_)(?:(?P<evaluation>eval(?:uate|uation)?|validat(?:e|ion))|(?P<collate>collate|collator)"
@@ -280,21 +299,18 @@ def _label(frame: str) -> str:
     if not place:
         return ""  # a built-in function
     file = place.rpartition("(")[0]
-    if file.endswith(("torch/_tensor.py", "torch/autograd/__init__.py")):
-        return "backward" if function in ("backward", "grad") else ""
-    if file.endswith("torch/nn/functional.py"):
-        return "loss" if re.match(_LOSS_OF_TORCH, function) else ""
-    if file.endswith("torch/utils/data/_utils/collate.py"):
-        return "collate"
+    for end, pattern, phase in _LIBRARY:
+        if file.endswith(end):
+            return phase if re.match(pattern, function) else ""
     named = re.search(_NAMED, function)
     return named.lastgroup or "" if named is not None and is_own_file(file) else ""
 
 
 MAX_MODULES = 300  # rows of a page, the longest
-MAX_FUNCTIONS = 60
-MIN_SHARE = 0.0005  # of the step: less is no row
+MAX_PAGE_ROWS = 60  # of a table of a page: functions, launching operators, kernels whose launch is looked up
+MIN_SHOWN_SHARE = 0.0005  # of the step: less is no row
 MIN_OWN_SHARE = 0.01  # of the step: what runs around all steps and takes less itself only calls the others
-MIN_SAMPLES = 3  # in a function: fewer do not show its share
+MIN_SAMPLES_SHOWN = 3  # in a function or a box: fewer do not show its share
 # Parts of a function, which are counted as its own time.
 _PARTS = frozenset({"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"})
 
@@ -345,7 +361,7 @@ def _modules(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
         return ()
     sums = _Sums(paths, clock, t.device_id >= 0)
     whole = np.maximum(paths.host + paths.backward, paths.device + paths.backward_device)
-    least = MIN_SHARE * clock.step_ns * clock.num
+    least = MIN_SHOWN_SHARE * clock.step_ns * clock.num
     # A module takes as long as those in it and has a lower number, so none is kept without those around it.
     kept = [p for p in np.argsort(-whole, kind="stable")[:MAX_MODULES].tolist() if whole[p] >= least]
     inner: defaultdict[int, list[int]] = defaultdict(list)
@@ -371,9 +387,9 @@ def _functions(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     for name, each in _by_name(paths).items():
         row = sums.row(_function(t.trace.names[name], has_line=name not in already), each, _outermost(paths, each))
         passes_on = not row.calls and row.self_ns < MIN_OWN_SHARE * clock.step_ns
-        if row.share >= MIN_SHARE and not passes_on:
+        if row.share >= MIN_SHOWN_SHARE and not passes_on:
             found.append(row)
-    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_FUNCTIONS])
+    return tuple(sorted(found, key=lambda row: -(row.host_ns or 0.0))[:MAX_PAGE_ROWS])
 
 
 def _by_name(paths: CallPaths) -> dict[int, list[int]]:
@@ -428,6 +444,78 @@ def _sampled(t: Tables) -> tuple[CodeTime, ...]:
     rows = [
         CodeTime(f"{file}:{line} {function}", num / total * t.steps.step_ns, num / total)
         for (file, function), line, num in often
-        if num >= MIN_SAMPLES
+        if num >= MIN_SAMPLES_SHOWN
     ]
-    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_FUNCTIONS])
+    return tuple(sorted(rows, key=lambda row: -row.self_ns)[:MAX_PAGE_ROWS])
+
+
+# The same by operator of the host, by kernel of the device, and by the operator that launched it.
+
+MAX_HOST_OPERATORS = 12
+
+
+def host_operators(t: Tables) -> tuple[HostOperator, ...]:
+    """Return the operators of the threads that matter, the most expensive by self time first."""
+    (start, end), events, num = t.steps.window, t.trace.events, len(t.trace.names)
+    calls, own, whole = np.zeros(num, np.int64), np.zeros(num), np.zeros(num)
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP)
+        nested = layers(t.trace, rows[(events.start[rows] >= start) & (events.start[rows] < end)])
+        inner_rows, inner_start = (*nested.rows[1:], np.empty(0, np.int32)), (*nested.start[1:], events.start[:0])
+        each = zip(nested.rows, nested.start, inner_rows, inner_start, strict=False)
+        for layer, begin, children, child_begin in each:
+            names, spent = events.name[layer], (events.end[layer] - begin).astype(np.float64)
+            calls += np.bincount(names, minlength=num)
+            whole += np.bincount(names, spent, num)
+            parent = np.searchsorted(begin, child_begin, side="right") - 1
+            spent -= np.bincount(parent, events.end[children] - child_begin, len(layer))
+            own += np.bincount(names, np.maximum(spent, 0.0), num)
+    called = np.flatnonzero(calls)
+    return tuple(
+        HostOperator(
+            name=t.trace.names[i],
+            calls_per_step=calls[i] / t.steps.num,
+            self_ns=own[i] / t.steps.num,
+            total_ns=whole[i] / t.steps.num,
+            shapes=_commonest_shapes(t, i),
+        )
+        for i in called[np.argsort(-own[called], kind="stable")][:MAX_HOST_OPERATORS].tolist()
+    )
+
+
+def _commonest_shapes(t: Tables, name: int) -> str:
+    """Return the shapes that most of the calls of a name have, the first of several; "" where none were recorded."""
+    events, (start, end) = t.trace.events, t.steps.window
+    rows = np.flatnonzero((events.name == name) & (events.kind == int(Kind.OP)) & (events.shapes >= 0))
+    rows = rows[(events.start[rows] >= start) & (events.start[rows] < end) & among(events.thread[rows], t.threads)]
+    shapes = events.shapes[rows]
+    counted = np.bincount(shapes)[shapes]
+    return t.trace.names[int(shapes[counted.argmax()])] if len(rows) else ""
+
+
+def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
+    """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
+    events = t.trace.events
+    return tuple(
+        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        if at >= 0 and i < MAX_PAGE_ROWS
+        else row
+        for i, (row, at) in enumerate(kernel_times(t, most))
+    )
+
+
+def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
+    """Return the device time that each operator launched; what no operator launched is one entry."""
+    if t.device_id < 0 or not len(t.tasks.row):
+        return ()
+    ops = operators(t)
+    ids, _, inverse = grouped(np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64))
+    length = (t.tasks.end - t.tasks.start).astype(np.float64)
+    time, calls, whole = np.bincount(inverse, length), np.bincount(inverse), max(float(length.sum()), 1.0)
+    names = {i: t.trace.names[i] for i in ids.tolist()} | {-1: "(no operator recorded)"}
+    return tuple(
+        DeviceShare(
+            names[int(ids[i])], int(calls[i]) / t.steps.num, float(time[i]) / t.steps.num, float(time[i]) / whole
+        )
+        for i in np.argsort(-time, kind="stable")[:MAX_PAGE_ROWS].tolist()
+    )

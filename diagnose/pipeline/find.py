@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ from diagnose.model.diagnosis import Finding, Prescription, Where
 from diagnose.model.events import Note, Trace
 from diagnose.model.intervals import EMPTY, Intervals, intersect, union
 from diagnose.model.rules import TAKES_LEAD
-from diagnose.pipeline import overhead
-from diagnose.pipeline.true_step import scaled, true_step
+from diagnose.pipeline.true_step import PROFILER, as_unrecorded, recorded_in, recording_note, scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program, program_of
@@ -40,13 +38,9 @@ __all__ = [
     "find_in_rank",
     "noting",
     "one_compilation",
-    "prescriptions_of",
-    "tables_without_recording",
     "without_recording",
     "worth_showing",
 ]
-
-# A fault of one rule, or of a part that only a report shows, costs that part alone.
 
 
 @contextmanager
@@ -62,62 +56,74 @@ def noting(rule: str, notes: list[Note]) -> Iterator[None]:
             notes.append(note)
 
 
-# The changes for what was found in one rank: each once, and those alone that are worth showing.
+class RankFindings(NamedTuple):
+    """What the rules found in one rank, and what they prescribe; all times are of the true step."""
+
+    capture: Capture  # as recorded
+    tables: Tables
+    findings: list[Finding]  # worth naming, the most expensive first
+    prescribed: tuple[Prescription, ...]
+    notes: list[Note]
+    program: Program
+    named: Tables | None  # of the attribution window
+    recording: Mapping[str, float]  # by cause: what recording adds to it, ns a step, as far as it is in the times
+    rare_ns: float  # of the step, in steps that are long now and then and not in the tables
+    recorded_ns: float  # the step as recorded
+    is_measured: bool  # steps were timed without the profiler
+
+    @property
+    def step_ns(self) -> float:
+        """Return the true step."""
+        return self.tables.steps.step_ns + self.rare_ns
 
 
-def prescriptions_of(
-    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
-) -> tuple[Prescription, ...]:
-    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFindings:
+    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any.
 
-    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
-    them is chance.
+    ``analyses`` are those of the capture's data flow, made here if none are given.
     """
-    listed: dict[str, Prescription] = {}
-    for finding in found:
-        given: list[Prescription] = []
-        with noting(finding.rule, notes):
-            given = prescribe(finding, step_ns, program)
-        for p in given:
-            if p.id not in listed or _weight(p) > _weight(listed[p.id]):
-                listed[p.id] = p
-    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+    notes: list[Note] = []
+    named: Tables | None = None
+    recording: Mapping[str, float] = {}
+    program = UNKNOWN
+    t = build_tables(capture, capture.trace, notes, analyses)
+    recorded_ns = capture.recorded_step_ns or t.steps.step_ns
+    with noting(PROFILER, notes):
+        t = without_recording(t, notes)
+    true = true_step(t)
+    step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
+    if true.is_measured and (text := recording_note(recorded_ns, t.steps.step_ns)):
+        notes.append(Note(text, PROFILER))
+    with noting("trust", notes):
+        notes += trust_notes(t)
+        notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
+    found = _findings(t, notes)
+    if capture.attribution is not None:
+        with noting("places", notes):
+            named = build_tables(capture, capture.attribution, notes, t.analyses)
+            found = _with_places(found, named, notes)
+    with noting(PROFILER, notes):
+        recording = recorded_in(t, found)
+    found = [_stated(t, f, step_ns) for f in found if _is_worth_naming(f, step_ns)]
+    found.sort(key=lambda f: -f.lost_ns)
+    with noting("program", notes):
+        program = program_of(t)
+    return RankFindings(
+        capture,
+        t,
+        found,
+        prescriptions_of(found, step_ns, program, notes),
+        notes,
+        program,
+        named,
+        recording,
+        true.rare_ns,
+        recorded_ns,
+        true.is_measured,
+    )
 
 
-def worth_showing(
-    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
-) -> tuple[Prescription, ...]:
-    """Leave out what saves little, alone and behind what the waterfall changes before it.
-
-    So is a change for some steps only whose object another one changes for all: workers that go need not be kept.
-    """
-    by_rule = {f.rule: f for f in found}
-    together = steps_after.forecasts[-1].ids if steps_after else ()
-    shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
-    changed = {group_of(p.id) for p in shown if p.mean_step_ns is None}
-    return tuple(p for p in shown if p.mean_step_ns is None or not group_of(p.id) or group_of(p.id) not in changed)
-
-
-def one_compilation(
-    shown: tuple[Prescription, ...], steps_after: Waterfall | None
-) -> tuple[tuple[Prescription, ...], tuple[Prescription, ...]]:
-    """Return the prescriptions with one at most that compiles the model, and for what the others were prescribed.
-
-    They are ways of one edit, and one is chosen: that of the forecast, else what saves most. It stands in the place of
-    the others for their findings, without a saving of its own there.
-    """
-    together = steps_after.forecasts[-1].ids if steps_after else ()
-    compiling = [p for p in shown if compiles_model(p)]
-    if len(compiling) < 2:
-        return shown, ()
-    kept = next((p for p in compiling if p.id in together), max(compiling, key=lambda p: sum(p.saves_ns)))
-    others = [p for p in compiling if p is not kept and p.rule != kept.rule]
-    instead = without_savings([replace(kept, rule=p.rule) for p in others])
-    return tuple(p for p in shown if p is kept or p not in compiling), instead
-
-
-def _weight(prescription: Prescription) -> tuple[bool, float]:
-    return prescription.mean_step_ns is not None, sum(prescription.saves_ns)
+# The tables, with and without what the profiler took.
 
 
 def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | None:
@@ -142,30 +148,109 @@ def build_tables(
     """
     notes = [] if notes is None else notes
     analyses = analyses or analysed(capture, notes)
-    has_device = Tables(capture, trace).device_id >= 0
-    rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
-    rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
-    claims = [(rule.META.id, _careful(rule, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules]
-    if not has_device:
+    if Tables(capture, trace).device_id >= 0:
+        rules, rest = analyzers.IDLE_RULES, analyzers.FALLBACK_RULE.META.id
+        claims = [(rule.META.id, _careful(rule, rule.claim, notes)) for rule in rules]
+    else:
+        rules, rest = analyzers.HOST_RULES, analyzers.OUTSIDE
+        claims = [(rule.META.id, _careful(rule, _host_claim(rule), notes)) for rule in rules]
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
     return Tables(capture, trace, (*claims, (rest, lambda _t, left: left)), kinds, analyses)
 
 
 def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
-    """Return how a rule claims the training thread's time where there is no device."""
     claim: Claim = getattr(rule, "claim_host", None) or rule.claim
     return claim
 
 
-def _of_mean(finding: Finding, share: float, mean_ns: float) -> Finding:
-    """Return what all steps of the run show, as a part of the mean step."""
-    share = min(share, finding.lost_ns / mean_ns) if mean_ns > 0 else share
-    return replace(finding, share=share, lost_ns=share * mean_ns)
+def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
+    def claims(t: Tables, left: Intervals) -> Intervals:
+        with noting(rule.META.id, notes):
+            return union(claim(t, left))  # fails here if these are no intervals
+        return EMPTY
+
+    return claims
 
 
-def _is_state(finding: Finding) -> bool:
-    return analyzers.META[finding.rule].kind == "state"
+def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
+    """Return the tables of the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
+
+    The trace of one rank among others is scaled with theirs, before.
+    """
+    if t.capture.recorded_step_ns:
+        return t
+    if (without := as_unrecorded(t)) is not None:
+        t = build_tables(without.capture, without.capture.trace, notes, t.analyses)
+    if (factor := true_step(t).factor) == 1:
+        return t
+    capture = scaled(t, factor)
+    return build_tables(capture, capture.trace, notes, t.analyses)
+
+
+# The findings: what the rules see, where, and whether it is worth naming.
+
+
+def applied_rules(t: Tables, *, alone: bool) -> Sequence[analyzers.Rule]:
+    """Return the rules that are applied to a recording; ``alone``: no other rank's trace is at hand."""
+    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
+    of_ranks = analyzers.RANK_RULES if alone and t.trace.world_size > 1 else ()
+    return (*_idle_rules(t), *analyzers.RUN_RULES, *others, *of_ranks)
+
+
+def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
+    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
+
+
+def _findings(t: Tables, notes: list[Note]) -> list[Finding]:
+    """Apply every rule; one that fails becomes a note, and the others go on.
+
+    Kernel rules are applied in their order, each to the tasks that none before it accounts for.
+    """
+    all_found: list[Finding] = []
+
+    def apply(rule: analyzers.Rule, find: Callable[..., Iterable[Finding]], *given: object) -> list[Finding]:
+        with noting(rule.META.id, notes):
+            all_found.extend(found := list(find(t, *given)))
+            return found
+        return []
+
+    free = np.ones(len(t.tasks.row), bool)
+    for rule in _idle_rules(t):
+        for finding in apply(rule, rule.find):
+            free[finding.tasks] = False
+    for run_rule in analyzers.RUN_RULES:
+        apply(run_rule, run_rule.find)
+    if t.device_id >= 0:
+        for kernel_rule in analyzers.KERNEL_RULES:
+            for finding in apply(kernel_rule, kernel_rule.find, free.copy()):  # which it may keep
+                free[finding.tasks] = False
+        for rule in analyzers.STATE_RULES:
+            apply(rule, rule.find)
+    return all_found
+
+
+def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
+    """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
+    by_rule = {f.rule: f for f in _findings(named, notes)}
+    return [
+        replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
+        for f in found
+    ]
+
+
+def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
+    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
+    callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
+    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
+    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
+    return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]
+
+
+def _is_worth_naming(f: Finding, step_ns: float) -> bool:
+    """Return whether a finding is large, a state of the machine, or may cost more than the time it takes."""
+    is_state = analyzers.META[f.rule].kind == "state" and not f.lost_ns
+    return f.share_of(step_ns) >= THRESHOLDS.naming_share or is_state or costs_more(f)
 
 
 def costs_more(finding: Finding) -> bool:
@@ -178,162 +263,17 @@ def costs_more(finding: Finding) -> bool:
     return rule.cause in TAKES_LEAD or (rule.kind == "kernel" and len(finding.tasks) > 0)
 
 
-class RankFindings(NamedTuple):
-    """What the rules found in one rank, and what they prescribe; all times are of the true step."""
-
-    capture: Capture  # as recorded
-    tables: Tables
-    findings: list[Finding]  # worth naming, the most expensive first
-    prescribed: tuple[Prescription, ...]
-    notes: list[Note]
-    program: Program
-    named: Tables | None = None  # of the attribution window
-    recording: Mapping[str, float] = {}  # by cause: what recording adds to it, ns a step, as far as it is in the times
-    rare_ns: float = 0.0  # of the step, in steps that are long now and then and not in the tables
-    recorded_ns: float = 0.0  # the step as recorded
-    is_measured: bool = False  # steps were timed without the profiler
-
-    @property
-    def step_ns(self) -> float:
-        """Return the true step."""
-        return self.tables.steps.step_ns + self.rare_ns
+def _stated(t: Tables, f: Finding, step_ns: float) -> Finding:
+    """Return a finding as a report states it: each place once, and what all steps of the run show as a part of one."""
+    share, lost_ns = f.share, f.lost_ns
+    if share is not None:
+        share = min(share, lost_ns / step_ns) if step_ns > 0 else share
+        lost_ns = share * step_ns
+    confidence = "low" if is_scanty(t) else f.confidence
+    return replace(f, where=_places(t, f.where), share=share, lost_ns=lost_ns, confidence=confidence)
 
 
-def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFindings:
-    """Run all rules on one rank's timing trace; names and lines come from its attribution trace, if any.
-
-    ``analyses`` are those of the capture's data flow, made here if none are given.
-    """
-    notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes, analyses)
-    recorded_ns = capture.recorded_step_ns or t.steps.step_ns
-    with noting(overhead.PROFILER, notes):
-        t = without_recording(t, notes)
-    true = true_step(t)
-    step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
-    if true.is_measured and (text := overhead.recording_note(recorded_ns, t.steps.step_ns)):
-        notes.append(Note(text, overhead.PROFILER))
-    with noting("trust", notes):
-        notes += trust_notes(t)
-        notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
-    found = list(_findings(t, notes))
-    named: Tables | None = None
-    if capture.attribution is not None:
-        with noting("places", notes):
-            named = build_tables(capture, capture.attribution, notes, t.analyses)
-            found = _with_places(found, named, notes)
-    found = [replace(f, where=_shown(t, f.where)) for f in found]
-    recording: dict[str, float] = {}
-    with noting(overhead.PROFILER, notes):
-        recording = overhead.recorded_in(t, found)
-    found = [
-        f
-        for f in found
-        if f.share_of(step_ns) >= THRESHOLDS.naming_share or (_is_state(f) and not f.lost_ns) or costs_more(f)
-    ]
-    if is_scanty(t):
-        found = [replace(f, confidence="low") for f in found]
-    found = [f if f.share is None else _of_mean(f, f.share, step_ns) for f in found]
-    found.sort(key=lambda f: -f.lost_ns)
-    program = UNKNOWN
-    with noting("program", notes):
-        program = program_of(t)
-    prescribed = prescriptions_of(found, step_ns, program, notes)
-    return RankFindings(
-        capture,
-        t,
-        found,
-        prescribed,
-        notes,
-        program,
-        named,
-        recording=recording,
-        rare_ns=true.rare_ns,
-        recorded_ns=recorded_ns,
-        is_measured=true.is_measured,
-    )
-
-
-def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
-    """Return the tables of the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
-
-    The trace of one rank among others is scaled with theirs.
-    """
-    if t.capture.recorded_step_ns:
-        return t
-    if (without := overhead.as_unrecorded(t)) is not None:
-        t = build_tables(without.capture, without.capture.trace, notes, t.analyses)
-    factor = true_step(t).factor
-    if factor == 1:
-        return t
-    capture = scaled(t, factor)
-    return build_tables(capture, capture.trace, notes, t.analyses)
-
-
-def tables_without_recording(capture: Capture) -> Tables:
-    """Return the tables of a rank's timing trace that its findings and savings rest on."""
-    return without_recording(build_tables(capture, capture.trace))
-
-
-def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:
-    """Apply every rule; one that fails becomes a note, and the others go on.
-
-    Kernel rules are applied in their order, each to the tasks that none before it accounts for.
-    """
-    has_device = t.device_id >= 0
-    free = np.ones(len(t.tasks.row), bool)
-    for rule in _idle_rules(t):
-        for finding in _found(rule.META.id, partial(rule.find, t), notes):
-            free[finding.tasks] = False
-            yield finding
-    for run_rule in analyzers.RUN_RULES:
-        yield from _found(run_rule.META.id, partial(run_rule.find, t), notes)
-    if not has_device:
-        return
-    for kernel_rule in analyzers.KERNEL_RULES:
-        for finding in _found(kernel_rule.META.id, partial(kernel_rule.find, t, free), notes):
-            free = free.copy()  # a rule may have kept what it was given
-            free[finding.tasks] = False
-            yield finding
-    for rule in analyzers.STATE_RULES:
-        yield from _found(rule.META.id, partial(rule.find, t), notes)
-
-
-def _idle_rules(t: Tables) -> tuple[analyzers.Analyzer, ...]:
-    return (*analyzers.IDLE_RULES, analyzers.FALLBACK_RULE) if t.device_id >= 0 else tuple(analyzers.HOST_RULES)
-
-
-def applied_rules(t: Tables) -> Sequence[analyzers.Rule]:
-    """Return the rules that are applied to a recording."""
-    others = (*analyzers.KERNEL_RULES, *analyzers.STATE_RULES) if t.device_id >= 0 else ()
-    return (*_idle_rules(t), *analyzers.RUN_RULES, *others)
-
-
-def _found(rule: str, find: Callable[[], Iterable[Finding]], notes: list[Note]) -> list[Finding]:
-    with noting(rule, notes):
-        return list(find())
-    return []
-
-
-def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
-    def claims(t: Tables, left: Intervals) -> Intervals:
-        with noting(rule.META.id, notes):
-            return union(claim(t, left))  # fails here if these are no intervals
-        return EMPTY
-
-    return claims
-
-
-def _with_places(found: list[Finding], named: Tables, notes: list[Note]) -> list[Finding]:
-    """Give each finding the lines that the attribution window has for the same rule; its timing stays as it was."""
-    by_rule = {f.rule: f for f in _findings(named, notes)}
-    return [
-        replace(f, where=_merged(f.where, by_rule[f.rule].where)) if f.rule in by_rule and f.share is None else f
-        for f in found
-    ]
-
-
-def _shown(t: Tables, places: tuple[Where, ...]) -> tuple[Where, ...]:
+def _places(t: Tables, places: tuple[Where, ...]) -> tuple[Where, ...]:
     """Return each place once: a line with its text, as far as the capture holds it, or an operator."""
     lines = [
         replace(w, code=w.code or source_line(t, w.file, w.line))
@@ -345,9 +285,54 @@ def _shown(t: Tables, places: tuple[Where, ...]) -> tuple[Where, ...]:
     return tuple(dict.fromkeys(w for w in lines if w.file or ((w.op or w.library) and w.op not in named)))
 
 
-def _merged(timing: tuple[Where, ...], named: tuple[Where, ...]) -> tuple[Where, ...]:
-    """Keep the sampler's lines, then lines of the attribution window, then bare operators."""
-    callers = {(w.file, w.function): w.caller for w in named if w.file}  # samples have none
-    lines = [replace(w, caller=w.caller or callers.get((w.file, w.function), "")) for w in timing if w.file]
-    lines += [w for w in named if w.file and w.file not in {k.file for k in lines}]
-    return tuple(dict.fromkeys([*lines, *(w for w in timing if not w.file)]))[:5]
+# The changes for what was found in one rank: each once, and those alone that are worth showing.
+
+
+def prescriptions_of(
+    found: list[Finding], step_ns: float, program: Program, notes: list[Note]
+) -> tuple[Prescription, ...]:
+    """Collect the changes, those that save most first; one that several findings ask for is listed once.
+
+    Of a change for steps that are long now and then the whole run shows what it saves; what the recorded steps hold of
+    them is chance.
+    """
+    listed: dict[str, Prescription] = {}
+    for finding in found:
+        given: list[Prescription] = []
+        with noting(finding.rule, notes):
+            given = prescribe(finding, step_ns, program)
+        for p in given:
+            listed[p.id] = max(listed.get(p.id, p), p, key=lambda p: (p.mean_step_ns is not None, sum(p.saves_ns)))
+    return tuple(sorted(listed.values(), key=lambda p: -sum(p.saves_ns)))
+
+
+def worth_showing(
+    found: list[Finding], prescribed: tuple[Prescription, ...], steps_after: Waterfall | None, step_ns: float
+) -> tuple[Prescription, ...]:
+    """Leave out what saves little, alone and behind what the waterfall changes before it.
+
+    So is a change for some steps only whose object another one changes for all: workers that go need not be kept.
+    """
+    by_rule = {f.rule: f for f in found}
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    shown = [p for p in prescribed if p.id in together or is_worth_showing(p, by_rule[p.rule], step_ns)]
+    changed = {group_of(p.id) for p in shown if p.mean_step_ns is None} - {""}
+    return tuple(p for p in shown if p.mean_step_ns is None or group_of(p.id) not in changed)
+
+
+def one_compilation(
+    shown: tuple[Prescription, ...], steps_after: Waterfall | None
+) -> tuple[tuple[Prescription, ...], tuple[Prescription, ...]]:
+    """Return the prescriptions with one at most that compiles the model, and for what the others were prescribed.
+
+    They are ways of one edit, and one is chosen: that of the forecast, else what saves most. It stands in the place of
+    the others for their findings, without a saving of its own there.
+    """
+    together = steps_after.forecasts[-1].ids if steps_after else ()
+    compiling = [p for p in shown if compiles_model(p)]
+    if len(compiling) < 2:
+        return shown, ()
+    kept = next((p for p in compiling if p.id in together), max(compiling, key=lambda p: sum(p.saves_ns)))
+    others = [p for p in compiling if p is not kept and p.rule != kept.rule]
+    instead = without_savings([replace(kept, rule=p.rule) for p in others])
+    return tuple(p for p in shown if p is kept or p not in compiling), instead

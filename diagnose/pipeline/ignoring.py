@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleChoice", "leave_out"]
 
-SIMILAR = 0.6  # of difflib: an id with a few letters wrong has more
 MAX_SOURCE_BYTES = 4 << 20  # a longer file was not written by hand, and is not searched for comments
 COMMENT = re.compile(r"#\s*diagnose:\s*ignore=\s*([\w-]+(?:\s*,\s*[\w-]+)*)")
 
@@ -56,32 +56,31 @@ def leave_out(d: Diagnosis, choice: RuleChoice) -> Diagnosis:
     """Return the diagnosis without the findings that options or comments leave out, which it then holds as ignored."""
     notes: dict[str, None] = {}
     ignored = tuple(_ignored(d.findings, choice, notes))
-    after = leave_out(d.after, choice) if d.after is not None else None
+    d = replace(
+        d,
+        after=leave_out(d.after, choice) if d.after is not None else None,
+        trust=(*d.trust, *map(Note, notes)),
+        ignored=ignored or d.ignored,
+    )
     if not ignored:
-        return replace(d, after=after, trust=(*d.trust, *map(Note, notes))) if notes or after is not d.after else d
+        return d
     out = [one.finding for one in ignored]
-    left = [finding for finding in d.findings if finding not in out]
+    left = tuple(finding for finding in d.findings if finding not in out)
     rules = {finding.rule for finding in left}
-    prescriptions = tuple(p for p in d.prescriptions if p.rule in rules)
-    gone = {p.id for p in d.prescriptions} - {p.id for p in prescriptions}
+    gone = {p.id for p in d.prescriptions if p.rule not in rules}
+    forecasts = d.waterfall.forecasts if d.waterfall is not None else ()
     shown = replace(
         d,
-        findings=tuple(left),
-        prescriptions=prescriptions,
+        findings=left,
+        prescriptions=tuple(p for p in d.prescriptions if p.rule in rules),
         also_possible=tuple(p for p in d.also_possible if p.rule in rules),
-        waterfall=None if d.waterfall and any(gone & set(f.ids) for f in d.waterfall.forecasts) else d.waterfall,
+        waterfall=None if any(gone & {*f.ids} for f in forecasts) else d.waterfall,
         ranks=tuple(replace(r, dominant=None) if choice.leaves_out(r.dominant or "") else r for r in d.ranks),
-        after=after,
-        ignored=ignored,
-        trust=(*d.trust, *map(Note, notes)),
     )
-    return shown if d.dominant in rules else _with_new_answer(shown)
-
-
-def _with_new_answer(d: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the most valuable of the findings that are left as its answer."""
-    largest = answering(d.findings, d.step_ns, has_device=d.queue is not None)
-    return with_words(replace(d, dominant=largest.rule if largest is not None else None))
+    if d.dominant in rules:
+        return shown
+    largest = answering(left, d.step_ns, has_device=d.queue is not None)
+    return with_words(replace(shown, dominant=largest.rule if largest is not None else None))
 
 
 def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, None]) -> Iterator[IgnoredFinding]:
@@ -89,41 +88,34 @@ def _ignored(findings: Sequence[Finding], choice: RuleChoice, notes: dict[str, N
         if choice.leaves_out(finding.rule):
             yield IgnoredFinding(finding, "option")
             continue
-        place = finding.where[0] if finding.where else None
-        named = list(_rules_in_comments(place)) if place is not None else []
-        for name in named:
-            if place is not None and name not in _rules():
-                hint = _hint(name)
-                notes[f"The comment at {_place(place)} ignores an unknown rule '{one_line(name)}'{hint}."] = None
-        if finding.rule in named:
-            yield IgnoredFinding(finding, "comment")
+        for place in finding.where[:1]:
+            named = _rules_in_comments(place)
+            at = one_line(f"{Path(place.file or '').name}:{place.line}")
+            unknown = (name for name in named if name not in _rules())
+            notes |= dict.fromkeys(
+                f"The comment at {at} ignores an unknown rule '{one_line(name)}'{_hint(name)}." for name in unknown
+            )
+            if finding.rule in named:
+                yield IgnoredFinding(finding, "comment")
 
 
-def _rules_in_comments(place: Where) -> Iterator[str]:
-    """Yield the ids in the comments of a line and of the line above it; the source may have changed since."""
-    texts = [place.code] if place.code else []
-    lines = _source(place.file) if place.file and place.line else []
-    if place.line and 0 < place.line <= len(lines) and place.code in {None, "", lines[place.line - 1].strip()}:
-        texts.append(lines[place.line - 1])
-        above = lines[place.line - 2].strip() if place.line > 1 else ""
-        texts += [above] if above.startswith("#") else []
+def _rules_in_comments(place: Where) -> list[str]:
+    """Return the ids in the comments of a line and of the line above it; the source may have changed since."""
+    texts, line = [place.code or ""], place.line or 0
+    lines = _source(place.file or "")
+    if 0 < line <= len(lines) and place.code in {None, "", lines[line - 1].strip()}:
+        texts += [lines[line - 1], *(above for above in lines[max(line - 2, 0) : line - 1] if above.strip()[:1] == "#")]
     found = (match for text in dict.fromkeys(texts) for match in COMMENT.finditer(text))
-    yield from dict.fromkeys(_today(name) for match in found for name in match[1].split(","))
+    return [*dict.fromkeys(_today(name) for match in found for name in match[1].split(","))]
 
 
 def _source(file: str) -> list[str]:
     """Return the lines of a Python file that is on this machine, none where it is not."""
     path = Path(file)
-    try:
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_SOURCE_BYTES:
-            return []
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):
-        return []
-
-
-def _place(where: Where) -> str:
-    return one_line(f"{Path(where.file or '').name}:{where.line}")
+    with suppress(OSError, ValueError):
+        if path.suffix == ".py" and path.is_file() and path.stat().st_size <= MAX_SOURCE_BYTES:
+            return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return []
 
 
 def _known(names: Iterable[str], option: str) -> Iterator[str]:
@@ -153,5 +145,5 @@ def _today(name: str) -> str:
 def _hint(name: str) -> str:
     import difflib  # few ids are wrong
 
-    similar = difflib.get_close_matches(name, _rules(), n=1, cutoff=SIMILAR)
+    similar = difflib.get_close_matches(name, _rules(), n=1)
     return f": the nearest is {similar[0]}" if similar else ""

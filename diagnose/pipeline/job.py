@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
-from diagnose.errors import InputError
+from diagnose.errors import InputError, UsageError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.events import Note
 from diagnose.model.serialization import pack, unpack
-from diagnose.pipeline.cache import Cache, sum_of
 from diagnose.pipeline.exchange import Received, examination_of, read_received
 from diagnose.pipeline.rank_results import (
+    NOTHING_KEPT,
     PROFILE,
+    Cache,
     Outcome,
     Work,
     both,
@@ -33,19 +35,114 @@ from diagnose.pipeline.rank_results import (
     packed_both,
     packed_examination,
     packed_profile,
+    sum_of,
     unpack_both,
     unpack_examination,
 )
-from diagnose.pipeline.workers import RankRunner, Results, Workers, processes_of_one_file, started_workers
+from diagnose.ranks.profile import JobProfile, RankProfile
 from diagnose.text.progress import Progress
 from diagnose.trace_reader.inputs import AnyPath, Inputs, RankFiles, list_inputs
 from diagnose.trace_reader.stored import Stored, is_url
 
 if TYPE_CHECKING:
-    from diagnose.ranks.profile import JobProfile, RankProfile
     from diagnose.tables.program import Program
 
-__all__ = ["Answers", "Job", "analyze_inputs", "answer_from_received", "answer_from_summaries", "profile_inputs"]
+__all__ = ["Workers", "analyze_inputs", "answer_from_received", "answer_from_summaries", "profile_inputs"]
+
+# Who reads the ranks: this process, several of this machine, or the workers of a cluster.
+
+Results: TypeAlias = Iterator[tuple[int, Outcome]]
+RankRunner: TypeAlias = Callable[[Work, Sequence[RankFiles]], Results]
+
+MIN_BYTES_FOR_PROCESSES = 16 << 20  # of all files: starting processes takes as long as reading about as much
+MAX_PROCESSES_OF_ONE_FILE = 4  # beyond, joining the columns and analysing them takes longer than reading
+MIN_PROCESS_BYTES = 256 << 20  # that a process has to be allowed: it holds the program, and a trace of usual size
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who reads the ranks."""
+
+    num: int | None = None  # processes; None: as many as cores, where there is enough to read
+    max_bytes: int | None = None  # of all processes together
+    cluster: str = ""  # address of a Dask scheduler, or slurm; "": this machine
+    cache: Cache = NOTHING_KEPT  # of what they computed before
+
+    def check(self) -> None:
+        """Check what can be checked before the work begins.
+
+        Raises:
+            UsageError: the options contradict each other, or are too little to work with.
+        """
+        if self.cluster:
+            from diagnose.pipeline.executors import check_cluster
+
+            check_cluster(self.cluster)
+            if self.num is not None or self.max_bytes is not None:
+                raise UsageError("--workers and --max-memory are for this machine; leave them out with --cluster.")
+        if self.max_bytes is not None and self.max_bytes < MIN_PROCESS_BYTES * (self.num or 1):
+            raise UsageError(
+                f"--max-memory is too little: each process needs {MIN_PROCESS_BYTES >> 20}M. Give more, or fewer "
+                "--workers."
+            )
+
+
+@contextmanager
+def started_workers(workers: Workers, inputs: Inputs, progress: Progress) -> Iterator[RankRunner]:
+    """Offer who does the work, for as long as the block lasts; one rank from the cache needs nobody."""
+    from diagnose.pipeline.executors import Processes, on_executor
+
+    if not workers.cluster:
+        with Processes(*_processes(workers, inputs.ranks)) as processes:
+            yield processes.run
+        return
+    from diagnose.pipeline.executors import connected, for_others
+
+    with connected(workers.cluster, progress) as cluster:
+        yield lambda work, ranks: on_executor(
+            cluster.executor, cluster.num_workers, work, [for_others(rank) for rank in ranks]
+        )
+
+
+def _processes(workers: Workers, ranks: Sequence[RankFiles]) -> tuple[int, int | None]:
+    """Return how many processes read, and the bytes that each of them may hold."""
+    if any(not isinstance(rank.trace, (Stored, type(None))) for rank in ranks):
+        return 1, None  # a pipe is open in this process only
+    num = workers.num or (len(os.sched_getaffinity(0)) if _is_much(ranks) else 1)
+    if workers.max_bytes is None:
+        return num, None
+    num = max(1, min(num, workers.max_bytes // MIN_PROCESS_BYTES))
+    return num, workers.max_bytes // num
+
+
+def processes_of_one_file(workers: Workers) -> int:
+    """Return how many processes read one file, if it is large."""
+    if workers.max_bytes is not None:
+        return 1  # of which all columns have to fit into one
+    return workers.num or min(len(os.sched_getaffinity(0)), MAX_PROCESSES_OF_ONE_FILE)
+
+
+def _is_much(ranks: Sequence[RankFiles]) -> bool:
+    """Return whether there is enough to read for several processes."""
+    if len(ranks) < 2:
+        return False
+    size = 0
+    for rank in ranks:
+        file = rank.trace
+        if not isinstance(file, Stored) or is_url(file.path):
+            return True  # a capture, or something far away
+        size += file.size if file.size is not None else _size(file.path)
+        if size >= MIN_BYTES_FOR_PROCESSES:
+            return True
+    return False
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except (OSError, ValueError):
+        return 0
+
 
 # Answers about jobs that were given before.
 #
@@ -56,31 +153,24 @@ __all__ = ["Answers", "Job", "analyze_inputs", "answer_from_received", "answer_f
 class Answers:
     """What is known of the answer about one job; without a cache nothing is."""
 
-    def __init__(
-        self, cache: Cache | None, files: Iterable[RankFiles], summaries: Sequence[str], *, draw: bool
-    ) -> None:
+    def __init__(self, cache: Cache, files: Iterable[RankFiles], summaries: Sequence[str], *, draw: bool) -> None:
         self._cache, self._files, self._what = cache, {str(each): each for each in files}, examination(draw=draw)
-        self._key = cache.key("\0".join(("answer", self._what, *summaries))) if cache else None
+        self._key = cache.key("\0".join(("answer", self._what, *summaries)))
 
     def found(self) -> Diagnosis | None:
         """Return the answer, None where there is none or the files of a rank have changed."""
-        entry = self._cache.get(self._key) if self._cache and self._key else None
-        if self._cache is None or entry is None:
-            return None
-        with suppress(ValueError, msgspec.DecodeError, InputError):
-            names, keys, packed = msgspec.msgpack.decode(entry, type=tuple[list[str], list[str], bytes])
-            files = [self._files.get(name) for name in names]
-            if [self._cache.key(self._what, each) if each else None for each in files] == keys:
-                return cast("Diagnosis", unpack(packed))
+        if (entry := self._cache.get(self._key)) is not None:
+            with suppress(ValueError, KeyError, msgspec.DecodeError, InputError):
+                names, keys, packed = msgspec.msgpack.decode(entry, type=tuple[list[str], list[str], bytes])
+                if [self._cache.key(self._what, self._files[name]) for name in names] == keys:
+                    return cast("Diagnosis", unpack(packed))
         return None
 
     def keep(self, answer: Diagnosis, examined: Sequence[RankFiles]) -> None:
         """Store an answer with the keys of the ranks that were examined for it."""
-        if self._cache is None or self._key is None or not examined:
-            return
         with suppress(TypeError, OverflowError, UnicodeEncodeError, InputError):  # it is only not kept
             keys = [self._cache.key(self._what, files) for files in examined]
-            if None not in keys:
+            if keys and None not in keys:
                 entry = [str(files) for files in examined], keys, pack(answer)
                 self._cache.put(self._key, msgspec.msgpack.encode(entry))
 
@@ -124,11 +214,12 @@ def analyze_inputs(
             diagnosis = diagnosis_of(
                 inputs.ranks[0], workers.cache, draw=draw, processes=processes_of_one_file(workers)
             )
-            return _with_notes(diagnosis, (*inputs.faults, *received.profile.missing))
+            faults = map(Note, (*inputs.faults, *received.profile.missing))
+            return replace(diagnosis, trust=(*diagnosis.trust, *faults))
         with started_workers(workers, inputs, progress) as run:
             job = _profiled(inputs, run, workers.cache, draw=draw)
             known = Answers(
-                workers.cache if keep is None and not received.ranks else None,
+                workers.cache if keep is None and not received.ranks else NOTHING_KEPT,
                 job.files.values(),
                 (*job.profile.missing, *job.sums),
                 draw=draw,
@@ -161,13 +252,11 @@ def profile_inputs(paths: Sequence[AnyPath], *, workers: Workers, progress: Prog
 def answer_from_received(received: Received, *, progress: Progress) -> Diagnosis:
     """Diagnose a job by what its ranks have sent."""
     with started_workers(Workers(1), Inputs((), ()), progress) as run:
-        return _answer(Job(received.profile, {}, received.examined), run, None, draw=True)[0]
+        return _answer(Job(received.profile, {}, received.examined), run, NOTHING_KEPT, draw=True)[0]
 
 
 def _with_received(job: Job, received: Received) -> Job:
     """Add the ranks whose captures lie elsewhere; a capture of their number that is here is of another run."""
-    from diagnose.ranks.profile import JobProfile
-
     here = JobProfile.of((p for p in job.profile.ranks if p.rank not in received.ranks), job.profile.missing)
     return replace(job, profile=here.merge(received.profile), examined=received.examined)
 
@@ -181,9 +270,8 @@ def answer_from_summaries(profile: JobProfile, *, workers: Workers, progress: Pr
 
 
 def _at_hand(p: RankProfile) -> RankFiles | None:
-    if not (is_url(p.path) or os.path.isfile(p.path)):  # an odd name is no file
-        return None
-    return RankFiles(None, Stored(p.path, p.path), factor=p.factor)
+    is_there = is_url(p.path) or os.path.isfile(p.path)  # an odd name is no file
+    return RankFiles(None, Stored(p.path, p.path), factor=p.factor) if is_there else None
 
 
 def _with_factor(inputs: Inputs, received: Received) -> Inputs:
@@ -203,7 +291,7 @@ def _phase(progress: Progress, activity: str, paths: Sequence[AnyPath]) -> Itera
         yield
 
 
-def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache | None) -> Results:
+def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], cache: Cache) -> Results:
     """Yield the position and the outcome of every rank.
 
     What was computed before is taken from the cache here, up to the first rank that is new: no process has to start
@@ -219,10 +307,8 @@ def _each(what: str, run: RankRunner, work: Work, ranks: Sequence[RankFiles], ca
     yield from ((num_found + i, outcome) for i, outcome in run(work, ranks[num_found:]))
 
 
-def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: bool | None = None) -> Job:
+def _profiled(inputs: Inputs, run: RankRunner, cache: Cache, *, draw: bool | None = None) -> Job:
     """Summarize the ranks; of a job in which all are examined later, with ``draw`` or without, they are at once."""
-    from diagnose.ranks.profile import JobProfile, RankProfile
-
     profiles: list[RankProfile] = []
     files: dict[tuple[int, str], RankFiles] = {}
     known: dict[tuple[int, str], bytes] = {}
@@ -237,7 +323,7 @@ def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: boo
             missing.append(failure)
             continue
         summary, examined = unpack_both(data) if at_once else (data, b"")
-        sums[i] = sum_of(summary).hex() if cache else ""
+        sums[i] = sum_of(summary).hex() if cache.folder else ""
         profile = RankProfile.from_bytes(summary)
         profiles.append(profile)
         files[profile.rank, profile.path] = inputs.ranks[i]
@@ -248,36 +334,31 @@ def _profiled(inputs: Inputs, run: RankRunner, cache: Cache | None, *, draw: boo
     return Job(JobProfile.of(profiles, missing), files, sums=tuple(sums[i] for i in sorted(sums)), known=known)
 
 
-def _answer(job: Job, run: RankRunner, cache: Cache | None, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
+def _answer(job: Job, run: RankRunner, cache: Cache, *, draw: bool) -> tuple[Diagnosis, list[RankFiles]]:
     """Return the answer, and the files of the ranks that were examined for it; none where one of these failed."""
     from diagnose.analyzers import TRAITS
-    from diagnose.pipeline import across
+    from diagnose.pipeline import run as across
     from diagnose.ranks.comparison import compare_ranks
     from diagnose.tables.program import UNKNOWN
 
     comparison = compare_ranks(job.profile, TRAITS)
     by_rank = {profile.rank: profile for profile in comparison.ranks}
-    wanted = [by_rank[rank] for rank in across.ranks_to_examine(comparison)]
+    wanted = [by_rank[rank] for rank in across.parts_of_ranks(comparison)]
     at_hand = [(profile, files) for profile in wanted if (files := job.files_of(profile)) is not None]
     known = [(p.rank, files) for p, files in at_hand if (p.rank, p.path) not in job.known]
-    examined: dict[int, Diagnosis] = {}
-    program, shown = UNKNOWN, across.shown(comparison)
-    for profile in wanted:
-        if (made := _made_before(job, profile)) is not None:
-            examined[profile.rank], found = made
-            program = found if profile.rank == shown else program
+    made = {p.rank: found for p in wanted if (found := _made_before(job, p)) is not None}
     failures: dict[int, str] = {}
     work = partial(packed_examination, cache=cache, draw=draw)
     for i, outcome in _each(examination(draw=draw), run, work, [files for _, files in known], cache):
-        rank = known[i][0]
         if outcome.failure:
-            failures[rank] = outcome.failure
-            continue
-        examined[rank], found = unpack_examination(outcome.data)
-        program = found if rank == shown else program
-    if shown not in examined:
-        examined[shown] = across.from_summary(by_rank[shown], failures.get(shown, ""))
-    return across.answer_of(comparison, examined, program), [files for _, files in at_hand] if not failures else []
+            failures[known[i][0]] = outcome.failure
+        else:
+            made[known[i][0]] = unpack_examination(outcome.data)
+    shown = across.shown(comparison)
+    if shown not in made:
+        made[shown] = across.from_summary(by_rank[shown], failures.get(shown, "")), UNKNOWN
+    answer = across.answer_of(comparison, {rank: each for rank, (each, _) in made.items()}, made[shown][1])
+    return answer, [files for _, files in at_hand] if not failures else []
 
 
 def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | None:
@@ -289,7 +370,3 @@ def _made_before(job: Job, profile: RankProfile) -> tuple[Diagnosis, Program] | 
         if key in job.examined and job.files_of(profile) is None:
             return examination_of(job.examined[key])
     return None
-
-
-def _with_notes(diagnosis: Diagnosis, faults: Sequence[str]) -> Diagnosis:
-    return replace(diagnosis, trust=(*diagnosis.trust, *map(Note, faults))) if faults else diagnosis

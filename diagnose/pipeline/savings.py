@@ -46,6 +46,7 @@ MAX_RELIEVED = 10  # findings, the largest; each costs a replay
 PACED = "The step waits for its batch as long as the workers load as they do, so nothing else makes it shorter."
 _BOUND_BY = {
     "host": "the host: Python and operators between launches",
+    "host alone": "the host: Python and operators",
     "compute": "the device's own kernels",
     "communication": "communication",
     "copy": "copies between host and device",
@@ -74,18 +75,14 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
     effect = effect_of(t, finding, prescription)
     if effect is None:
         return None
-    limit_ns = min(effect.limit_ns, finding.lost_ns) if _hides_causes(t) else effect.limit_ns
-    change = CHANGES.get(prescription.id)
-    error = cost_error(
-        t,
-        finding,
-        META[finding.rule].cause,
-        t.steps.step_ns,
-        is_moved=change is not None and change.is_moved,
-    )
+    cause, change, limits = META[finding.rule].cause, CHANGES.get(prescription.id), [effect.limit_ns]
+    if _hides_causes(t):
+        limits.append(finding.lost_ns)
     if t.device_id < 0 and change is not None and change.is_within_share:
-        limit_ns = min(limit_ns, max(prescription.saves_ns))
-    return effect._replace(limit_ns=limit_ns, error=error)
+        limits.append(max(prescription.saves_ns))
+    is_moved = change is not None and change.is_moved
+    error = cost_error(t, finding, cause, t.steps.step_ns, is_moved=is_moved)
+    return effect._replace(limit_ns=min(limits), error=error)
 
 
 def after_prescription(
@@ -118,16 +115,35 @@ def replay_savings(
     base = replay_base(t)
     if base.period_ns <= 0:
         return Replayed(prescribed, why_not="The steps have no length to replay.")
-    chain = critical_path(base.graph, base.times)
-    path = shares(base.t, base.graph, chain)
-    covered = {f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found}
     if base.why_not and not base.is_hostless:
         return Replayed(prescribed, why_not=base.why_not)  # nor is its path the step's, nor its error one
+    chain = critical_path(base.graph, base.times)
     by_rule = {f.rule: f for f in found}
     effects = {p.id: effect for p in prescribed if (effect := effect_in(t, by_rule.get(p.rule), p)) is not None}
     replayed = [_with_savings(t, p, effects[p.id], rare_ns) if p.id in effects else p for p in prescribed]
-    replayed.sort(key=by_value)
-    return Replayed(tuple(replayed), effects, base.error, path, covered, base.why_not, relief_ns=_relief_of(t, found))
+    return Replayed(
+        tuple(sorted(replayed, key=by_value)),
+        effects,
+        base.error,
+        path=shares(base.t, base.graph, chain),
+        on_path={f.rule: on_path(t, base.graph, chain, f, META[f.rule].cause) for f in found},
+        why_not=base.why_not,
+        relief_ns=_relief_of(t, found),
+    )
+
+
+def _with_savings(t: Tables, p: Prescription, effect: Effect, rare_ns: float) -> Prescription:
+    now = with_rare(unchanged(t), rare_ns)
+    after = after_prescription(t, now, p, effect)
+    if is_paced_by_workers(t, p.rule):
+        after, effect = now, effect._replace(assumption=PACED)
+    return replace(
+        p,
+        saves_ns=(now.step_ns - after.high_ns, now.step_ns - after.low_ns),
+        predicted_step_ns=after.step_ns,
+        basis="replay",
+        assumes=effect.assumption,
+    )
 
 
 def by_value(p: Prescription) -> tuple[bool, float]:
@@ -142,25 +158,24 @@ def _relief_of(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
     is one thread's time, of which no more is saved than lost. Where launches are not linked to tasks, or much of the
     idle time has no cause, the graph does not show what holds the device, and nothing is returned.
     """
-    base = replay_base(t)
-    relief: dict[str, float] = {}
     if launches_unlinked(t.tasks) or _hides_causes(t):
         return {}
+    base, step_ns = replay_base(t), t.steps.step_ns
     # A device needs its pauses between tasks: what a change of theirs saves is all that can go.
-    replayed = [f for f in found if META[f.rule].kind not in ("state", "run") and META[f.rule].cause != "pause"]
-    relief |= {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
+    relief = {f.rule: 0.0 for f in found if META[f.rule].cause == "pause"}
+    replayed = [f for f in found if f.rule not in relief and META[f.rule].kind not in ("state", "run")]
     replayed = [f for f in replayed if f.lost_ns > 0 or META[f.rule].cause in TAKES_LEAD]
     for finding in replayed[:MAX_RELIEVED]:
+        rule = META[finding.rule]
         whole = replace(finding, facts={**finding.facts, "awaits_ranks": None})  # a step without it waits for no rank
-        transform = remove_cause(t, whole, META[finding.rule].cause, 1.0)
-        if transform is not None:
-            # What recording adds to time that grows with it is taken off that time itself.
-            step = replayed_ns if META[finding.rule].inflated else plain_ns
-            graph = transform(base.graph)
-            less_ns = step(t, base.graph, ()) - step(t, graph, (transform,))
-            most_ns = t.steps.step_ns - least_step_ns(t, graph)
-            saved = max(min(less_ns / base.period_ns * t.steps.step_ns, most_ns), 0.0)
-            relief[finding.rule] = saved if t.device_id >= 0 else min(saved, finding.lost_ns)
+        transform = remove_cause(t, whole, rule.cause, 1.0)
+        if transform is None:
+            continue
+        step = replayed_ns if rule.inflated else plain_ns  # what recording adds to it is taken off the time itself
+        graph = transform(base.graph)
+        less_ns = (step(t, base.graph, ()) - step(t, graph, (transform,))) / base.period_ns * step_ns
+        most_ns = step_ns - least_step_ns(t, graph) if t.device_id >= 0 else finding.lost_ns
+        relief[finding.rule] = max(min(less_ns, most_ns), 0.0)
     return relief
 
 
@@ -195,14 +210,8 @@ def waterfall(
         return None
     after_all = path_shares(t, state)
     largest = max(after_all, key=lambda name: after_all[name], default="")
-    subsets = _combinations(t, replayed, chain, rare_ns) if combine else ()
-    return Waterfall(tuple(chain), _bound_by(t, largest), after_all, subsets)
-
-
-def _bound_by(t: Tables, category: str) -> str:
-    if category == "host" and t.device_id < 0:
-        return "the host: Python and operators"
-    return _BOUND_BY.get(category, category)
+    bound_by = _BOUND_BY.get("host alone" if largest == "host" and t.device_id < 0 else largest, "")
+    return Waterfall(tuple(chain), bound_by, after_all, _combinations(t, replayed, chain, rare_ns) if combine else ())
 
 
 def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare_ns: float) -> tuple[Forecast, ...]:
@@ -211,21 +220,16 @@ def _combinations(t: Tables, replayed: Replayed, chain: Sequence[Forecast], rare
     Bit i of an index stands for change i, so that the entries of the waterfall itself are among them.
     """
     known = {p.id: p for p in replayed.prescriptions}
-    listed = [known[name] for name in chain[-1].ids if name in known]
-    if not 1 < len(listed) <= MAX_COMBINED or len(listed) != len(chain) - 1:
+    listed = [known[name] for name in chain[-1].ids]
+    if not 1 < len(listed) <= MAX_COMBINED:
         return ()
     states = [with_rare(unchanged(t), rare_ns)]
-    step_ns = states[0].step_ns
     for index in range(1, 1 << len(listed)):
         last = index.bit_length() - 1
-        p = listed[last]
-        states.append(after_prescription(t, states[index & ~(1 << last)], p, replayed.effects.get(p.id), step_ns))
-    steps_after = [
-        Forecast(tuple(p.id for i, p in enumerate(listed) if index >> i & 1), "", s.step_ns, s.low_ns, s.high_ns)
-        for index, s in enumerate(states)
-    ]
-    steps_after[0] = chain[0]
-    return tuple(steps_after)
+        p, before = listed[last], states[index & ~(1 << last)]
+        states.append(after_prescription(t, before, p, replayed.effects.get(p.id), states[0].step_ns))
+    ids = (tuple(p.id for i, p in enumerate(listed) if index >> i & 1) for index in range(1, len(states)))
+    return chain[0], *(Forecast(of, "", s.step_ns, s.low_ns, s.high_ns) for of, s in zip(ids, states[1:], strict=True))
 
 
 def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath | None:
@@ -236,20 +240,6 @@ def path_of(t: Tables, replayed: Replayed, *, draw: bool = True) -> CriticalPath
     i = t.steps.median_step
     end = int(t.steps.end[i]) if i + 1 < t.steps.num else t.steps.window_end
     return path_report(base.t, base.graph, base.times, (int(t.steps.start[i]), end), replayed.path)
-
-
-def _with_savings(t: Tables, p: Prescription, effect: Effect, rare_ns: float) -> Prescription:
-    now = with_rare(unchanged(t), rare_ns)
-    after = after_prescription(t, now, p, effect)
-    if is_paced_by_workers(t, p.rule):
-        after, effect = now, effect._replace(assumption=PACED)
-    return replace(
-        p,
-        saves_ns=(now.step_ns - after.high_ns, now.step_ns - after.low_ns),
-        predicted_step_ns=after.step_ns,
-        basis="replay",
-        assumes=effect.assumption,
-    )
 
 
 def _one_for_each(found: Sequence[Finding], replayed: Replayed) -> list[Prescription]:

@@ -9,23 +9,199 @@ recorded ones because they grow with the run, which one place of the script does
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import hypot
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from diagnose.analyzers import META, profiler_overhead
+from diagnose.analyzers.common.idle_findings import of_whole
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.capture import Capture, CaptureInfo
-from diagnose.model.intervals import total
-from diagnose.replay.unrecorded import in_order, moved_samples, warped
-from diagnose.tables import Tables
+from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
+from diagnose.model.intervals import quantiles, total
+from diagnose.model.statistics import mean_error
+from diagnose.replay.base import replay_base
+from diagnose.replay.unrecorded import (
+    USUAL_EVENT_NS,
+    Unrecorded,
+    in_order,
+    moved_samples,
+    recording_weight,
+    unrecorded,
+    unrecorded_host,
+    warped,
+)
+from diagnose.tables import Tables, shared_table
 from diagnose.tables.growing_steps import growing_steps
-from diagnose.tables.plain_steps import steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, stalls
+from diagnose.tables.host import host_rows
+from diagnose.tables.plain_steps import plain_steps, steady_beside, steps_of_run, unprofiled_steps, warm
+from diagnose.tables.run_steps import MIN_RATIO, Variation, stalls, variation
+from diagnose.text.numbers import duration, growth, percent
 
-__all__ = ["TrueStep", "factor_of_job", "scaled", "true_step"]
+__all__ = [
+    "PROFILER",
+    "as_unrecorded",
+    "estimate_note",
+    "estimated_share",
+    "factor_of_job",
+    "recorded_in",
+    "recording_note",
+    "scaled",
+    "true_step",
+    "variation_note",
+]
+
+# What recording costs, and the steps without it.
+#
+# Recording an event costs the host about a microsecond, so a step of many small operators is longer while it is
+# recorded. A capture also times steps that are not recorded, which show by how much.
+
+PROFILER: Final = profiler_overhead.META.id  # the rule whose idle time is the profiler's own work
+MIN_RATIO_TO_CORRECT = 1.1  # of recorded and unrecorded steps; below it steps are only scaled
+MIN_STATED = 0.05  # of the step, that recording takes: less is no line
+UNDISTURBED = 0.1  # quantile of step times: what other processes add only makes steps longer
+# Recording costs 0.7 to 1.6 µs an event on the machines it was measured on: operators that take longer beside the one
+# that they call do work of their own.
+MAX_PASSING_NS = 2_000
+MIN_PASSING = 20  # operators that only call another one
+PASSING_QUANTILE = 0.25  # the others of them do work of their own
+
+
+def _plain_ns(t: Tables, info: CaptureInfo) -> float:
+    """Return what recorded steps are set against, ns: where the others disagree, only what exceeds all is recording.
+
+    Where a script became faster before it was recorded, they are set against the steps behind them.
+    """
+    beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
+    if beside is None or not beside.agree:
+        known = () if beside is None else (beside.before_ns or 0.0, beside.after_ns or 0.0)
+        return float(max(before_ns, *known, 0.0))
+    return before_ns if beside.before_ns is not None else beside.after_ns or before_ns
+
+
+def as_unrecorded(t: Tables) -> Unrecorded | None:
+    """Return the capture as it would have been without the profiler, if that made its steps clearly longer.
+
+    Steps of several ranks depend on each other, which the replay of one does not see; these stay as recorded.
+    """
+    info = t.capture.info or CaptureInfo()
+    if info.world_size > 1 or not info.light_ms or not info.unprofiled_ms or _varies(t) is not None:
+        return None
+    recorded, plain = 1e6 * float(np.median(info.light_ms)), _plain_ns(t, info)
+    if recorded < MIN_RATIO_TO_CORRECT * plain:
+        return None
+    # Of the steps that other things disturbed least; and what is certain, 95 %: both sides are of few steps.
+    quickest = (quantiles(np.array(times), UNDISTURBED)[0] for times in (info.light_ms, info.unprofiled_ms))
+    undisturbed_ns = 1e6 * float(next(quickest) - next(quickest))
+    if t.device_id < 0:
+        return unrecorded_host(t, plain, undisturbed_ns)
+    error_ns = hypot(recorded * mean_error(info.light_ms), plain * mean_error(info.unprofiled_ms))
+    certain_ns = max(recorded - plain - error_ns, 0.0)
+    return unrecorded(t, plain, undisturbed_ns, certain_ns) if replay_base(t).is_reliable else None
+
+
+def recording_note(recorded_ns: float, usual_ns: float) -> str:
+    """Return how long the recorded steps were, "" if they were about as long as the others."""
+    longer = recorded_ns / usual_ns - 1 if usual_ns > 0 else 0.0
+    if abs(longer) < MIN_STATED:
+        return ""
+    what = f"{growth(abs(longer))} {'longer' if longer > 0 else 'shorter'}"
+    return (
+        f"Recorded steps took {duration(recorded_ns)}, {what} than steps without the profiler. All times are of a step "
+        f"without it, {duration(usual_ns)}."
+    )
+
+
+def variation_note(t: Tables) -> str:
+    """Return that steps vary by themselves, "" if they do not."""
+    varies = variation(t.capture)
+    if varies is None:
+        return ""
+    return (
+        f"Step times vary without the profiler too: a tenth are below {varies.low_ns / 1e6:,.1f} ms, a tenth above "
+        f"{varies.high_ns / 1e6:,.1f} ms."
+    )
+
+
+def _varies(t: Tables) -> Variation | None:
+    """Return how far steps differ, None where the recorded ones and those beside them do not by anything but work."""
+    varies = variation(t.capture)
+    return None if varies is not None and varies.per_work_ns is None and steady_beside(t) else varies
+
+
+def estimated_share(t: Tables) -> float:
+    """Return the share of the step that recording takes at most, where no unrecorded steps show it; 0 for little.
+
+    An operator that does nothing but call another one takes what calling and recording it take: the quickest quarter of
+    those bound the cost of an event. Frames of Python are events too.
+    """
+    if t.steps.step_ns <= 0 or (t.capture.info or CaptureInfo()).unprofiled_ms:
+        return 0.0
+    share = min(_pass_through_ns(t) * (_num_recorded(t) + _num_frames(t)) / t.steps.step_ns, 1.0)
+    return share if share >= MIN_STATED else 0.0
+
+
+def estimate_note(t: Tables) -> str:
+    """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little."""
+    share, frames, each_ns = estimated_share(t), _num_frames(t), _pass_through_ns(t)
+    if not share:
+        return ""
+    what = f"{_num_recorded(t):,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
+    return (
+        f"Recording {what} takes the host up to {duration(share * t.steps.step_ns)} {of_whole(t)} "
+        f"({percent(share, 0)}), as operators show that only call another one "
+        f"({each_ns / 1e3:.1f} µs each): what the host takes is less without the profiler."
+    )
+
+
+@shared_table
+def _pass_through_ns(t: Tables) -> float:
+    """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
+    events = t.trace.events
+    found: list[Ints] = [np.empty(0, np.int64)]
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME)
+        start, end = events.start[rows], events.end[rows]
+        is_op = events.kind[rows] == Kind.OP
+        nested = is_op[:-1] & is_op[1:] & (start[1:] < end[:-1]) & (end[1:] <= end[:-1])
+        behind = np.searchsorted(start, end[1:], side="left")  # the first that begins after the child
+        alone = np.append(start, np.iinfo(np.int64).max)[behind] >= end[:-1]
+        mine = np.flatnonzero(nested & alone)
+        found.append((end - start)[mine] - (end - start)[mine + 1])
+    each = np.concatenate(found)
+    return min(*quantiles(each, PASSING_QUANTILE), MAX_PASSING_NS) if len(each) >= MIN_PASSING else 0.0
+
+
+def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
+    """Return by rule what recording adds to the host's part of a finding, ns a step, if no unrecorded steps show it.
+
+    Frames of Python cost less than operators, and calls of the runtime more.
+    """
+    if t.device_id < 0 or (t.capture.info or CaptureInfo()).unprofiled_ms:
+        return {}
+    rows = t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION, Kind.PYTHON)
+    began, weight = t.trace.events.start[rows], recording_weight(t.trace.events.kind[rows])
+    so_far = np.append(0.0, np.cumsum(weight))
+    added: dict[str, float] = {}
+    for rule in (f.rule for f in found if META[f.rule].inflated):
+        at = t.causes.of(rule)
+        begin, end = (np.searchsorted(began, time[at]) for time in (t.causes.start, t.causes.end))
+        added[rule] = USUAL_EVENT_NS * float((so_far[end] - so_far[begin]).sum()) / t.steps.num
+    return added
+
+
+def _num_recorded(t: Tables) -> float:
+    kinds = Kind.OP, Kind.RUNTIME, Kind.ANNOTATION
+    return t.cached("num_recorded", lambda: len(t.in_window(t.host_rows(*kinds))) / t.steps.num)
+
+
+def _num_frames(t: Tables) -> float:
+    return t.cached("num_frames", lambda: len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num)
 
 
 MIN_USUAL = 0.01  # of the mean: some steps are usual ones
@@ -55,12 +231,12 @@ def factor_of_job(ranks: Iterable[CaptureInfo]) -> float:
 
     Ranks wait for each other, so one factor holds for all: the median of theirs.
     """
-    known = [warm(info.unprofiled_ms).mean() / np.mean(info.light_ms) for info in ranks if _is_measured(info)]
-    return float(median(known)) if known else 0.0
-
-
-def _is_measured(info: CaptureInfo) -> bool:
-    return sum(info.light_ms) > 0 and sum(info.unprofiled_ms) > 0
+    measured = [info for info in ranks if sum(info.light_ms) > 0 and sum(info.unprofiled_ms) > 0]
+    return (
+        float(median(warm(info.unprofiled_ms).mean() / np.mean(info.light_ms) for info in measured))
+        if measured
+        else 0.0
+    )
 
 
 def true_step(t: Tables) -> TrueStep:
@@ -69,14 +245,12 @@ def true_step(t: Tables) -> TrueStep:
     rare_ns = sum(stall.lost_ns for stall in stalls(t))
     in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
-    mean_ns = float(times.mean()) if len(times) else recorded_ns
-    if not len(times):
-        mean_ns += rare_ns - in_window_ns
-    elif not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
-        mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
+    is_measured, mean_ns = len(times) > 0, float(times.mean()) if len(times) else recorded_ns
+    if not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
+        mean_ns += rare_ns - (min(_rare_ns(times), rare_ns) if is_measured else in_window_ns)
     if (growing := growing_steps(t)) is not None:
         rare_ns += growing.unrecorded_ns
-    return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
+    return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 
 
 def _rare_ns(length: Floats | Ints) -> float:

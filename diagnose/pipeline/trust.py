@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
-from diagnose.analyzers import lost_records, unexplained_device, warm_up
-from diagnose.answer.gates import MAX_ESTIMATE
-from diagnose.answer.ranking import HOST_FLOOR
+from diagnose.analyzers import META, lost_records, unexplained_device, warm_up
+from diagnose.answer.ranking import FLOOR, HOST_FLOOR
+from diagnose.answer.screen import MAX_ESTIMATE
 from diagnose.model.accelerators import accelerator_of
+from diagnose.model.capture import CaptureInfo
 from diagnose.model.diagnosis import Finding
-from diagnose.model.events import Kind, Note
+from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import distinct, total
-from diagnose.pipeline.overhead import PROFILER, estimate_note, estimated_share, variation_note
-from diagnose.pipeline.unseen import has_shapes
+from diagnose.model.limits import MAX_READY_SHARE
+from diagnose.model.records import as_facts
+from diagnose.model.rules import OF_PAUSES, OF_WORK, OUTSIDE, WORK, Records, RuleMeta
+from diagnose.pipeline.true_step import PROFILER, estimate_note, estimated_share, variation_note
 from diagnose.tables import Tables
+from diagnose.tables.calls import can_recur
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.impossible_times import (
     MAX_CROSSING_SHARE,
     MAX_OVERLAP_SHARE,
     MIN_OVERLAP_SHARE,
+    ROUNDING_NS,
     crossing,
     overlap_share,
 )
@@ -37,10 +43,92 @@ from diagnose.tables.lost import (
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.tables.native import runs_no_python
 from diagnose.tables.program import program_of
+from diagnose.tables.roofline import gpu_spec
 from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
 
-__all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
+__all__ = [
+    "is_incomplete",
+    "is_scanty",
+    "lacks_device",
+    "missing_records",
+    "not_looked",
+    "trust_notes",
+    "unseen",
+    "why_unusable",
+]
+
+# What the recording does not hold: which rules could not look, and whether that may hide an answer.
+
+
+def missing_records(t: Tables, *, alone: bool = True) -> frozenset[Records]:
+    """Return what the recording does not hold, and rules would need; ``alone``: no other rank's trace is at hand."""
+    info, samples = t.capture.info or CaptureInfo(), t.capture.samples
+    held: dict[Records, bool] = {
+        "shapes": has_shapes(t),
+        "peak rates of the device": gpu_spec(t) is not None,
+        "data flow": t.capture.dataflow is not None,
+        "stacks": any(bool((trace.events.kind == Kind.PYTHON).any()) for trace in _windows(t)),
+        "garbage collections": samples is not None or bool((t.trace.events.kind == Kind.GC).any()),
+        "memory events": bool((t.trace.events.kind == Kind.MEMORY).any()),
+        "NVML samples": bool(as_facts(info.nvml)),
+        "samples of the threads": samples is not None,
+        "steps of the whole run": t.capture.run is not None,
+        "a second step": can_recur(t),
+        "all ranks": t.trace.world_size <= 1 or not alone,
+    }
+    return frozenset(name for name, there in held.items() if not there)
+
+
+def has_shapes(t: Tables) -> bool:
+    """Return whether the inputs' shapes of operators were recorded, in either window."""
+    return any(bool((trace.events.shapes >= 0).any()) for trace in _windows(t))
+
+
+def _windows(t: Tables) -> tuple[Trace, ...]:
+    return (t.trace,) if t.capture.attribution is None else (t.trace, t.capture.attribution)
+
+
+def not_looked(
+    rules: Iterable[RuleMeta], missing: Collection[Records], *, lacks_device: bool
+) -> dict[str, tuple[Records, ...]]:
+    """Return the rules that lack something, and what; ``lacks_device``: the device ran, and its records are missing."""
+    found: dict[str, tuple[Records, ...]] = {
+        rule.id: tuple(record for record in rule.needs if record in missing) for rule in rules
+    }
+    for rule in META.values() if lacks_device else ():
+        if rule.kind in ("idle", "kernel", "state"):
+            found.setdefault(rule.id, ("device records",))
+    return {name: lacking for name, lacking in found.items() if lacking}
+
+
+def unseen(
+    t: Tables, left_out: Mapping[str, tuple[Records, ...]], shares: Mapping[str, float], computing: float
+) -> dict[str, int]:
+    """Return the records without which an answer may be hidden, with the number of rules that need each.
+
+    Records that show superfluous work hide no more than what computes, those that show pauses no more than the time
+    between operators that no rule explains.
+
+    Args:
+        t: the recorded steps.
+        left_out: the rules that lack something, and what.
+        shares: of the step, by cause.
+        computing: share of the step in which the device computes, or without a device the host's operators.
+    """
+    floor = FLOOR if t.device_id >= 0 else HOST_FLOOR
+    causes = {name for name, rule in META.items() if not rule.explains} - {WORK} | {OUTSIDE}
+    unknown = sum(share for name, share in shares.items() if name in causes)
+    large = {"device records", *(OF_WORK if computing >= floor else ()), *(OF_PAUSES if unknown >= floor else ())}
+    answering = {m.id for m in META.values() if m.kind in ("idle", "kernel", "run") and m.is_avoidable and m.explains}
+    found = Counter(
+        record
+        for rule, lacking in left_out.items()
+        for record in lacking
+        if record in large and (rule in answering or record == "device records")
+    )
+    return dict(found.most_common())
+
 
 LOST: Final = lost_records.META.id
 UNEXPLAINED: Final = unexplained_device.META.id
@@ -49,11 +137,9 @@ MIN_TASKS = 10  # the smallest recordings of a real step in the calibration trac
 MIN_QUEUED_SHARE = 0.5  # of the tasks: whose launches are in the file, if that is to show why the device was idle
 MAX_COLD_SHARE = 1 / 3  # of the recording, in work that comes once: what is left is no steady step
 MAX_LOST_SHARE = 0.1  # of the launches, or of the step: with more missing no saving is stated
-MAX_UNSCHEDULED_SHARE = 0.05
 MAX_FAULTY_SHARE = 0.01
 DEVICE_COLLECTIVE = re.compile(r"^nccl:")  # a library for collectives between GPUs
 _TRAINS = re.compile(r"\bbn_fw_tr|batch_norm_collect_statistics|fused_dropout_kernel")
-EARLY_NS = 1_000  # in no trace at hand does a task begin before its launch; a microsecond is what files round to
 
 
 def is_scanty(t: Tables) -> bool:
@@ -73,40 +159,40 @@ def lacks_device(t: Tables) -> bool:
     """Return whether a device worked and nothing of it is in the file: work was queued, or waited for."""
     if t.device_id >= 0 or accelerator_of(t.trace.names):
         return False
-    info, (start, end) = t.capture.info, t.steps.window
-    if len(launches_without_task(t)) or (info is not None and _is_on_gpu(info.optimizer.devices)):
-        return True
-    if len(matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE)):
-        return True
-    return total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
-
-
-def _is_on_gpu(devices: Iterable[str]) -> bool:
-    return any(device.partition(":")[0] == "cuda" for device in devices)
+    info, (start, end) = t.capture.info or CaptureInfo(), t.steps.window
+    is_on_gpu = any(device.partition(":")[0] == "cuda" for device in info.optimizer.devices)
+    worked = (*launches_without_task(t), *matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE))
+    return is_on_gpu or bool(worked) or total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
 
 
 def is_incomplete(t: Tables) -> bool:
     """Return whether so much device work is missing that the recording cannot show what a change saves."""
     if t.device_id < 0:
         return False
-    missing = t.causes.totals().get(LOST, 0) / (t.steps.window[1] - t.steps.window[0])
-    return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), missing) > MAX_LOST_SHARE
+    return is_scanty(t) or graphs_left_no_task(t) or max(lost_share(t), _share(t, LOST)) > MAX_LOST_SHARE
+
+
+def _share(t: Tables, rule: str) -> float:
+    return t.causes.totals().get(rule, 0) / (t.steps.window[1] - t.steps.window[0])
 
 
 def why_unusable(t: Tables) -> str:
     """Return why the file cannot carry an answer, however much it holds; "" where it may."""
-    if t.trace.cut:
-        return "The file is cut off: copy or record it again."
-    if lacks_device(t):
-        return "The device's records are missing: the GPU worked, and none of its tasks is in the file."
-    if why := _why_impossible(t):
-        return why
-    start, end = t.steps.window
-    if t.causes.totals().get(COLD, 0) > MAX_COLD_SHARE * (end - start):
-        return "The recording is of a cold start"
-    if only_collectives(t):
-        return "Only collectives are in this recording: what the devices compute is missing"
-    return "Only a few device tasks are in this recording" if is_scanty(t) else ""
+    has_device = t.device_id >= 0
+    reasons: dict[str, bool] = {
+        "The file is cut off: copy or record it again.": t.trace.cut,
+        "The device's records are missing: the GPU worked, and none of its tasks is in the file.": lacks_device(t),
+        "The times of this file cannot be true: tasks of one stream overlap.": (
+            has_device and overlap_share(t) > MAX_OVERLAP_SHARE
+        ),
+        "The times of this file cannot be true: calls of one thread cross each other.": (
+            crossing(t).share > MAX_CROSSING_SHARE
+        ),
+        "The recording is of a cold start": _share(t, COLD) > MAX_COLD_SHARE,
+        "Only collectives are in this recording: what the devices compute is missing": only_collectives(t),
+        "Only a few device tasks are in this recording": is_scanty(t),
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
@@ -117,158 +203,159 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
     """
     if answer is None or t.device_id < 0 or answer.share is not None:
         return ""
-    window = t.steps.window[1] - t.steps.window[0]
-    unexplained = t.causes.totals().get(UNEXPLAINED, 0) / window
-    if unexplained * step_ns > answer.worth_ns:
-        return "Too much of the idle time cannot be explained from this trace"
-    queued_by = t.tasks.launch >= 0
-    has_cpu = queued_by.any()
-    if has_cpu and queued_by.mean() < MIN_QUEUED_SHARE and t.partition.idle * step_ns > answer.worth_ns:
-        return "Most launches of the device's tasks are missing"
-    recording = estimated_share(t)
-    if recording >= MAX_ESTIMATE and answer.worth_ns < min(recording, t.partition.idle) * step_ns:
-        return "The profiler took more time than the largest cost found"
-    return ""
-
-
-def _why_impossible(t: Tables) -> str:
-    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
-        return "The times of this file cannot be true: tasks of one stream overlap."
-    crosses = crossing(t).share > MAX_CROSSING_SHARE
-    return "The times of this file cannot be true: calls of one thread cross each other." if crosses else ""
+    queued, recording, idle = t.tasks.launch >= 0, estimated_share(t), t.partition.idle
+    shares = {
+        "Too much of the idle time cannot be explained from this trace": _share(t, UNEXPLAINED),
+        "Most launches of the device's tasks are missing": idle if 0 < queued.mean() < MIN_QUEUED_SHARE else 0.0,
+        "The profiler took more time than the largest cost found": (
+            min(recording, idle) if recording >= MAX_ESTIMATE else 0.0
+        ),
+    }
+    return next((why for why, share in shares.items() if share * step_ns > answer.worth_ns), "")
 
 
 def trust_notes(t: Tables) -> Iterator[Note]:
     """State what the reader noticed, then what the tables show to be missing."""
     yield from t.trace.trust
     yield from t.steps.notes
-    info = t.capture.info
-    yield from (Note(text) for text in (info.notes if info else ()))
-    if varies := variation_note(t):
-        yield Note(varies)
-    if estimate := estimate_note(t):
-        yield Note(estimate, PROFILER)
-    if (share := ready_share(t)) > MAX_UNSCHEDULED_SHARE:
-        yield Note(
-            f"The training thread was runnable but not scheduled for {percent(share, 0)} of the time: the CPU is "
+    info, ready, crossed = t.capture.info or CaptureInfo(), ready_share(t), crossing(t).num
+    yield from map(Note, info.notes)
+    yield from _those_that_hold(
+        (variation := variation_note(t), variation, None),
+        (estimate := estimate_note(t), estimate, PROFILER),
+        (
+            ready > MAX_READY_SHARE,
+            f"The training thread was runnable but not scheduled for {percent(ready, 0)} of the time: the CPU is "
             "oversubscribed, by other processes or by more threads than cores. Measure on an idle machine, or with "
-            "fewer threads."
-        )
-    if num := crossing(t).num:
-        yield Note(
-            f"Calls of one thread cross each other ({plural(num, 'pair')}), which no run does: the clock was set back, "
-            "or parts of several recordings are in this file."
-        )
-    if runs_no_python(t):
-        yield Note(
+            "fewer threads.",
+            None,
+        ),
+        (
+            crossed,
+            f"Calls of one thread cross each other ({plural(crossed, 'pair')}), which no run does: the clock was set "
+            "back, or parts of several recordings are in this file.",
+            None,
+        ),
+        (
+            runs_no_python(t),
             "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
-            "is not known. A profiler of native code names it: perf record -g -p PID."
-        )
-    if t.device_id < 0:
-        yield from _without_device(t)
-    else:
-        yield from _of_device(t)
+            "is not known. A profiler of native code names it: perf record -g -p PID.",
+            None,
+        ),
+    )
+    yield from _of_device(t) if t.device_id >= 0 else _without_device(t)
+
+
+def _those_that_hold(*notes: tuple[object, str, str | None]) -> Iterator[Note]:
+    """Yield the notes of which the first entry holds; the others are the text and what it is about."""
+    yield from (Note(text, rule) for holds, text, rule in notes if holds)
 
 
 def _of_device(t: Tables) -> Iterator[Note]:
-    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
-    others = sorted(set(distinct(t.trace.events.device[tasks]).tolist()) - {t.device_id})
-    if others:
-        listed = ", ".join(map(str, others))
-        yield Note(f"Device {listed} ran tasks too; this diagnosis is of device {t.device_id}, the busiest.")
-    if is_scanty(t):
-        yield Note(
-            f"The recording holds only {plural(len(t.tasks.start), 'device task')}: too few to analyse of steady "
-            "steps. Record a few whole steps."
-        )
-    if into_graph := num_captured(t):
-        launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
-        yield Note(
+    events, tasks, num = t.trace.events, t.tasks, len(t.tasks.start)
+    rows = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    others = sorted(set(distinct(events.device[rows]).tolist()) - {t.device_id})
+    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), late_by(t)
+    launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
+    coarse = bool((events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
+    zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
+    unknown = int((tasks.launch < 0).sum())
+    ahead = (events.start[tasks.launch] - tasks.start)[tasks.launch >= 0]
+    early = int((ahead > ROUNDING_NS).sum())
+    faulty = MAX_FAULTY_SHARE * num
+    names = t.capture.attribution is not None or t.capture.samples is not None
+    yield from _those_that_hold(
+        (
+            others,
+            f"Device {', '.join(map(str, others))} ran tasks too; this diagnosis is of device {t.device_id}, the "
+            "busiest.",
+            None,
+        ),
+        (
+            is_scanty(t),
+            f"The recording holds only {plural(num, 'device task')}: too few to analyse of steady steps. Record a few "
+            "whole steps.",
+            None,
+        ),
+        (
+            into_graph,
             f"The recording holds the capture of a graph: {launches} went into it and did not run, so what the device "
             "did meanwhile is not part of a steady step.",
             COLD,
-        )
-    share = lost_share(t)
-    if share > MIN_LOST_SHARE:
-        num = len(launches_without_task(t))
-        yield Note(
-            f"{num} launches ({percent(share)}) have no device task in the file: some device work is missing.",
+        ),
+        (
+            share > MIN_LOST_SHARE,
+            f"{len(launches_without_task(t))} launches ({percent(share)}) have no device task in the file: some device "
+            "work is missing.",
             LOST,
-        )
-    coarse = bool((t.trace.events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
-    zero = 0 if coarse else int((t.tasks.end <= t.tasks.start).sum())
-    if zero > MAX_FAULTY_SHARE * len(t.tasks.start):
-        yield Note(f"{zero} of {len(t.tasks.start)} device tasks have no duration.", LOST)
-    unknown = int((t.tasks.launch < 0).sum())
-    if unknown > MAX_FAULTY_SHARE * len(t.tasks.start):
-        yield Note(
-            f"{unknown} of {len(t.tasks.start)} device tasks have no launch in the file: who queued them is not known."
-        )
-    if graphs_left_no_task(t):
-        yield Note(
+        ),
+        (zero > faulty, f"{zero} of {num} device tasks have no duration.", LOST),
+        (
+            unknown > faulty,
+            f"{unknown} of {num} device tasks have no launch in the file: who queued them is not known.",
+            None,
+        ),
+        (
+            graphs_left_no_task(t),
             "No graph that was launched left a device task in the file: what the device did is not known, and no "
             "verdict is given.",
             LOST,
-        )
-    yield from _of_clocks(t)
-    yield from _of_mode(t)
-    if not has_shapes(t):
-        yield Note(
-            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
-            "Profile with record_shapes=True."
-        )
-    if not (t.trace.events.kind == Kind.PYTHON).any() and t.capture.attribution is None and t.capture.samples is None:
-        yield Note("Neither Python frames nor samples were recorded: findings name operators, not lines of the script.")
-
-
-def _of_mode(t: Tables) -> Iterator[Note]:
-    if program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
-        yield Note(
-            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
-            "model.eval() first, or the outputs depend on the batch and on chance."
-        )
-
-
-def _of_clocks(t: Tables) -> Iterator[Note]:
-    share = overlap_share(t)
-    if share > MIN_OVERLAP_SHARE:
-        yield Note(
-            f"Tasks of one stream overlap for {percent(share)} of their time, and a stream runs one after the other: "
-            "start or length of some is wrong in this file."
-        )
-    launch = t.tasks.launch
-    ahead = (t.trace.events.start[launch] - t.tasks.start)[launch >= 0]
-    early = int((ahead > EARLY_NS).sum())
-    if early > MAX_FAULTY_SHARE * len(launch):
-        yield Note(
-            f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
-            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
-        )
-    if late := late_by(t):
-        yield Note(
+        ),
+        (
+            overlap > MIN_OVERLAP_SHARE,
+            f"Tasks of one stream overlap for {percent(overlap)} of their time, and a stream runs one after the other: "
+            "start or length of some is wrong in this file.",
+            None,
+        ),
+        (
+            early > faulty,
+            f"{early} of {num} device tasks begin before they are launched, by up to {ahead.max(initial=0) / 1e3:.0f} "
+            "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly.",
+            None,
+        ),
+        (
+            late,
             f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
-            "device is late by as much, which counts as launch latency here."
-        )
+            "device is late by as much, which counts as launch latency here.",
+            None,
+        ),
+        (
+            program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)),
+            "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
+            "model.eval() first, or the outputs depend on the batch and on chance.",
+            None,
+        ),
+        (
+            not has_shapes(t),
+            "No operator's shapes were recorded: how near the kernels come to what the device can do is not known. "
+            "Profile with record_shapes=True.",
+            None,
+        ),
+        (
+            not names and not (events.kind == Kind.PYTHON).any(),
+            "Neither Python frames nor samples were recorded: findings name operators, not lines of the script.",
+            None,
+        ),
+    )
 
 
 def _without_device(t: Tables) -> Iterator[Note]:
-    accelerator = accelerator_of(t.trace.names)
-    if accelerator:
+    if accelerator := accelerator_of(t.trace.names):
         yield Note(
             f"The operators ran on {accelerator}, whose tasks are not in this file: only the host can be diagnosed, "
             "and waits for the device count as the host's time. Device tasks of CUDA, ROCm and XPU are read."
         )
         return
-    listed = f" although the file lists {t.trace.devices[0].name or 'a device'}" if t.trace.devices else ""
-    calls = len(t.in_window(rows_of(t.trace, Kind.RUNTIME)))
-    if calls and lacks_device(t):
+    listed = "".join(f" although the file lists {device.name or 'a device'}" for device in t.trace.devices[:1])
+    calls, lacks = len(t.in_window(rows_of(t.trace, Kind.RUNTIME))), lacks_device(t)
+    if calls and lacks:
         yield Note(
             f"The file has {plural(calls, 'call')} of the GPU's runtime but no device task{listed}: ProfilerActivity."
             "CUDA was on, and the device's records were lost. Close other profilers of this GPU, such as Nsight or "
             "DCGM, and in a container allow CUPTI (--cap-add=SYS_ADMIN).",
             LOST,
         )
-    elif lacks_device(t) or t.trace.devices:
+    elif lacks or listed:
         yield Note(f"The file has no device task{listed}. If the GPU was used, profile with ProfilerActivity.CUDA.")
     else:
         yield Note("The file has no device task: only the host can be diagnosed.")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
+from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes import CHANGES
-from diagnose.changes.common.buckets import with_buckets
+from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     handover_ns,
     hidden_by_first_workers,
@@ -28,235 +29,137 @@ from diagnose.changes.common.loading import (
     useful_workers,
 )
 from diagnose.changes.common.prescribe import also_possible
+from diagnose.dataflow.graph import graph_of
+from diagnose.dataflow.kept import checkpoints, step_memory
 from diagnose.errors import UsageError
 from diagnose.model.capture import Capture
+from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Facts, Finding, Forecast, Prescription
 from diagnose.model.events import Kind
-from diagnose.model.intervals import total
+from diagnose.model.intervals import Intervals, total
 from diagnose.model.limits import MAX_READY_SHARE
-from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
-from diagnose.pipeline.rank import host_operators
-from diagnose.pipeline.run import analyze_captures, scaled_together, shown_rank
+from diagnose.model.records import MAX_INT
+from diagnose.model.rules import LATE_RANKS
+from diagnose.pipeline.code_times import host_operators
+from diagnose.pipeline.find import build_tables, find_in_rank, without_recording
+from diagnose.pipeline.flow_views import operator_times
+from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
 from diagnose.pipeline.true_step import true_step
 from diagnose.pipeline.trust import why_unusable
-from diagnose.pipeline.what_if_memory import WithinMemory, within_memory
-from diagnose.pipeline.what_if_ranks import of_all_ranks
-from diagnose.pipeline.what_if_request import WhatIfRequest, parse_place, parse_scale, parse_size
+from diagnose.ranks.comparison import Comparison, excess_of
+from diagnose.ranks.profile import PHASES
+from diagnose.ranks.replay import Schedule, replayed, schedule_of, without_excess
+from diagnose.ranks.rescheduled import in_buckets, overlapped
+from diagnose.ranks.usable import listed
 from diagnose.replay.effects import Effect
-from diagnose.replay.graph import Transform
+from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
-from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels
+from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
+from diagnose.tables.flow import flow_of, shows_values
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.tables.program import program_of
 from diagnose.tables.syncs import blocking_calls
-from diagnose.text.numbers import duration, growth, lower_first, percent, plural
+from diagnose.text.numbers import duration, growth, lower_first, percent, plural, size_words
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
 
 __all__ = [
-    "Asked",
+    "ComputedAgain",
     "WhatIfRequest",
     "WhatIfResult",
-    "WithWorkers",
-    "are_rare",
-    "asked_prescriptions",
-    "listed",
     "parse_place",
     "parse_scale",
     "parse_size",
     "run_what_if",
-    "with_workers",
-    "without_syncs_at",
+    "twice",
 ]
 
-# What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b", re.IGNORECASE)
 
 
-class WithWorkers(NamedTuple):
-    """What workers make of the steps, and what both ends of that rest on, one sentence each."""
+@dataclass(frozen=True, slots=True)
+class AskedOfJob:
+    """What is asked about all ranks, in the order in which it is made."""
 
-    effect: Effect
-    assumptions: tuple[str, ...]
+    without_late: bool = False
+    bucket_mb: float | None = None
+    overlap: tuple[str, ...] = ()  # names of collectives, of OVERLAPPED
 
-
-class _Hidden(NamedTuple):
-    """Which share of the stall is gone at least and at most."""
-
-    least: float
-    most: float
-    assumptions: tuple[str, ...]
+    def __bool__(self) -> bool:
+        """Return whether anything is asked."""
+        return self != AskedOfJob()
 
 
-def with_workers(t: Tables, num: int) -> WithWorkers | None:
-    """Return what ``num`` worker processes make of the steps, None where the step does not wait for its loader.
+@dataclass(frozen=True, slots=True)
+class WhatIfRequest:
+    """The changes, in the order in which they are made."""
 
-    A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
-    as many waits as there are workers: they deliver one batch each in the time of a step that waits for them. With
-    more hands a batch arrives every cost / num; the step waits for what that exceeds the rest of it. Workers that
-    compute leave the training process its core.
+    apply: tuple[str, ...] = ()  # ids of prescriptions
+    without: tuple[str, ...] = ()  # rules whose cause is taken away whole
+    no_sync: tuple[tuple[str, int], ...] = ()  # lines that wait for the device
+    workers: int | None = None  # of the DataLoader
+    bucket_mb: float | None = None  # of DistributedDataParallel
+    overlap: tuple[str, ...] = ()  # collectives of all ranks, as `all_gather`
+    scale: tuple[tuple[str, float], ...] = ()  # kernels, by a pattern of their names, and the share of their time
+    memory: int | None = None  # bytes that the step may hold at its peak
 
-    Raises:
-        UsageError: workers would hardly make the step shorter.
-    """
-    loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
-    stall_ns = total(loading) / t.steps.num
-    if stall_ns <= 0:
-        return None
-    whole: Transform = partial(scale_host, intervals=loading, factor=0.0)
-    rest_ns = predict(t, unchanged(t), Effect(whole, whole)).step_ns
-    facts = loading_facts(t)
-    has = facts.get("num_workers")
-    if isinstance(has, int) and has > 0 and not facts["single_process"]:
-        hidden = _more(facts, t.steps.step_ns, rest_ns, has, num)
-    else:
-        hidden = _first(facts, stall_ns, rest_ns, num)
-    least, most = (
-        partial(scale_host, intervals=loading, factor=1 - share)
-        for share in (min(hidden.least, hidden.most), hidden.most)
-    )
-    return WithWorkers(Effect(least, most), hidden.assumptions)
+    def of_job(self, num_ranks: int) -> tuple[AskedOfJob, WhatIfRequest]:
+        """Return what is asked about all ranks, which is made after what changes one of them, and the rest.
 
-
-def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> _Hidden:
-    """Return what workers hide that load instead of the training process, as the prescription of them does."""
-    if facts.get("restart_share"):
-        raise UsageError(
-            "The loader restarts for each batch, so workers would be started for each batch too; make its iterator "
-            "once and record again."
-        )
-    cores, waits = recorded_cores(facts), bool(facts.get("waits"))
-    cpus = cores or num + 1  # not recorded: enough for what is asked about
-    running = num if waits else min(num, max(cpus - 1, 1))
-    hidden = hidden_by_first_workers(facts, stall_ns, rest_ns, running, cpus)
-    if hidden is None:
-        room = f", of {plural(cores, 'core')} the training keeps one" if cores and not waits else ""
-        taking = f", and taking it from a worker costs up to {_handed(facts)}" if handover_ns(facts) else ""
-        raise UsageError(
-            f"With {plural(num, 'loader worker')} the step would hardly be shorter: loading a batch takes "
-            f"{duration(number(facts, 'batch_ns'))}{room}{taking}. Make a sample cheaper instead."
-        )
-    taking = f"Taking a batch from a worker costs up to {_handed(facts)}."
-    rests_on = (_of_cores(facts, running, num, cpus), *([taking] if handover_ns(facts) else []))
-    return _Hidden(0.0 if running < num else hidden[0], hidden[1], rests_on)
+        Raises:
+            UsageError: it needs several ranks, and there is one.
+        """
+        if num_ranks == 1:
+            if self.overlap:
+                raise UsageError(
+                    "Overlapped exchanges are replayed on all ranks at once, and this is the recording of one: give "
+                    "the folder of all ranks."
+                )
+            return AskedOfJob(), self
+        others = tuple(rule for rule in self.without if rule != LATE_RANKS)
+        asked = AskedOfJob(others != self.without, self.bucket_mb, self.overlap)
+        return asked, replace(self, without=others, bucket_mb=None, overlap=())
 
 
-def _handed(facts: Facts) -> str:
-    return duration(handover_ns(facts))
-
-
-def _of_cores(facts: Facts, running: int, num: int, cpus: int) -> str:
-    """Return what the range rests on: who computes where."""
-    if running < num:
-        return (
-            f"The training keeps one of {cpus} cores, which leaves {running} for {num} workers: they load no faster "
-            f"than {running} would, and may hold the training up until nothing is gained."
-        )
-    if facts.get("waits"):
-        return "Assumes that loading waits and needs no core of its own."
-    if shares_cores(facts, running, cpus):
-        return (
-            "At least nothing is gained: workers take cores from the threads of the training's operators, and each "
-            "operator waits for the last of its threads."
-        )
-    if (busy := number(facts, "ready_share")) > MAX_READY_SHARE:
-        return (
-            "Assumes at most a free core for each worker beside the training's, and at least none: the training waited "
-            f"for a core for {percent(busy, 0)} of the recording."
-        )
-    return "Assumes a free core for each worker beside the training's."
-
-
-def _more(facts: Facts, step_ns: float, rest_ns: float, has: int, num: int) -> _Hidden:
-    """Return what workers hide that load beside those there are, as the prescription of more does."""
-    useful = max(min(num, useful_workers(facts)), min(num, has))
-    least, most = hidden_by_more_workers(facts, step_ns, rest_ns, has, useful)
-    if useful < num:
-        words = f"Of {num} workers no more than {useful} find a core, so the others are not counted."
-    else:
-        words = f"Assumes at most that each of {num} workers loads as fast as the {has} that there are."
-    return _Hidden(least, most, (words,))
-
-
-# What a question names: prescriptions, with refusals that name what is predicted instead, and waits of a line.
-
-
-class Asked(NamedTuple):
-    """A prescription and what it is for, None where that was found in several ranks together."""
-
-    prescription: Prescription
-    finding: Finding | None
-
-
-def asked_prescriptions(
-    t: Tables, captures: Sequence[Capture], capture: Capture, ids: Sequence[str]
-) -> tuple[Asked, ...]:
-    """Return the prescriptions that the ids name, as the report's cards have them.
+def parse_scale(text: str) -> tuple[str, float]:
+    """Read PATTERN=FACTOR, or kernel~PATTERN=FACTOR.
 
     Raises:
-        UsageError: there is no such prescription, or what it saves is not predicted.
+        UsageError: it is not of that form, or the factor is negative or beyond any machine.
     """
-    if not ids:
-        return ()
-    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
-    has_lines = t.trace is capture.attribution
-    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
-    found = find_in_rank(alone, t.analyses)
-    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    program = program_of(found.tables)
-    others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
-    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
-    findings = {f.rule: f for f in found.findings}
-    return tuple(Asked(_known(name, known), findings.get(known[name].rule)) for name in ids)
+    pattern, _, factor = text.removeprefix("kernel~").rpartition("=")
+    with suppress(ValueError, re.error):
+        re.compile(pattern)
+        if pattern and 0 <= float(factor) <= 1000:  # no other device is slower by more
+            return pattern, float(factor)
+    raise UsageError(f"{text} is not of the form PATTERN=FACTOR with a factor from 0 to 1000, such as 'gemm=0.5'.")
 
 
-def _known(name: str, known: Mapping[str, Prescription]) -> Prescription:
-    if name not in known:
-        raise UsageError(f"This trace has no prescription {name}; there are: {listed(known)}.")
-    why = _why_unpredicted(known[name])
-    if why:
-        predicted = listed(each for each, p in known.items() if not _why_unpredicted(p))
-        raise UsageError(f"{name} {why}, so there is nothing to predict; predicted are: {predicted}.")
-    return known[name]
+def parse_place(text: str) -> tuple[str, int]:
+    """Read FILE:LINE.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    file, _, line = text.rpartition(":")
+    if not file or not line.isdecimal() or int(line) < 1:
+        raise UsageError(f"{text} is not of the form FILE:LINE, such as train.py:42.")
+    return file, int(line)
 
 
-def _why_unpredicted(p: Prescription) -> str:
-    """Return why what a prescription saves is not predicted, "" where it is."""
-    if CHANGES[p.id].records:
-        return "changes the recording, not the step"
-    if p.predicted_step_ns is None and p.mean_step_ns is None:
-        return "saves what this recording does not show"
-    return ""
+def parse_size(text: str) -> int:
+    """Read a number of bytes with its unit, such as 20GB (10^9 bytes) or 20GiB (2^30).
 
-
-def are_rare(asked: Sequence[Asked]) -> bool:
-    """Return whether all that is asked about shortens steps that are long now and then, which no replay holds."""
-    return bool(asked) and all(a.prescription.mean_step_ns is not None for a in asked)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names as a refusal lists them."""
-    return ", ".join(sorted(names)) or "none"
-
-
-def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
-    """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
-    calls = replay_base(t).t.in_window(blocking_calls(t))
-    events = t.trace.events
-    found = locate(t, events.thread[calls], events.start[calls])
-    mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)
-    hit: npt.NDArray[np.intp] = calls[mine]
-    return partial(drop_waits, calls=hit) if len(hit) else None
-
-
-def _same(recorded: str, asked: str) -> bool:
-    """Return whether a path ends with what was asked for, part by part."""
-    parts = asked.replace("\\", "/").removeprefix("./").split("/")
-    return recorded.replace("\\", "/").split("/")[-len(parts) :] == parts
-
-
-MAX_NAMED = 5  # operators, in a refusal
+    Raises:
+        UsageError: it is not of that form.
+    """
+    if (found := _SIZE.fullmatch(text.strip())) is not None:
+        size = float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
+        if 1 <= size <= MAX_INT:
+            return int(size)
+    raise UsageError(f"{text} is not a number with a unit of memory, such as 500MB, 20GB or 20GiB.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,12 +231,8 @@ class WhatIfResult:
         yield f"step then  {self.after_ns / 1e6:.2f} ms ({change})"
 
 
-class _Step(NamedTuple):
-    """One change: what it is called, and the prediction after it from the one before it."""
-
-    title: str
-    after: Callable[[Predicted], Predicted]
-    assumptions: tuple[str, ...] = ()
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 6)
 
 
 def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
@@ -345,137 +244,102 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     """
     captures = scaled_together(open_captures([path]))
     capture = captures[shown_rank(captures)]
-    t = _tables(capture, request)
-    asked = asked_prescriptions(t, captures, capture, request.apply)
-    is_rare = are_rare(asked) and request == WhatIfRequest(apply=request.apply)
-    state, now = _baseline(t), _now(capture, len(captures))
-    forecasts, assumptions = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)], list[str]()
-    if why := why_unusable(t):
-        assumptions.append(f"Record again first: {lower_first(why)}")
-    of_job, request = request.of_job(len(captures))
-    for step in _steps(t, capture, asked, request, state.step_ns):
+    if request.no_sync and capture.attribution is not None:  # a line was asked about
+        t = build_tables(capture, capture.attribution)
+    else:
+        t = without_recording(build_tables(capture, capture.trace))  # what the report's savings rest on
+    asked = _asked_prescriptions(t, captures, capture, request.apply)
+    rare_ns = true_step(t).rare_ns if t.trace is t.capture.trace else 0.0
+    now = "now" if len(captures) == 1 else f"now, rank {capture.trace.rank} of {len(captures)}"
+    state = with_rare(unchanged(t), rare_ns)
+    forecasts = [Forecast((), now, state.step_ns, state.low_ns, state.high_ns)]
+    assumptions = [f"Record again first: {lower_first(why)}" for why in [why_unusable(t)] if why]
+    of_job, of_rank = request.of_job(len(captures))
+    for step in _steps(t, capture, asked, of_rank, state.step_ns):
         state = step.after(state)
         assumptions += step.assumptions
         forecasts.append(Forecast((), step.title, state.step_ns, state.low_ns, state.high_ns))
     memory = None
     if request.memory is not None:
-        memory, state = within_memory(t, state, request.memory)
+        memory, state = _within_memory(t, state, request.memory)
         if memory.calls:
             forecasts.append(Forecast((), memory.title, state.step_ns, state.low_ns, state.high_ns))
     if of_job:
-        gone = (
-            *request.without,
-            *([data_stall.META.id] if request.workers else []),
-            *([host_sync.META.id] if request.no_sync else []),
-        )
-        forecasts += of_all_ranks(captures, of_job, tuple(forecasts), gone, request.apply)
-    if is_rare:
+        gone = {data_stall.META.id: request.workers, host_sync.META.id: request.no_sync}
+        without = (*of_rank.without, *(rule for rule, asked_for in gone.items() if asked_for))
+        forecasts += _of_all_ranks(captures, of_job, tuple(forecasts), without, request.apply)
+    is_rare = all(a.prescription.mean_step_ns is not None for a in asked)  # long now and then, which no replay holds
+    if asked and is_rare and request == WhatIfRequest(apply=request.apply):
         return WhatIfResult(tuple(forecasts), None, ())
     path_then = sorted(((k, v) for k, v in path_shares(t, state).items() if v > 0), key=lambda item: -item[1])
     return WhatIfResult(tuple(forecasts), replay_base(t).error, tuple(path_then), tuple(assumptions), memory)
 
 
-def _tables(capture: Capture, request: WhatIfRequest) -> Tables:
-    """Return the tables that the report's savings rest on, or of the trace with lines where a line was asked about."""
-    if request.no_sync and capture.attribution is not None:
-        return build_tables(capture, capture.attribution)
-    return tables_without_recording(capture)
+class _Step(NamedTuple):
+    """One change: what it is called, and the prediction after it from the one before it."""
 
-
-def _baseline(t: Tables) -> Predicted:
-    """Return the step without the profiler: the replayed one, and what steps take that are long now and then."""
-    return with_rare(unchanged(t), true_step(t).rare_ns if t.trace is t.capture.trace else 0.0)
-
-
-def _now(capture: Capture, num_ranks: int) -> str:
-    return "now" if num_ranks == 1 else f"now, rank {capture.trace.rank} of {num_ranks}"
+    title: str
+    after: Callable[[Predicted], Predicted]
+    assumptions: tuple[str, ...] = ()  # what a range rests on, one sentence each
 
 
 def _steps(
-    t: Tables, capture: Capture, asked: Sequence[Asked], request: WhatIfRequest, step_ns: float
+    t: Tables, capture: Capture, asked: Sequence[_Asked], request: WhatIfRequest, step_ns: float
 ) -> Iterator[_Step]:
-    yield from _applied(t, asked, step_ns)
-    for rule in request.without:
-        yield _whole(t, f"no {rule}", _without(t, rule))
-    for file, line in request.no_sync:
-        yield _whole(t, f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
-    if request.workers is not None:
-        yield _workers(t, request.workers)
-    if request.bucket_mb is not None:
-        yield _whole(t, f"gradient buckets of {request.bucket_mb:g} MB", _buckets(t, request.bucket_mb))
-    for pattern, factor in request.scale:
-        what = "kernels" if t.device_id >= 0 else "operators"
-        yield _whole(t, f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
+    def whole(title: str, change: Transform) -> _Step:
+        return _Step(title, partial(predict, t, effect=Effect(change, change)))
 
-
-def _applied(t: Tables, asked: Sequence[Asked], step_ns: float) -> Iterator[_Step]:
-    """Yield the change of each prescription, as the report's card has it."""
-    for p, finding in asked:
+    for p, finding in asked:  # as the report's card has it
         effect = effect_in(t, finding, p)
         title = p.id if effect is not None else f"{p.id} (bounded by what its cause takes: no replay shows it)"
         yield _Step(title, partial(after_prescription, t, prescription=p, effect=effect, step_ns=step_ns))
+    for rule in request.without:
+        yield whole(f"no {rule}", _without(t, rule))
+    for file, line in request.no_sync:
+        yield whole(f"no wait for the device at {file}:{line}", _without_sync(t, capture, file, line))
+    if request.workers is not None:
+        effect, rests_on = _with_workers(t, request.workers)
+        yield _Step(plural(request.workers, "loader worker"), partial(predict, t, effect=effect), rests_on)
+    if request.bucket_mb is not None:
+        change = with_buckets(t, request.bucket_mb)
+        if change is None:
+            raise _refused(
+                "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
+                "they take far longer than their bytes explain, waiting for other ranks, whose recordings would show "
+                "since when: give the folder of all. What takes time here can be taken away with --without",
+                _replayable_causes(t),
+            )
+        yield whole(f"gradient buckets of {request.bucket_mb:g} MB", change)
+    for pattern, factor in request.scale:
+        what = "kernels" if t.device_id >= 0 else "operators"
+        yield whole(f"{what} ~ {pattern} in {factor:g} of their time", _scaled(t, pattern, factor))
 
 
-def _whole(t: Tables, title: str, change: Transform) -> _Step:
-    return _Step(title, partial(predict, t, effect=Effect(change, change)))
+def _refused(why: str, names: Iterable[str]) -> UsageError:
+    return UsageError(f"{why}: {', '.join(sorted(names)) or 'none'}.")
 
 
-def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
-    if t.device_id < 0:
-        raise UsageError(
-            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
-            f"be taken away with --without: {listed(_replayable_causes(build_tables(capture, capture.trace)))}."
-        )
-    change = without_syncs_at(t, file, line)
-    if change is None:
-        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
-    return change
-
-
-def _workers(t: Tables, num: int) -> _Step:
-    change = with_workers(t, num)
-    if change is None:
-        raise UsageError(
-            "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
-            f"taken away with --without: {listed(_replayable_causes(t))}."
-        )
-    return _Step(plural(num, "loader worker"), partial(predict, t, effect=change.effect), change.assumptions)
-
-
-def _buckets(t: Tables, size_mb: float) -> Transform:
-    change = with_buckets(t, size_mb)
-    if change is None:
-        raise UsageError(
-            "Buckets of another size cannot be replayed: the trace holds no reductions with recorded sizes, or "
-            "they take far longer than their bytes explain, waiting for other ranks, whose recordings would show "
-            "since when: give the folder of all. What takes time here can be "
-            f"taken away with --without: {listed(_replayable_causes(t))}."
-        )
-    return change
+# What is taken away or scaled.
 
 
 def _without(t: Tables, rule: str) -> Transform:
-    known = {name for name, _ in t.claims}
-    if rule in (WORK, OUTSIDE) and rule in known:
-        raise UsageError(
-            "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
-            f"of those that a pattern finds. Without them there are: {listed(_replayable_causes(t))}."
-        )
+    known, replayable = {name for name, _ in t.claims}, _replayable_causes(t)
     if rule not in known:
-        raise UsageError(
-            f"Invalid --without {rule}: use a rule of idle time: {listed(known)}. In this trace these take time: "
-            f"{listed(_replayable_causes(t))}."
+        start = _refused(f"Invalid --without {rule}: use a rule of idle time", known)
+        raise _refused(f"{start} In this trace these take time", replayable)
+    if rule in (WORK, OUTSIDE):
+        raise _refused(
+            "Operators are the work of the step itself and cannot be taken away; --scale 'addmm=0.5' changes the time "
+            "of those that a pattern finds. Without them there are",
+            replayable,
         )
     if not len(t.causes.of(rule)):
-        raise UsageError(
-            f"{rule} takes no time in this trace, so it cannot be taken away; there are: "
-            f"{listed(_replayable_causes(t))}."
-        )
+        raise _refused(f"{rule} takes no time in this trace, so it cannot be taken away; there are", replayable)
     change = _removed(t, rule)
     if change is None:
-        raise UsageError(
-            f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away: "
-            f"{listed(_replayable_causes(t))}."
+        raise _refused(
+            f"The replay cannot take {rule} away: its cause is not work or waiting of the host. It can take away",
+            replayable,
         )
     return change
 
@@ -489,27 +353,413 @@ def _replayable_causes(t: Tables) -> list[str]:
     return [name for name, _ in t.claims if len(t.causes.of(name)) and _removed(t, name) is not None]
 
 
-def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
+def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transform:
+    """Return the change that drops the waits for the device made at a line."""
     if t.device_id < 0:
-        return _scaled_operators(t, pattern, factor)
-    tasks = replay_base(t).t.tasks.row
-    if not any(re.search(pattern, t.name(int(row))) for row in tasks):
-        raise UsageError(f"No kernel in the replayed steps has a name that '{pattern}' finds.")
-    return partial(scale_kernels, trace=t.trace, pattern=pattern, factor=factor)
+        raise _refused(
+            f"These steps use no device, so nothing at {file}:{line} waits for one. What takes the host's time can "
+            "be taken away with --without",
+            _replayable_causes(build_tables(capture, capture.trace)),
+        )
+    calls, events = replay_base(t).t.in_window(blocking_calls(t)), t.trace.events
+    asked = file.replace("\\", "/").removeprefix("./").split("/")
+    mine = [
+        w.line == line and (w.file or "").replace("\\", "/").split("/")[-len(asked) :] == asked
+        for w in locate(t, events.thread[calls], events.start[calls])
+    ]
+    if not any(mine):
+        raise UsageError(f"No wait for the device was recorded at {file}:{line} in the steady steps.")
+    return partial(drop_waits, calls=calls[np.array(mine, bool)])
 
 
-def _scaled_operators(t: Tables, pattern: str, factor: float) -> Transform:
-    """Return the change of the operators on the host, with what they call."""
+def _scaled(t: Tables, pattern: str, factor: float) -> Transform:
+    """Return the change of the kernels whose name a pattern finds; without a device of operators and what they call."""
     part = replay_base(t).t
+    if t.device_id >= 0:
+        if not any(re.search(pattern, t.name(int(row))) for row in part.tasks.row):
+            raise UsageError(f"No kernel in the replayed steps has a name that '{pattern}' finds.")
+        return partial(scale_kernels, trace=t.trace, pattern=pattern, factor=factor)
     rows = part.in_window(part.calls(re.compile(pattern), Kind.OP))
     if not len(rows):
-        top = [operator.name for operator in host_operators(part)][:MAX_NAMED]
+        costliest = ", ".join(operator.name for operator in host_operators(part)[:5]) or "none"
         raise UsageError(
-            f"No operator in the replayed steps has a name that '{pattern}' finds; the costliest are: "
-            f"{', '.join(top) or 'none'}."
+            f"No operator in the replayed steps has a name that '{pattern}' finds; the costliest are: {costliest}."
         )
     return partial(scale_host, intervals=part.covering(rows), factor=factor)
 
 
-def _ms(ns: float) -> float:
-    return round(ns / 1e6, 6)
+# Prescriptions, as the report's cards have them.
+
+
+class _Asked(NamedTuple):
+    """A prescription and what it is for, None where that was found in several ranks together."""
+
+    prescription: Prescription
+    finding: Finding | None
+
+
+def _asked_prescriptions(
+    t: Tables, captures: Sequence[Capture], capture: Capture, ids: Sequence[str]
+) -> tuple[_Asked, ...]:
+    if not ids:
+        return ()
+    # Found in the very window that is replayed: tasks of one window mean nothing in the other.
+    has_lines = t.trace is capture.attribution
+    alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
+    found = find_in_rank(alone, t.analyses)
+    shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
+    program = program_of(found.tables)
+    others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
+    known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
+    findings = {f.rule: f for f in found.findings}
+    why_not = {name: why for name, p in known.items() if (why := _why_unpredicted(p))}
+    for name in ids:
+        if name not in known:
+            raise _refused(f"This trace has no prescription {name}; there are", known)
+        if name in why_not:
+            predicted = [each for each in known if each not in why_not]
+            raise _refused(f"{name} {why_not[name]}, so there is nothing to predict; predicted are", predicted)
+    return tuple(_Asked(known[name], findings.get(known[name].rule)) for name in ids)
+
+
+def _why_unpredicted(p: Prescription) -> str:
+    """Return why what a prescription saves is not predicted, "" where it is."""
+    if CHANGES[p.id].records:
+        return "changes the recording, not the step"
+    is_predicted = p.predicted_step_ns is not None or p.mean_step_ns is not None
+    return "" if is_predicted else "saves what this recording does not show"
+
+
+# What the step takes with so many loader workers: by what the report's prescriptions are predicted with.
+
+
+def _with_workers(t: Tables, num: int) -> tuple[Effect, tuple[str, ...]]:
+    """Return what ``num`` worker processes make of the steps, and what both ends of that rest on, one sentence each.
+
+    A batch costs what the training thread was seen to load for where it loads by itself. Where workers load it costs
+    as many waits as there are workers: they deliver one batch each in the time of a step that waits for them. With
+    more hands a batch arrives every cost / num; the step waits for what that exceeds the rest of it. Workers that
+    compute leave the training process its core.
+    """
+    loading = t.covering(t.in_window(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)))
+    stall_ns = total(loading) / t.steps.num
+    if stall_ns <= 0:
+        raise _refused(
+            "The steady steps do not wait for a DataLoader, so workers change nothing. What they wait for can be "
+            "taken away with --without",
+            _replayable_causes(t),
+        )
+    whole: Transform = partial(scale_host, intervals=loading, factor=0.0)
+    rest_ns = predict(t, unchanged(t), Effect(whole, whole)).step_ns
+    facts = loading_facts(t)
+    has = facts.get("num_workers")
+    if isinstance(has, int) and has > 0 and not facts["single_process"]:
+        least, most, rests_on = _more(facts, t.steps.step_ns, rest_ns, has, num)
+    else:
+        least, most, rests_on = _first(facts, stall_ns, rest_ns, num)
+    slow, quick = (partial(scale_host, intervals=loading, factor=1 - share) for share in (min(least, most), most))
+    return Effect(slow, quick), rests_on
+
+
+def _first(facts: Facts, stall_ns: float, rest_ns: float, num: int) -> tuple[float, float, tuple[str, ...]]:
+    """Return which share of the stall workers hide that load instead of the training process: least and most, and why.
+
+    It is what the prescription of them rests on.
+    """
+    if facts.get("restart_share"):
+        raise UsageError(
+            "The loader restarts for each batch, so workers would be started for each batch too; make its iterator "
+            "once and record again."
+        )
+    cores, waits, handed = recorded_cores(facts), bool(facts.get("waits")), duration(handover_ns(facts))
+    cpus = cores or num + 1  # not recorded: enough for what is asked about
+    running = num if waits else min(num, max(cpus - 1, 1))
+    hidden = hidden_by_first_workers(facts, stall_ns, rest_ns, running, cpus)
+    has_handover = bool(handover_ns(facts))
+    if hidden is None:
+        room = f", of {plural(cores, 'core')} the training keeps one" if cores and not waits else ""
+        taking = f", and taking it from a worker costs up to {handed}" if has_handover else ""
+        raise UsageError(
+            f"With {plural(num, 'loader worker')} the step would hardly be shorter: loading a batch takes "
+            f"{duration(number(facts, 'batch_ns'))}{room}{taking}. Make a sample cheaper instead."
+        )
+    busy = number(facts, "ready_share")
+    said = {  # who computes where
+        f"The training keeps one of {cpus} cores, which leaves {running} for {num} workers: they load no faster "
+        f"than {running} would, and may hold the training up until nothing is gained.": running < num,
+        "Assumes that loading waits and needs no core of its own.": waits,
+        "At least nothing is gained: workers take cores from the threads of the training's operators, and each "
+        "operator waits for the last of its threads.": shares_cores(facts, running, cpus),
+        "Assumes at most a free core for each worker beside the training's, and at least none: the training waited "
+        f"for a core for {percent(busy, 0)} of the recording.": busy > MAX_READY_SHARE,
+        "Assumes a free core for each worker beside the training's.": True,
+    }
+    rests_on = [next(words for words, holds in said.items() if holds)]
+    if has_handover:
+        rests_on.append(f"Taking a batch from a worker costs up to {handed}.")
+    return 0.0 if running < num else hidden[0], hidden[1], tuple(rests_on)
+
+
+def _more(facts: Facts, step_ns: float, rest_ns: float, has: int, num: int) -> tuple[float, float, tuple[str, ...]]:
+    """Return the same of workers that load beside those there are, as the prescription of more has it."""
+    useful = max(min(num, useful_workers(facts)), min(num, has))
+    words = f"Assumes at most that each of {num} workers loads as fast as the {has} that there are."
+    if useful < num:
+        words = f"Of {num} workers no more than {useful} find a core, so the others are not counted."
+    return (*hidden_by_more_workers(facts, step_ns, rest_ns, has, useful), (words,))
+
+
+# What to compute again in the backward pass so that a step fits into so much memory, and what that takes.
+
+
+class ComputedAgain(NamedTuple):
+    """One module or line whose calls are computed again, after those before it in the list."""
+
+    line: Frame | None
+    caller: Frame | None  # that calls the function of a line
+    module: str  # its qualified name, "" for a line
+    freed_bytes: int
+    added_ns: float  # to the step
+    peak_bytes: int
+    step_ns: float
+
+    @property
+    def name(self) -> str:
+        """Return the module and its line: "blocks.4 at train.py:29", or a line and what calls it."""
+        line, caller = (f"{at.file.rpartition('/')[2]}:{at.line}" if at is not None else "" for at in self[:2])
+        return " at ".join(part for part in (self.module, line) if part) + (f", called at {caller}" if caller else "")
+
+
+class WithinMemory(NamedTuple):
+    """A list of what to compute again, and what it starts from."""
+
+    most_bytes: int
+    peak_bytes: int  # as recorded
+    basis: str  # of that peak: "memory records" or "data flow"
+    calls: tuple[ComputedAgain, ...]
+
+    @property
+    def title(self) -> str:
+        """Return what the change is called."""
+        return f"{plural(len(self.calls), 'checkpoint')} for a peak of {size_words(self.calls[-1].peak_bytes)}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the list as text."""
+        fits = "" if self.calls else f", which is within {size_words(self.most_bytes)}"
+        yield f"peak memory now {size_words(self.peak_bytes)}, by the {self.basis}{fits}"
+        for each in self.calls:
+            yield (
+                f"  {each.name}: frees {size_words(each.freed_bytes)}, adds {duration(each.added_ns)} per step; then "
+                f"peak {size_words(each.peak_bytes)}, step {duration(each.step_ns)}"
+            )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the list as JSON; times are ms."""
+        return {
+            "budget_bytes": self.most_bytes,
+            "peak_bytes": self.peak_bytes,
+            "peak_from": self.basis,
+            "checkpoints": [
+                {
+                    "file": each.line and each.line.file,
+                    "line": each.line and each.line.line,
+                    "module": each.module,
+                    "frees_bytes": each.freed_bytes,
+                    "adds_ms": each.added_ns / 1e6,
+                    "peak_bytes": each.peak_bytes,
+                    "step_ms": each.step_ns / 1e6,
+                }
+                for each in self.calls
+            ],
+        }
+
+
+def _within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[WithinMemory, Predicted]:
+    """Return what to compute again so that the step's peak is at most so many bytes, and the step then.
+
+    The peak is the larger one of the memory records and of what the data flow holds: the former lack what was there
+    before the recording of a host, the latter what operators take for themselves.
+
+    Raises:
+        UsageError: there is no data flow of the steps, or so little memory cannot be reached.
+    """
+    flow = flow_of(t)
+    if flow is None or t.capture.dataflow is None:
+        raise UsageError(
+            "--memory needs the data flow of a step, which this recording does not have: record it with diagnose "
+            "trace, without --no-dataflow and without --quick."
+        )
+    if not shows_values(t):
+        raise UsageError(
+            "The data flow of this recording differs from its timed steps, so what computing again takes is not known. "
+            "Record again."
+        )
+    memory = step_memory(graph_of(t.capture.dataflow))
+    held, records = int(memory.held.max(initial=0)), memory_of(t)
+    is_same = (t.device_id < 0) == memory.device.startswith("cpu")
+    peak, basis = held, "data flow"
+    if records is not None and is_same and records.peak_allocated > held:
+        peak, basis = records.peak_allocated, "memory records"
+    other, (host, device) = peak - held, operator_times(t, flow)
+    # Each takes the host's time in the forward pass or the device's, whichever is longer.
+    times = [max(host[[*one.operators]].sum(), device[[*one.operators]].sum()) for one in memory.kept]
+    found = checkpoints(memory.held, memory.kept, times, most_bytes - other)
+    lowest = other + found[-1].peak_bytes if found else peak
+    if lowest > most_bytes:
+        raise UsageError(
+            f"A peak of {size_words(most_bytes)} cannot be reached by computing again in the backward pass: it falls "
+            f"from {size_words(peak)} to {size_words(lowest)}, which is {size_words(lowest - most_bytes)} too much."
+        )
+    calls, state = [], before
+    for each in found:
+        one, earlier = memory.kept[each.number], state
+        again = partial(twice, t=t, pieces=flow.span_of(t, one.operators))
+        state = predict(t, state, Effect(again, again))
+        added_ns = state.step_ns - earlier.step_ns
+        calls.append(
+            ComputedAgain(
+                one.line, one.caller, one.module, each.freed_bytes, added_ns, other + each.peak_bytes, state.step_ns
+            )
+        )
+    return WithinMemory(most_bytes, peak, basis, tuple(calls)), state
+
+
+def twice(graph: Graph, t: Tables, pieces: Intervals) -> Graph:
+    """Make the host's work in the pieces, and the tasks that it launches, take twice as long."""
+    tasks = np.flatnonzero(t.launched_in(pieces))
+    tasks = tasks[np.argsort(t.tasks.row[tasks], kind="stable")]
+    if len(tasks):
+        length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
+        graph = shorten_tasks(graph, t.tasks.row[tasks], -length)
+    return scale_host(graph, pieces, 2.0)
+
+
+# What is asked about all ranks of a job: they are replayed through their collectives, after the changes of one rank.
+
+
+def _of_all_ranks(
+    captures: Sequence[Capture],
+    asked: AskedOfJob,
+    forecasts: Sequence[Forecast],
+    without: Collection[str],
+    applied: Collection[str],
+) -> Iterator[Forecast]:
+    """Yield the step after each change, by a replay of all ranks.
+
+    ``forecasts`` are the step as it is and after each change made before: the causes of rules taken away, prescriptions
+    applied.
+
+    Raises:
+        UsageError: nothing of what is asked about was recorded, or the replay misses the measured steps by too much.
+    """
+    comparison, _ = compare_captures(captures)
+    schedule = schedule_of(comparison.ranks, comparison.matches, comparison.times)
+    if schedule is None and not asked.without_late:
+        raise UsageError(
+            "The recording holds no two steps in which the ranks share collectives, so that their exchanges cannot be "
+            "replayed: give the traces of all ranks of a job, of the same steps."
+        )
+    before, least = forecasts[-1], _computing(comparison)
+    if asked.without_late:
+        saved = _saved_without_late(comparison, forecasts, without, applied)
+        ranks = listed([comparison.ranks[i].rank for i in comparison.lateness.late])
+        before = _shortened(before, saved, least, f"{ranks} as the others of its role")
+        yield before
+    if schedule is None:
+        return
+    _check(replayed(schedule, schedule).error)
+    if asked.without_late:
+        schedule = without_excess(schedule, excess_of(comparison.ranks, comparison.lateness))
+    num = plural(len(comparison.ranks), "rank")
+    if asked.bucket_mb is not None:
+        baseline, schedule = _in_buckets(schedule, asked.bucket_mb * 2**20)
+        title = f"gradient buckets of {asked.bucket_mb:g} MB on {num}"
+        before = _shortened(before, _saved(baseline, schedule), least, title)
+        yield before
+    for name in asked.overlap:
+        after = _overlapped(schedule, name)
+        before = _shortened(before, _saved(schedule, after), least, f"{name} overlapped on {num}")
+        schedule = after
+        yield before
+
+
+def _overlapped(schedule: Schedule, name: str) -> Schedule:
+    """Return the steps with collectives of this name overlapped with computation."""
+    after = overlapped(schedule, name)
+    if after is None:
+        all_of_them = [c for step in schedule.steps for c in step.collectives]
+        raise _refused(
+            f"No rank waits for {'an' if name.startswith('a') else 'a'} {name} that could overlap with computation, so "
+            "nothing is gained by overlapping it. Waited for",
+            {c.kind.name for c in all_of_them if any(part.blocks is not None for part in c.parts)},
+        )
+    return after
+
+
+def _check(error: float, refused: str = "nothing is predicted of what the ranks exchange") -> None:
+    """Refuse to answer where the unchanged replay misses the measured steps."""
+    if abs(error) > MAX_ERROR_TO_RELY:
+        raise UsageError(
+            f"The replay of all ranks misses the measured steps by {percent(error, 0)}, too much to rely on: {refused}."
+        )
+
+
+def _saved_without_late(
+    comparison: Comparison, forecasts: Sequence[Forecast], without: Collection[str], applied: Collection[str]
+) -> float:
+    """Return what is saved if the late ranks are as their equals are, ns.
+
+    What a late rank has more of by causes that are gone is not taken away once more.
+    """
+    found = comparison.without_late
+    if found is None:
+        raise UsageError(
+            f"No rank is late in this recording, so {LATE_RANKS} cannot be taken away; diagnose analyze "
+            "shows what the ranks wait for."
+        )
+    _check(found.error, f"{LATE_RANKS} cannot be taken away")
+    gone = {*without, *(rule for rule, meta in META.items() if {*applied} & {*meta.changes, *meta.also})}
+    twice = sum(max(ns, 0.0) for cause, ns in comparison.reason.differences.items() if cause in gone)
+    return max(found.saved_ns - min(twice, max(forecasts[0].step_ns - forecasts[-1].step_ns, 0.0)), 0.0)
+
+
+def _in_buckets(schedule: Schedule, num_bytes: float) -> tuple[Schedule, Schedule]:
+    """Return the steps with the recorded buckets and with those of another size."""
+    found = in_buckets(schedule, num_bytes)
+    if found is None:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: the steps hold no buckets of DistributedDataParallel with "
+            "recorded sizes, or no backward that fills them."
+        )
+    modelled = replayed(schedule, found[0])
+    off = modelled.after_ns / max(modelled.unchanged_ns, 1.0) - 1
+    if abs(off) > MAX_UNEXPLAINED:
+        raise UsageError(
+            "Buckets of another size cannot be replayed: what the recorded ones take does not follow from their sizes "
+            f"at one rate; by these alone the step comes out {percent(abs(off), 0)} off."
+        )
+    return found
+
+
+def _saved(baseline: Schedule, after: Schedule) -> float:
+    """Return what a change of the schedule saves, ns; less than 0 where it makes steps longer."""
+    pair = replayed(baseline, after)
+    return pair.unchanged_ns - pair.after_ns
+
+
+def _shortened(before: Forecast, saved_ns: float, least_ns: float, title: str) -> Forecast:
+    """Return the step after one more change; none is shorter than what ranks compute that are not late."""
+    step_ns, low_ns, high_ns = (
+        max(ns - saved_ns, min(ns, least_ns)) for ns in (before.step_ns, before.low_ns, before.high_ns)
+    )
+    return Forecast((), title, step_ns, low_ns, high_ns)
+
+
+def _computing(comparison: Comparison) -> float:
+    """Return what the ranks that are not late compute in a step, the longest of them."""
+    times = comparison.times
+    rows = [i for i, cause in enumerate(times.causes) if cause in PHASES]
+    others = [i for i in range(len(comparison.ranks)) if i not in comparison.lateness.late]
+    computing = times.spent[others][:, rows].sum(axis=1)
+    known = computing[~np.isnan(computing).all(axis=1)]
+    return float(np.nanmedian(known, axis=1).max()) if known.size else 0.0

@@ -15,7 +15,15 @@ from diagnose.model.events import Kind
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import rows_of
 
-__all__ = ["MAX_CROSSING_SHARE", "MAX_OVERLAP_SHARE", "MIN_OVERLAP_SHARE", "Crossing", "crossing", "overlap_share"]
+__all__ = [
+    "MAX_CROSSING_SHARE",
+    "MAX_OVERLAP_SHARE",
+    "MIN_OVERLAP_SHARE",
+    "ROUNDING_NS",
+    "Crossing",
+    "crossing",
+    "overlap_share",
+]
 
 # Files in whole microseconds let tasks that follow each other overlap by one.
 ROUNDING_NS = 1_000

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 from diagnose import analyzers
 from diagnose.dataflow import analyse
 from diagnose.model.charts import FlowPicture
-from diagnose.pipeline.flow_pictures import flow_picture
+from diagnose.pipeline.flow_views import flow_picture
 from diagnose.reports.flow_chart import flow_chart
 from diagnose.trace_reader.documents import read_dataflow
 

@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.locations import Where
-from diagnose.pipeline import across
+from diagnose.pipeline import run as across
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import schema, to_dict
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.answer.headline import MAX_WORDS
-from diagnose.answer.screen import answer, with_words
+from diagnose.answer.screen import MAX_WORDS, answer, with_words
 from diagnose.model.charts import FlopUtilisation
 from diagnose.model.diagnosis import Finding
 from diagnose.model.job import Job

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.answer.rows import finding_rows
-from diagnose.answer.screen import answer
+from diagnose.answer.screen import answer, finding_rows
 from diagnose.model.words import english
 
 MS = 1_000_000

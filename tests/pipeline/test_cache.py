@@ -12,10 +12,16 @@ import pytest
 
 from diagnose.errors import DEBUG
 from diagnose.model.serialization import pack, unpack
-from diagnose.pipeline import cache as cache_module
-from diagnose.pipeline.cache import Cache, default_cache
+from diagnose.pipeline import rank_results as cache_module
 from diagnose.pipeline.rank import analyze_rank
-from diagnose.pipeline.rank_results import diagnosis_of, packed_examination, packed_profile, unpack_examination
+from diagnose.pipeline.rank_results import (
+    Cache,
+    default_cache,
+    diagnosis_of,
+    packed_examination,
+    packed_profile,
+    unpack_examination,
+)
 from diagnose.trace_reader import open_captures
 from diagnose.trace_reader.inputs import list_inputs
 from tests.trace_reader.test_inputs import tar_of, trace_of
@@ -135,7 +141,7 @@ def test_a_damaged_entry_counts_as_absent(cache):
 WRITER = """
 import sys
 from pathlib import Path
-from diagnose.pipeline.cache import Cache
+from diagnose.pipeline.rank_results import Cache
 cache = Cache(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -177,8 +183,8 @@ def test_two_writers_of_one_entry(cache):
     assert [path.name for path in cache.folder.iterdir()] == ["k"]
 
 
-def test_what_was_not_used_for_longest_goes_first(cache, monkeypatch):
-    monkeypatch.setattr(cache_module, "MAX_BYTES", 1000)
+def test_what_was_not_used_for_longest_goes_first(cache):
+    cache = Cache(cache.folder, most_bytes=1000)
     for n in range(8):
         cache.put(f"k{n}", bytes(184))  # 200 with the checksum
         os.utime(cache.folder / f"k{n}", (n, n))
@@ -203,12 +209,12 @@ def test_where_the_cache_lies(tmp_path, monkeypatch):
     assert default_cache() == Cache(tmp_path / "xdg" / "diagnose")
     assert (tmp_path / "xdg" / "diagnose").stat().st_mode & 0o777 == 0o700
     (tmp_path / "xdg" / "diagnose").chmod(0o777)
-    assert default_cache() is None
+    assert default_cache() == Cache()
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache() == Cache(tmp_path / ".cache" / "diagnose")
     monkeypatch.setenv("DIAGNOSE_NO_CACHE", "1")
-    assert default_cache() is None
+    assert default_cache() == Cache()
 
 
 @pytest.mark.parametrize(

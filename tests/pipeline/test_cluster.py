@@ -9,12 +9,9 @@ from functools import partial
 import pytest
 
 from diagnose.errors import InputError
-from diagnose.pipeline import cluster as cluster_module
-from diagnose.pipeline.cluster import connected
-from diagnose.pipeline.executors import on_executor
-from diagnose.pipeline.job import analyze_inputs
+from diagnose.pipeline.executors import connected, on_executor
+from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_paths
-from diagnose.pipeline.workers import Workers
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 from tests.pipeline import working
@@ -59,11 +56,13 @@ def test_what_is_only_in_this_process_is_not_sent(scheduler, tmp_path):
         analyze_inputs([tmp_path / "run.tgz"], workers=Workers(cluster=scheduler), progress=QUIET, draw=False)
 
 
-def test_a_scheduler_that_does_not_answer(monkeypatch):
+def test_a_scheduler_that_does_not_answer():
     path = "fixtures/captures/barrier_every_step"
-    monkeypatch.setattr(cluster_module, "CONNECT_S", 0.5)
-    with pytest.raises(InputError, match=r"^The cluster at tcp://127\.0\.0\.1:9 does not answer"):
-        analyze_inputs([path], workers=Workers(cluster="tcp://127.0.0.1:9"), progress=QUIET, draw=False)
+    with (
+        pytest.raises(InputError, match=r"^The cluster at tcp://127\.0\.0\.1:9 does not answer"),
+        connected("tcp://127.0.0.1:9", QUIET, wait_s=0.5),
+    ):
+        pass
     with pytest.raises(InputError, match=r"absent\.json does not exist\. Name the file that dask scheduler"):
         analyze_inputs([path], workers=Workers(cluster="file:absent.json"), progress=QUIET, draw=False)
 

@@ -15,11 +15,9 @@ from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.launched import RECEIVED_FILE
 from diagnose.model.serialization import pack
-from diagnose.pipeline import exchange
 from diagnose.pipeline.exchange import Received, gather, own_files, read_received, take_part, write_received
-from diagnose.pipeline.job import analyze_inputs, answer_from_received
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_received
 from diagnose.pipeline.run import analyze_paths
-from diagnose.pipeline.workers import Workers
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
 
@@ -117,9 +115,8 @@ def test_nothing_is_kept_where_all_ranks_write_into_one_folder(tmp_path, receive
     assert not (shared / RECEIVED_FILE).exists()
 
 
-def test_a_rank_of_which_nothing_comes_is_named_and_the_rest_is_answered(apart, monkeypatch):
-    monkeypatch.setattr(exchange, "WAIT_S", 0.01)
-    received = gather(own_files(apart[0], 0), 0, (0, 1), Mailbox())
+def test_a_rank_of_which_nothing_comes_is_named_and_the_rest_is_answered(apart):
+    received = gather(own_files(apart[0], 0), 0, (0, 1), Mailbox(), wait_s=0.01)
     assert (received.ranks, list(received.absent)) == ({0}, [1])
     write_received(apart[0], received)
     answer = to_dict(analyze_inputs([apart[0]], workers=Workers(1), progress=QUIET, draw=False))
@@ -134,9 +131,8 @@ def test_a_rank_that_cannot_read_its_capture_sends_why(apart):
     assert "rank 1" in received.absent[1]
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(pack((1, 2))), zlib.compress(bytes(2 << 20))])
-def test_a_damaged_examination_leaves_the_answer_to_the_summary(received, monkeypatch, data):
-    monkeypatch.setattr(exchange, "MAX_EXAMINATION_BYTES", 1 << 20)
+@pytest.mark.parametrize("data", [b"", b"garbage", zlib.compress(pack((1, 2))), zlib.compress(bytes(65 << 20))])
+def test_a_damaged_examination_leaves_the_answer_to_the_summary(received, data):
     damaged = replace(received, examined=dict.fromkeys(received.examined, data))
     answer = to_dict(answer_from_received(damaged, progress=QUIET))
     assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]

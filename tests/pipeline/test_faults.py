@@ -74,7 +74,7 @@ def test_so_does_one_that_fails_on_the_attribution_window_only(late, recording, 
 
 @pytest.mark.usefixtures("noted")
 def test_so_does_a_part_of_the_answer(late, monkeypatch):
-    for name in ("memory_of", "host_operators", "roofline", "overhead.estimated_share"):
+    for name in ("memory_of", "host_operators", "roofline", "estimated_share"):
         monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
     monkeypatch.setattr("diagnose.pipeline.find.trust_notes", broken)
     answer = late.diagnosis()
@@ -85,7 +85,7 @@ def test_so_does_a_part_of_the_answer(late, monkeypatch):
 
 @pytest.mark.usefixtures("noted")
 def test_a_note_of_any_part_fits_the_schema(late, monkeypatch):
-    parts = ("host_operators", "to_try", "code_times", "plain_steps", "passes_per_update", "_further", "phase_shares")
+    parts = ("host_operators", "to_try", "code_times", "plain_steps", "passes_per_update", "phase_shares")
     for name in parts:
         monkeypatch.setattr(f"diagnose.pipeline.rank.{name}", broken)
     failed = [note.rule for note in late.diagnosis().trust if "by chance" in note.text]
@@ -94,7 +94,7 @@ def test_a_note_of_any_part_fits_the_schema(late, monkeypatch):
     assert [name for name in failed if not pattern.search(name)] == []
 
 
-@pytest.mark.parametrize("broken_part", ["pipeline.across.job_of", "analyzers.straggler.find_in_all"])
+@pytest.mark.parametrize("broken_part", ["pipeline.run.job_of", "analyzers.straggler.find_in_all"])
 @pytest.mark.usefixtures("noted")
 def test_so_does_the_comparison_of_ranks(late, monkeypatch, broken_part):
     captures = [replace(late.capture(), trace=replace(late.capture().trace, rank=n)) for n in range(2)]

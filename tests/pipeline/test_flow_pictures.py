@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.flow_pictures import MAX_NAMED, MAX_NODES, flow_picture
+from diagnose.pipeline.flow_views import MAX_DRAWN_OPERATORS, MAX_NAMED_OPERATORS, flow_picture
 from diagnose.pipeline.rank import analyze_rank
 from tests.analyzers.flow_tables import steps, tables
 from tests.analyzers.test_dead_work import with_metric
@@ -50,12 +50,15 @@ def test_long_flows_are_cut_around_the_result():
     for _ in range(60):
         t.op("cos", value, line=200)
     picture = flow_picture(t.graph(), "computed-again", range(100), {})
-    assert len(picture.nodes) == MAX_NODES
-    assert sum(node.is_named for node in picture.nodes) == MAX_NAMED
+    assert len(picture.nodes) == MAX_DRAWN_OPERATORS
+    assert sum(node.is_named for node in picture.nodes) == MAX_NAMED_OPERATORS
     first, *others = picture.nodes
-    assert first.num_before == 100 - MAX_NAMED  # the chain's last ones are drawn, in one piece
+    assert first.num_before == 100 - MAX_NAMED_OPERATORS  # the chain's last ones are drawn, in one piece
     assert not any(node.num_before for node in others)
-    assert sum(node.num_before for node in picture.nodes) + picture.num_after + MAX_NODES == picture.num_operators
+    assert (
+        sum(node.num_before for node in picture.nodes) + picture.num_after + MAX_DRAWN_OPERATORS
+        == picture.num_operators
+    )
 
 
 def test_each_finding_of_the_data_flow_has_one(recording):

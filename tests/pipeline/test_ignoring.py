@@ -128,7 +128,7 @@ def test_an_unknown_id_is_an_error_or_a_note_with_the_nearest_one(diagnosis):
 
 
 def test_without_anything_to_leave_out_it_is_the_same_diagnosis(diagnosis):
-    assert leave_out(diagnosis, RuleChoice()) is diagnosis
+    assert leave_out(diagnosis, RuleChoice()) == diagnosis
 
 
 def test_a_comment_with_an_earlier_id_is_no_unknown_one(diagnosis, tmp_path):

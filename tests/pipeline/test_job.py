@@ -11,12 +11,12 @@ import pytest
 
 from diagnose.cli.main import run
 from diagnose.errors import InputError, UsageError
-from diagnose.pipeline import job, workers
-from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.job import analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline import job
+from diagnose.pipeline import job as workers
+from diagnose.pipeline.exchange import list_summaries, read_summaries, write_summaries
+from diagnose.pipeline.job import Workers, analyze_inputs, answer_from_summaries, profile_inputs
+from diagnose.pipeline.rank_results import Cache
 from diagnose.pipeline.run import analyze_paths
-from diagnose.pipeline.summaries import list_summaries, read_summaries, write_summaries
-from diagnose.pipeline.workers import Workers
 from diagnose.ranks.profile import JobProfile
 from diagnose.reports.json import to_dict
 from diagnose.text.progress import Progress
@@ -113,7 +113,7 @@ def test_a_second_look_at_a_job_compares_nothing_unless_a_rank_that_was_examined
     first = analyzed(traces, workers=workers)
     assert analyzed(CAPTURE, workers=workers)["ranks"] != first["ranks"]
     with monkeypatch.context() as patch:
-        patch.setattr("diagnose.pipeline.across.answer_of", None)
+        patch.setattr("diagnose.pipeline.run.answer_of", None)
         assert analyzed(traces, workers=workers) == first
         (traces / "rank2.json").write_text("")
         with pytest.raises(TypeError):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from diagnose.answer.cards import Prediction, predictions
-from diagnose.answer.gates import limit
 from diagnose.answer.ranking import FLOOR, HOST_FLOOR
-from diagnose.answer.screen import answer
+from diagnose.answer.screen import answer, limit
 from diagnose.model.locations import is_user_file
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.run import analyze_paths

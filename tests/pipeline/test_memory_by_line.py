@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.pipeline.memory_by_line import memory_by_line
+from diagnose.pipeline.flow_views import memory_by_line
 from tests.analyzers.flow_tables import CPU, GPU, tables
 from tests.dataflow.table import Table
 

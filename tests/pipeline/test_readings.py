@@ -6,7 +6,7 @@ import msgspec
 
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.records import GpuReadings, NvmlRecord
-from diagnose.pipeline.readings import readings
+from diagnose.pipeline.timeline import readings
 
 
 def recorded(recording, times_us, **series):

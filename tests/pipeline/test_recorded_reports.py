@@ -10,9 +10,7 @@ import pytest
 
 from diagnose.analyzers import META
 from diagnose.answer.cards import predictions
-from diagnose.answer.headline import MAX_WORDS, SMALL
-from diagnose.answer.rows import finding_rows
-from diagnose.answer.screen import answer
+from diagnose.answer.screen import MAX_WORDS, SMALL, answer, finding_rows
 from diagnose.model.words import english
 from diagnose.reports.saving_words import saving
 from diagnose.text.numbers import duration, percent, plural

@@ -1,7 +1,6 @@
 """What the charts draw of one step."""
 
-from diagnose.pipeline import timeline as module
-from diagnose.pipeline.timeline import picture
+from diagnose.pipeline.timeline import Drawn, picture
 
 
 def spans(p, *categories):
@@ -53,13 +52,12 @@ def test_without_a_device_there_is_no_depth(recording):
     assert [(g.start_ns, g.cause) for g in p.gaps] == [(0, "operators"), (600_000, "python-stall")]
 
 
-def test_beyond_a_limit_the_longest_bars_are_kept_and_the_rest_counted(recording, monkeypatch):
-    monkeypatch.setattr(module, "MAX_SPANS", 3)
+def test_beyond_a_limit_the_longest_bars_are_kept_and_the_rest_counted(recording):
     r = recording()
     r.step(1, 0, 1000)
     for i in range(10):
         r.kernel(f"k{i}", 100 * i, 100 * i + i + 1)
-    p = picture(r.tables())
+    p = picture(r.tables(), most=Drawn(spans=3))
     assert [name for *_, name in spans(p, "compute", "annotation")] == ["k8", "k9", "ProfilerStep#1"]
     assert p.num_spans_left_out == 8
 
@@ -92,27 +90,24 @@ def test_device_tasks_alone_have_no_thread_to_name(recording):
     assert not [lane for lane in picture(r.tables()).titles if lane.startswith("host")]
 
 
-def test_gaps_and_depths_have_limits_too(recording, monkeypatch):
-    monkeypatch.setattr(module, "MAX_GAPS", 4)
-    monkeypatch.setattr(module, "MAX_DEPTHS", 5)
+def test_gaps_and_depths_have_limits_too(recording):
     r = recording()
     r.step(1, 0, 1000)
     for i in range(10):
         r.kernel("k", 100 * i, 100 * i + 90 - i)  # pauses of 10, 11, … 19 µs
-    p = picture(r.tables())
+    p = picture(r.tables(), most=Drawn(gaps=4, depths=5))
     assert [(g.end_ns - g.start_ns) // 1000 for g in p.gaps] == [16, 17, 18, 19]
     assert len(p.depth) == 5
     assert p.depth[0] == (0, 1)
     assert {depth for _, depth in p.depth} == {1}, "the deepest of what one point stands for"
 
 
-def test_nesting_has_a_limit(recording, monkeypatch):
-    monkeypatch.setattr(module, "MAX_LAYERS", 4)
+def test_nesting_has_a_limit(recording):
     r = recording(devices=())
     r.step(1, 0, 1000)
     for depth in range(6):
         r.op(f"op{depth}", depth, 1000 - depth)
-    assert [name for *_, name in spans(picture(r.tables()), "operator")] == ["op0", "op1", "op2"]
+    assert [name for *_, name in spans(picture(r.tables(), most=Drawn(layers=4)), "operator")] == ["op0", "op1", "op2"]
 
 
 def test_each_step_has_its_own_number_and_its_parts(recording):

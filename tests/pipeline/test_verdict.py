@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.model.diagnosis import Partition, Queue
-from diagnose.pipeline.verdict import verdict
+from diagnose.pipeline.rank import verdict
 
 
 def queue(idle, *, depth=50.0, late=0.0):

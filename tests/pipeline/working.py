@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from diagnose.pipeline.cache import Cache
-from diagnose.pipeline.rank_results import packed_both
+from diagnose.pipeline.rank_results import Cache, packed_both
 from diagnose.trace_reader.inputs import RankFiles
 
 

@@ -6,7 +6,7 @@ import pytest
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
 from diagnose.pipeline.find import without_recording
-from diagnose.pipeline.overhead import as_unrecorded
+from diagnose.pipeline.true_step import as_unrecorded
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.text.numbers import duration
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.answer.tried import verdict
+from diagnose.answer.cards import verdict
 from diagnose.model.diagnosis import Trial
 from diagnose.reports.charts import loss_chart, trial_chart, trial_name
 from diagnose.reports.json import to_dict

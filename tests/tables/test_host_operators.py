@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.pipeline.rank import MAX_OPERATORS, host_operators
+from diagnose.pipeline.code_times import MAX_HOST_OPERATORS, host_operators
 
 
 def by_name(r):
@@ -68,7 +68,7 @@ def test_annotations_are_no_operators(r):
 
 
 def test_the_most_expensive_are_kept(r):
-    for i in range(MAX_OPERATORS + 3):
+    for i in range(MAX_HOST_OPERATORS + 3):
         r.op(f"op{i}", 50 * i, 50 * i + i + 1)
     found = host_operators(r.tables())
-    assert [op.name for op in found] == [f"op{i}" for i in range(MAX_OPERATORS + 2, 2, -1)]
+    assert [op.name for op in found] == [f"op{i}" for i in range(MAX_HOST_OPERATORS + 2, 2, -1)]

@@ -6,18 +6,45 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from diagnose.model.charts import FlowNode, FlowPicture, Mark
-from diagnose.model.diagnosis import Finding, Where
+import numpy as np
+
+from diagnose.analyzers.common.locate import source_line
+from diagnose.dataflow.kept import kept_by_line
+from diagnose.model.arrays import Floats
+from diagnose.model.charts import FlowNode, FlowPicture, KeptByLine, LeftByLine, Mark, MemoryByLine
+from diagnose.model.dataflow import Frame
+from diagnose.model.diagnosis import Finding
+from diagnose.model.locations import Where
 from diagnose.tables import Tables
+from diagnose.tables.flow import Flow, flow_of, shows_values
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Graph
 
-__all__ = ["flow_picture", "flow_pictures"]
+__all__ = ["flow_picture", "flow_pictures", "memory_by_line", "operator_times"]
 
-MAX_NAMED = 24  # operators: with what is next to them about two screens
-MAX_NODES = 36
-MAX_INPUTS = 2  # of one operator: named, the others are left out
+# What the operators of a data flow take in the timing window, on the host and on the device.
+
+
+def operator_times(t: Tables, flow: Flow) -> tuple[Floats, Floats]:
+    """Return the time of each operator on the host, and that of the tasks that it launches."""
+    events, num = t.trace.events, len(flow.rows)
+    rows = np.concatenate(flow.rows)
+    operator = np.repeat(np.arange(num), [len(each) for each in flow.rows])
+    host = np.bincount(operator, (events.end - events.start)[rows].astype(np.float64), num)
+    order = np.argsort(events.start[rows], kind="stable")
+    rows, operator = rows[order], operator[order]
+    launched = np.flatnonzero(t.tasks.launch >= 0)
+    launch = events.start[t.tasks.launch[launched]]
+    at = np.searchsorted(events.start[rows], launch, side="right") - 1
+    inside = (at >= 0) & (launch <= events.end[rows[at]])
+    length = (t.tasks.end - t.tasks.start)[launched[inside]].astype(np.float64)
+    device = np.bincount(operator[at[inside]], length, num)
+    return host.astype(np.float64), device.astype(np.float64)
+
+
+MAX_NAMED_OPERATORS = 24  # operators: with what is next to them about two screens
+MAX_DRAWN_OPERATORS = 36
 
 
 def flow_pictures(t: Tables, findings: Sequence[Finding]) -> tuple[FlowPicture, ...]:
@@ -48,7 +75,7 @@ def flow_picture(
             shape=writes[0].shape if (writes := graph.operators[row].writes) else (),
             dtype=writes[0].dtype if writes else "",
             reads=tuple(sorted(number[each] for each in step.makers(row) if each in number)),
-            inputs=tuple(step.inputs(row))[:MAX_INPUTS],
+            inputs=tuple(step.inputs(row))[:2],
             share=graph.share((row,)),
             is_named=row in step.named,
             mark=step.mark(row, result, use),
@@ -114,11 +141,13 @@ class _Step(NamedTuple):
 
     def chosen(self, first: int) -> list[int]:
         """Return what is drawn, in order: named operators from ``first`` on, then those next to them."""
-        inside = list(dict.fromkeys([*self._reached(first), *sorted(filter(self.has, self.named))]))[:MAX_NAMED]
+        inside = list(dict.fromkeys([*self._reached(first), *sorted(filter(self.has, self.named))]))[
+            :MAX_NAMED_OPERATORS
+        ]
         next_to = dict.fromkeys(
             each for row in inside for each in (*self.readers(row), *self.makers(row)) if each not in self.named
         )
-        return sorted([*inside, *list(next_to)[: MAX_NODES - len(inside)]])
+        return sorted([*inside, *list(next_to)[: MAX_DRAWN_OPERATORS - len(inside)]])
 
     def _reached(self, first: int) -> Iterator[int]:
         """Yield the named operators that hand values to each other, those nearest to ``first`` first."""
@@ -148,3 +177,44 @@ def _num_between(rows: Iterable[int], drawn: Sequence[int]) -> list[int]:
         else:
             counts[-1] += 1
     return counts
+
+
+# What a step keeps for its backward pass and leaves to later steps, by line.
+
+MIN_KEPT = 0.1  # of the peak, of all lines: to compute less than that again frees too little to be worth a table
+MIN_KEPT_LINE = 0.01  # of the peak, of a line
+MIN_LEFT_LINE = 0.001  # of the peak: a thousand such steps double it
+
+
+def memory_by_line(t: Tables) -> MemoryByLine | None:
+    """Return the lines; None if there is no data flow, or if neither kind of them is worth a table."""
+    flow = flow_of(t)
+    if flow is None:
+        return None
+    memory = kept_by_line(flow.found.graph)
+    lines = memory.lines if memory.num_bytes >= MIN_KEPT * memory.peak_bytes else ()
+    times = operator_times(t, flow) if shows_values(t) else ()
+    kept = tuple(
+        KeptByLine(_where_of(t, one.line), one.num_bytes, _longest(times, one.operators, t.steps.num))
+        for one in lines
+        if one.num_bytes >= MIN_KEPT_LINE * memory.peak_bytes
+    )
+    left = tuple(
+        LeftByLine(_where_of(t, one.line), one.num_values, one.num_bytes)
+        for one in flow.found.piled_up
+        if one.num_bytes >= MIN_LEFT_LINE * memory.peak_bytes
+    )
+    if not kept and not left:
+        return None
+    return MemoryByLine(memory.device, memory.peak_bytes, memory.num_bytes, kept[:20], left[:20])
+
+
+def _longest(times: Sequence[Floats], operators: Sequence[int], num_steps: int) -> float | None:
+    """Return what operators take per step, where they take longest; None if it is not known."""
+    return max((float(each[list(operators)].sum()) / num_steps for each in times), default=0.0) or None
+
+
+def _where_of(t: Tables, line: Frame | None) -> Where:
+    if line is None:
+        return Where()
+    return Where(line.file, line.line, line.function, code=source_line(t, line.file, line.line))
