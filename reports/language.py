@@ -175,9 +175,9 @@ def localized(d: Diagnosis) -> Diagnosis:
         findings=tuple(map(_finding, d.findings)),
         prescriptions=tuple(map(_prescription, d.prescriptions)),
         also_possible=tuple(map(_prescription, d.also_possible)),
-        trust=tuple(replace(note, text=translated(note.text)) for note in d.trust),
+        trust=tuple(note._replace(text=translated(note.text)) for note in d.trust),
         trials=tuple(map(_trial, d.trials)),
-        legends={rule: replace(legend, label=translated(legend.label)) for rule, legend in d.legends.items()},
+        legends={rule: legend._replace(label=translated(legend.label)) for rule, legend in d.legends.items()},
         waterfall=_waterfall(d.waterfall) if d.waterfall is not None else None,
         after=localized(d.after) if d.after is not None else None,
     )

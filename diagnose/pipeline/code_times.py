@@ -497,7 +497,7 @@ def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
     """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
     events = t.trace.events
     return tuple(
-        replace(row, where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
+        row._replace(where=replace(locate_one(t, int(events.thread[at]), int(events.start[at])), stack=()))
         if at >= 0 and i < MAX_PAGE_ROWS
         else row
         for i, (row, at) in enumerate(kernel_times(t, most))

@@ -319,7 +319,7 @@ def _picture(rank: RankFindings, findings: Sequence[Finding]) -> Picture:
     from diagnose.pipeline.timeline import picture
 
     drawn = picture(rank.tables, _shares(rank.tables), named=rank.named, recorded=rank.capture.trace)
-    return replace(drawn, flows=flow_pictures(rank.tables, findings))
+    return drawn._replace(flows=flow_pictures(rank.tables, findings))
 
 
 _CONVOLUTION = re.compile(r"^aten::(mkldnn_convolution\w*|convolution_backward|_slow_conv\w+|thnn_conv\w+)$")

@@ -157,7 +157,7 @@ def answer_of(c: Comparison, examined: Mapping[int, Diagnosis], program: Program
     with noting("ranks", notes):
         index = {p.rank: i for i, p in enumerate(c.ranks)}
         parts = {index[rank]: part for rank, part in parts_of_ranks(c).items()}
-        job = replace(job_of(c), aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
+        job = job_of(c)._replace(aligned=aligned_step(c.ranks, c.matches, c.waits, parts))
     return with_words(
         replace(
             answer,
