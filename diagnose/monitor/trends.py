@@ -88,7 +88,7 @@ class SlowdownDetector:
 def _level(rows: Sequence[Row], min_share: float) -> tuple[float, float]:
     """Return the median step of these rows, and the step from which a row is slower."""
     level = median(row.p50_ns for row in rows)
-    # A median absolute deviation is this part of a standard deviation.
+    # A standard deviation is 1.48 median absolute deviations.
     spread = 1.4826 * median(abs(row.p50_ns - level) for row in rows)
     reached = percentile(sorted(row.p50_ns for row in rows), REACHED_PERCENT) - level
     # What equal rows differ by is no slowdown.

@@ -2,6 +2,7 @@
 
 A live ``prove`` holds a lock on a file in its folder. The kernel releases it however the process ends, so a folder with
 our marker whose lock can be had belongs to nobody: it is removed at the next start, and its processes are ended.
+SIGTERM and SIGHUP end ``prove`` as Ctrl-C does: the folder is removed on the way out.
 """
 
 from __future__ import annotations

@@ -14,6 +14,12 @@ from diagnose.trials.runs import Command, Runner
 
 ROOT = Path(guard.__file__).parents[2]
 
+
+def test_the_guard_and_what_removes_its_folder_need_no_package():
+    code = "import sys; sys.path.append(sys.argv[1]); import diagnose.trials.guard, diagnose.trials.copying"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code, ROOT], check=True)
+
+
 ASKS = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
