@@ -39,7 +39,7 @@ META = RuleMeta(
     changes=("keep-keys",),
     needs=("shapes",),
 )
-MIN_STEP_SHARE = 0.05  # of the step, or of the busy time
+MIN_REPEATED_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Each token is generated from all positions again, without a cache of keys and values"
 
 
@@ -51,7 +51,7 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the part of operators that is computed again."""
     found = growing_calls(t)
-    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_STEP_SHARE)
+    return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_REPEATED_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
@@ -69,4 +69,4 @@ def find(t: Tables) -> list[Finding]:
         return idle_finding(t, IdleRule(META.id, TITLE, probe="middle", evidence=lambda _t, _o: texts))
     tasks, spare = tasks_of(t, found)
     kept = float(((t.tasks.end - t.tasks.start)[tasks] * (1 - spare)).sum())
-    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_STEP_SHARE, kept, [text]), tasks)
+    return kernel_finding(t, KernelRule(META.id, TITLE, MIN_REPEATED_SHARE, kept, [text]), tasks)

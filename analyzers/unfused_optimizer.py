@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def find(t: Tables) -> list[Finding]:
     facts, nodes = optimizer_facts(t), np.flatnonzero(graphed_updates(t))
     number = f"Its kernels read or write {PASSES} tensors for each parameter, where one fused kernel takes "
     number += f"{FUSED_PASSES}."
-    if not facts["calls"] and nodes.size:
+    if not calls_of_step(t).calls and nodes.size:
         kept_ns = float((t.tasks.end - t.tasks.start)[nodes].sum()) * FUSED_PASSES / PASSES
         title = "The graph holds an Adam that updates parameters by many kernels"
         known = {"name": "Adam", "launches": len(nodes) / t.steps.num, "has_device": True, "in_graph": True}
@@ -133,34 +134,43 @@ def _separate_passes(t: Tables) -> Rows:
     return found
 
 
-@shared_table
-def optimizer_facts(t: Tables) -> Facts:
-    """Return the optimizer's class and how many launches (without a device: operators) a call of its step makes.
+class _Calls(NamedTuple):
+    """The calls of an optimizer's step; launches (without a device: operators) are those of one."""
 
-    ``calls_model``: the step calls a closure that holds most of the backward passes' operators, as that of LBFGS.
-    """
+    calls: int
+    launches: float
+    multi_tensor: float
+    calls_model: bool  # by a closure that holds most of the backward passes' operators, as that of LBFGS
+
+
+@shared_table
+def calls_of_step(t: Tables) -> _Calls:
+    """Return what a call of the optimizer's step launches."""
     events, steps, rows = t.trace.events, updates(t), t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
-    first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[contains(steps, events.start[launches])]
     mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
     times = np.bincount(events.name[mine])
     multi = sum(int(times[n]) for n in np.flatnonzero(times).tolist() if re.search(_MULTI_TENSOR, t.trace.names[n]))
     backward = contains(steps, events.start[t.calls(BACKWARD, Kind.OP)])
+    num = max(1, len(rows))
+    return _Calls(len(rows), len(launches) / num, multi / num, bool(2 * backward.sum() > len(backward)))
+
+
+def optimizer_facts(t: Tables) -> Facts:
+    """Return the optimizer's class, its arguments where the capture has them, and what a call of its step launches."""
+    rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
+    first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
     return {
         **(as_facts(t.capture.info.optimizer) if t.capture.info else {}),
+        **calls_of_step(t)._asdict(),
         "name": first["name"] if first else "the optimizer",
-        "calls": len(rows),
-        "launches": len(launches) / max(1, len(rows)),
-        "multi_tensor": multi / max(1, len(rows)),
         "has_device": t.device_id >= 0,
-        "calls_model": bool(2 * backward.sum() > len(backward)),
     }
 
 
 def is_loop(t: Tables) -> bool:
     """Return whether the optimizer's step launches kernels tensor by tensor."""
-    facts = optimizer_facts(t)
-    launches, multi = float(str(facts["launches"])), float(str(facts["multi_tensor"]))
-    few = launches / 2 if t.device_id >= 0 else 1.0
-    return not facts["calls_model"] and launches >= MIN_LOOP_LAUNCHES and multi < few
+    step = calls_of_step(t)
+    few = step.launches / 2 if t.device_id >= 0 else 1.0
+    return not step.calls_model and step.launches >= MIN_LOOP_LAUNCHES and step.multi_tensor < few

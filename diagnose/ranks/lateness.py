@@ -33,12 +33,12 @@ FEW_STEPS_FACTOR = 3.0  # 3 units are worth 6 at 3 degrees of freedom, 3.5 at 20
 # however few. Hosts that vary reach 0.93 of two ranks (simulated jobs of two ranks that nothing is planted in).
 MIN_AWAITED_SHARE, MIN_SURELY_AWAITED = 2 / 3, 0.95
 MAX_CHANCE_OF_MUCH = 0.02  # that one of equal ranks is waited for in so many steps, where they wait for long
-MIN_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
+MIN_LATE_STEPS_SHARE = 0.7  # of the steps: by half of what is usual, by what shows it, or, where calls show it, at all
 MIN_WAITED_SHARE = 0.25  # of the lateness, that the others wait, hidden or not: else communication covers it
 ALSO_LATE = 0.6  # of the latest rank's lateness: a rank of as much is late with it
-MAX_LATE_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
+MAX_LATE_RANKS_SHARE = 0.34  # of the ranks: where more differ they are two kinds of ranks, and not some that are late
 MIN_TURNS_SHARE = 0.05  # of the step, waited by the mean rank: with less it may be what own times vary by
-SPREAD = 1.4826  # median distance to standard deviation
+DEVIATION_OF_MEDIAN = 1.4826  # median distance to standard deviation
 MANY, NINE_IN_TEN = 8, 1.645  # ranks whose tail counts too, where it is longer than a normal one: so many deviations
 SMALL_SAMPLE_FACTOR = (
     18.0  # 5 units are worth 15 at 3 degrees of freedom, 8.6 at 5, 5.2 at 20: as Student's t at 1 in 10,000
@@ -97,8 +97,8 @@ def lateness_of(
         if (
             usual[worst] >= least_ns
             and (is_slower or sigmas >= MIN_SIGMAS or by_chance <= MAX_BY_CHANCE)
-            and len(late) <= max(1, MAX_LATE_SHARE * len(ranks))
-            and (known >= of_most).mean() >= MIN_STEPS_SHARE
+            and len(late) <= max(1, MAX_LATE_RANKS_SHARE * len(ranks))
+            and (known >= of_most).mean() >= MIN_LATE_STEPS_SHARE
             and waited >= MIN_WAITED_SHARE * usual[worst]
         ):
             return replace(
@@ -192,7 +192,7 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
 
     How much varies is uncertain itself where there are few ranks and steps: 5 of its units are then worth fewer.
     """
-    spread = SPREAD * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
+    spread = DEVIATION_OF_MEDIAN * float(np.median(np.abs(equals - np.median(equals)))) if len(equals) > 2 else 0.0
     if len(equals) >= MANY:
         spread = max(spread, quantiles(np.abs(equals - np.median(equals)), 0.9)[0] / NINE_IN_TEN)
     if len(equals) == 2:
@@ -207,7 +207,7 @@ def _sigmas(excess: Floats, of_role: Floats, equals: Floats) -> float:
         freedom = (num - 1) * max(len(of_role) - 1, 1)
         unsure = 1 + SMALL_SAMPLE_FACTOR / freedom**2
         # Standard error of a median, by that of a mean.
-        varies = SPREAD * deviation * 1.2533 / np.sqrt(num - 1) * unsure
+        varies = DEVIATION_OF_MEDIAN * deviation * 1.2533 / np.sqrt(num - 1) * unsure
     return float(np.median(own)) / max(spread, varies, 1.0) if num else 0.0
 
 
@@ -224,7 +224,7 @@ def _shows_by_itself(excess: Floats, own: Floats, equals: Sequence[int]) -> floa
         off = np.nanmedian(np.abs(mine - np.nanmedian(mine, axis=1, keepdims=True)), axis=1)
         spread = float(np.sqrt(2) * np.nanmax(off))
     # Of what equals' steps vary by: steps beyond it show by themselves that a rank is late.
-    return 3.0 * SPREAD * spread * (1 + FEW_STEPS_FACTOR / freedom)
+    return 3.0 * DEVIATION_OF_MEDIAN * spread * (1 + FEW_STEPS_FACTOR / freedom)
 
 
 def _chance(least: int, num: int, probability: float) -> float:

@@ -40,8 +40,7 @@ from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
 
-MAX_NAMES = 12  # kernels or operators whose speed is compared
-MIN_BLOCKED_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
+MIN_WAITING_CALL_NS = 100_000  # of a call of the runtime: it waits for the device, or for room in its queue
 _EXCHANGE = re.compile(r"^c10d::|^record_param_comms|^gloo:")  # such a call that takes long waits for other ranks
 
 
@@ -167,7 +166,7 @@ def _speeds(t: Tables, rows: Rows) -> tuple[Speeds, list[str]]:
     size = len(t.trace.names) + 1
     total = np.bincount(names, (events.end - events.start)[rows].astype(np.float64), minlength=size)
     count = np.bincount(names, minlength=size)
-    top = np.argsort(-total, kind="stable")[:MAX_NAMES]
+    top = np.argsort(-total, kind="stable")[:12]  # the others take too little to compare
     top = top[total[top] > 0]
     crc = np.array([zlib.crc32(t.trace.names[i].encode()) for i in top.tolist()], np.int64)
     order = np.argsort(crc, kind="stable")
@@ -204,7 +203,7 @@ def host_times(t: Tables, bounds: Ints, parts: Mapping[str, Intervals], copies: 
         return np.zeros(t.steps.num, np.int64)
     events, start, end = t.trace.events, np.asarray(t.steps.start, np.int64), np.asarray(t.steps.end, np.int64)
     calls = t.host_rows(Kind.RUNTIME)
-    blocked = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    blocked = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_WAITING_CALL_NS])
     before = np.concatenate([[t.steps.window[0]], bounds[:-1]])
     is_ahead = (end < bounds) & (start < np.concatenate([[start[0]], bounds[:-1]]))
     waited_for = union(*(part for cause, part in parts.items() if cause not in (*PHASES, copies)))
@@ -220,7 +219,7 @@ def _seen(t: Tables, blocked: Intervals) -> Intervals:
         short = end - begin <= 100_000  # between two operators: Python goes on; longer silence may be waiting
         inside = union(inside, Intervals(begin[short], end[short]))
     events, calls = t.trace.events, matching(t.trace, (Kind.OP, Kind.ANNOTATION), _EXCHANGE)
-    exchanges = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_BLOCKED_NS])
+    exchanges = t.covering(calls[events.end[calls] - events.start[calls] >= MIN_WAITING_CALL_NS])
     return subtract(subtract(inside, blocked), exchanges)
 
 

@@ -13,7 +13,6 @@ from diagnose.ranks.profile import RankProfile
 __all__ = ["MAX_COUNT_APART", "MIN_SLOWER", "MIN_SURELY_SLOWER", "input_ratio", "slower", "slower_kernel"]
 
 MIN_SLOWER = 1.05  # of a kernel's or an operator's mean time; equal devices differ by one or two per cent
-MAX_BY_CHANCE = 1.1  # by which means of 40 calls that vary by a third differ
 MIN_SURELY_SLOWER = 1.15  # beyond it, as some vary more
 MIN_NAMES = 3  # kernels or operators of different names: fewer are not "everything", nor one among others
 MAX_COUNT_APART = 0.02  # as many launches: the same work
@@ -46,7 +45,8 @@ def slower(
     order = np.argsort(ratio)
     middle = float(ratio[order][np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)])
     at_least = (middle - 1) / 2
-    is_slow = ratio - 1 >= (at_least if middle > MIN_CLEARLY_SLOWER else min(at_least, MAX_BY_CHANCE - 1))
+    # Means of 40 calls that vary by a third differ by a tenth.
+    is_slow = ratio - 1 >= (at_least if middle > MIN_CLEARLY_SLOWER else min(at_least, 0.1))
     uniform = weight[is_slow].sum() / weight.sum()
     more_work = float((times * weight).sum() / weight.sum()) > 1 + MAX_COUNT_APART
     rest = np.arange(len(ratio)) != weight.argmax()

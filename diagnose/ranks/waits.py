@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 MIN_LEVELLED_SHARE = 0.25  # … where it waits for so much of what it is ahead by, and not for members of a small group
-MIN_SHARE = 0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
+MIN_FOLLOWED_SHARE = (
+    0.01  # of the waiting: ranks that came last for less of it are not followed, there are hundreds of them
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ def blamed(matches: Matches, waits: Ints, exposed: Floats, step: Ints, shape: tu
     members = {group.members for group in matches.groups}
     if len(members) < 2:
         return blame
-    followed = np.flatnonzero(blame.sum(axis=1) >= MIN_SHARE * blame.sum())
+    followed = np.flatnonzero(blame.sum(axis=1) >= MIN_FOLLOWED_SHARE * blame.sum())
     column = np.full(num_ranks, -1)
     column[followed] = np.arange(len(followed))
     until = matches.until
