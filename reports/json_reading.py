@@ -6,7 +6,6 @@ file like any other: every value is checked for its type and its range.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -32,7 +31,7 @@ from diagnose.model.limits import TrialMethod
 from diagnose.model.records import decode
 from diagnose.reports.json import SCHEMA_VERSION
 
-__all__ = ["from_dict", "from_json", "is_report"]
+__all__ = ["from_json", "is_report"]
 
 REMEDY = "Write it again with --json."
 HEAD_BYTES = 1 << 16  # in which a report has both keys, whatever is nested behind them
@@ -227,15 +226,6 @@ def from_json(text: str | bytes, *, source: str) -> Diagnosis:
         raise InputError(f"{source} was written by a newer diagnose (schema {version}); please upgrade.")
     found: Diagnosis = _read(decode(text, _Report, source=source, remedy=REMEDY))
     return found
-
-
-def from_dict(data: object, *, source: str) -> Diagnosis:
-    """Read what ``reports.json.to_dict`` gave.
-
-    Raises:
-        InputError: it is not a diagnosis, of a later schema, or a value is not what it can be.
-    """
-    return from_json(json.dumps(data), source=source)
 
 
 def _read(record: msgspec.Struct) -> Any:  # of the type that KINDS has

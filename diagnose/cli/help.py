@@ -72,8 +72,8 @@ class Option(click.Option):
     def __init__(
         self, *args: Any, group: str = GENERAL, is_consent: bool = False, **kwargs: Any
     ) -> None:  # as click.Option
-        shows = bool(kwargs.get("default")) and not kwargs.get("is_flag", False)
-        super().__init__(*args, show_default=shows, **kwargs)
+        kwargs.setdefault("show_default", bool(kwargs.get("default")) and not kwargs.get("is_flag", False))
+        super().__init__(*args, **kwargs)
         self.group = group
         self.is_consent = is_consent
 

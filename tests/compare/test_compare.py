@@ -13,7 +13,7 @@ from diagnose.compare.format import as_json, as_text, sentence
 from diagnose.compare.gate import parse_tolerance
 from diagnose.compare.sides import KernelUse
 from diagnose.errors import InputError, UsageError
-from diagnose.reports.json_reading import from_dict, from_json
+from diagnose.reports.json_reading import from_json
 
 MS = 1_000_000
 
@@ -105,7 +105,7 @@ def test_what_is_no_diagnosis_is_one_sentence(text, said):
 def test_an_unknown_verdict_is_damage(late):
     data = json.loads(late.diagnosis().to_json())
     with pytest.raises(InputError, match="invalid enum value 'fine'"):
-        from_dict({**data, "verdict": "fine"}, source="x.json")
+        from_json(json.dumps({**data, "verdict": "fine"}), source="x.json")
 
 
 def without(data, key):

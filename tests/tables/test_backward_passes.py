@@ -1,10 +1,9 @@
 """How many backward passes add up before an optimizer's call. Times in µs."""
 
-import json
 
 import pytest
 
-from diagnose.reports.json_reading import from_dict
+from diagnose.reports.json_reading import from_json
 from diagnose.reports.text import render
 
 FUNCTION = "autograd::engine::evaluate_function: "
@@ -39,5 +38,5 @@ def accumulating(recording, *steps):
 def test_passes_of_one_size_are_counted(recording, steps, num):
     d = accumulating(recording, *steps).diagnosis()
     assert d.passes_per_update == num
-    assert from_dict(json.loads(d.to_json()), source="a").passes_per_update == num
+    assert from_json(d.to_json(), source="a").passes_per_update == num
     assert ("backward passes before each optimizer call" in " ".join(render(d).split())) is (num == 4)
