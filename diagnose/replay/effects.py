@@ -18,7 +18,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.model.statistics import mean_error
-from diagnose.replay.base import replay_base
+from diagnose.replay.build import replay_base
 from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.transforms import remove_cause, scale_host, scale_pauses, shorten_tasks
 from diagnose.replay.unrecorded import HIDDEN_EVENT_NS
@@ -29,19 +29,9 @@ from diagnose.tables.run_steps import PLAIN, usable_steps
 from diagnose.text.numbers import percent
 
 __all__ = [
-    "EXACT",
-    "MAX_ERROR",
-    "MAX_GAIN",
-    "MAX_GAIN_MOVED",
-    "MIN_STEPS",
-    "REST_GAINS",
-    "CostError",
-    "Effect",
-    "cost_error",
-    "effect_of_share",
-    "effect_of_tasks",
-    "limit_of",
-]
+    "EXACT", "MAX_ERROR", "MAX_GAIN", "MAX_GAIN_MOVED", "MIN_STEPS", "REST_GAINS", "CostError", "Effect", "cost_error",
+    "effect_of_share", "effect_of_tasks", "limit_of",
+]  # fmt: skip
 
 MIN_STEPS = 3  # whose costs differ: the quantile for two is 12.7 standard errors, which states nothing
 # Without a device: what the rest of the step gains at most where what is gone no longer takes its caches and pages, as

@@ -26,18 +26,9 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
 __all__ = [
-    "HIDDEN_EVENT_NS",
-    "USUAL_EVENT_NS",
-    "Unrecorded",
-    "in_order",
-    "moved_samples",
-    "recording_weight",
-    "unrecorded",
-    "unrecorded_host",
-    "warped",
-    "with_recording",
-    "without_events",
-]
+    "HIDDEN_EVENT_NS", "USUAL_EVENT_NS", "Unrecorded", "in_order", "moved_samples", "recording_weight", "unrecorded",
+    "unrecorded_host", "warped", "with_recording", "without_events",
+]  # fmt: skip
 
 MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 HIDDEN_EVENT_NS = 2_000.0  # where it could not be measured

@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from diagnose.text.masking import mask_text
 from diagnose.text.plain_text import one_line
@@ -20,8 +19,7 @@ __all__ = ["PREFIX", "Progress"]
 PREFIX = "diagnose: "  # marks our lines among the script's
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """Where progress goes; ``stream`` None means wherever ``sys.stderr`` points at that moment."""
 
     quiet: bool = False

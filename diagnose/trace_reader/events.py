@@ -8,8 +8,7 @@ cut is found, the window doubles before the next attempt.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -108,8 +107,7 @@ class Window:
         return self.text()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How the list of events ended."""
 
     complete: bool  # its closing bracket was there

@@ -23,20 +23,9 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 __all__ = [
-    "DEFLATED",
-    "Bytes",
-    "Piped",
-    "RemoteFile",
-    "Stored",
-    "is_folder",
-    "is_url",
-    "list_folder",
-    "matching_urls",
-    "open_bytes",
-    "open_file",
-    "open_url",
-    "version_of",
-]
+    "DEFLATED", "Bytes", "Piped", "RemoteFile", "Stored", "is_folder", "is_url", "list_folder", "matching_urls",
+    "open_bytes", "open_file", "open_url", "version_of",
+]  # fmt: skip
 
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
 _BLOCK_BYTES = 4 << 20  # fetched at a time, and held

@@ -39,7 +39,7 @@ def test_a_table_whose_rows_are_hardly_looked_up_costs_its_dense_gradient_and_up
 def test_a_sort_of_which_few_are_read_costs_what_a_selection_saves(recording):
     def nearest(t):
         rows = t.op("sort", t.value(8, 100), line=5, ns=200)
-        return t.op("sum", replace(rows, shape=(8, 5)), shape=(8,), line=6)
+        return t.op("sum", rows._replace(shape=(8, 5)), shape=(8,), line=6)
 
     (finding,) = work_on_nothing.find(t := tables(recording, steps(nearest)))
     assert finding.lost_ns == pytest.approx(70_000)

@@ -10,7 +10,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.pipeline import what_if
 from diagnose.pipeline.what_if import WhatIfRequest, parse_size, run_what_if
 from diagnose.pipeline.what_if_memory import ComputedAgain, twice
-from diagnose.replay.base import replay_base
+from diagnose.replay.build import replay_base
 from diagnose.reports.forecast_page import Basis, render
 from diagnose.tables.flow import flow_of
 from tests.analyzers.flow_tables import CPU, GPU, tables
