@@ -108,7 +108,7 @@ def _what_to_record(shift: RunShift, tolerance: float, num_runs: int) -> str:
     return f"Record {advised:.0f} runs of each side."
 
 
-MIN_LISTED = 0.005  # of the longer step: smaller differences of a part are not listed
+MIN_LISTED_SHARE = 0.005  # of the longer step: smaller differences of a part are not listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def compare(
     comparable = allow_differences or not unlike
     evaluation = evaluate(*each, tolerance) if comparable else no_evaluation()
     steps_ns = median(each[0]), median(each[1])
-    min_ns = MIN_LISTED * max(a.step_ns, b.step_ns)
+    min_ns = MIN_LISTED_SHARE * max(a.step_ns, b.step_ns)
     return Comparison(
         before=before,
         after=after,

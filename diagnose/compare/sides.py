@@ -36,7 +36,7 @@ __all__ = [
 
 # The step times of one run, as a comparison uses them.
 
-MIN_STEPS = 3  # whose mean stands for a run
+MIN_RUN_STEPS = 3  # whose mean stands for a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class RunTimes:
         recorded = _positive(diagnosis.step_times_ns)
         return cls(
             _positive(diagnosis.source.unprofiled_step_ns),
-            recorded if len(recorded) >= MIN_STEPS else (diagnosis.step_ns,),
+            recorded if len(recorded) >= MIN_RUN_STEPS else (diagnosis.step_ns,),
         )
 
     @property
     def has_unprofiled(self) -> bool:
         """Return whether enough steps were timed without the profiler."""
-        return len(self.unprofiled) >= MIN_STEPS
+        return len(self.unprofiled) >= MIN_RUN_STEPS
 
     def steps(self, measure: str) -> tuple[float, ...]:
         """Return the times of ``unprofiled`` or ``recorded`` steps."""
@@ -71,7 +71,7 @@ def _positive(times: Sequence[float]) -> tuple[float, ...]:
 
 # The baseline file of the gate: the JSON report of one run, and in ``runs`` the step times of every run.
 
-MAX_RUNS = 100
+MAX_BASELINE_RUNS = 100
 REMEDY = "Write it again with diagnose gate --update."
 
 Times: TypeAlias = list[Annotated[float, Meta(ge=0, le=1e12)]]
@@ -83,13 +83,14 @@ class _Run(msgspec.Struct):
 
 
 class _Baseline(msgspec.Struct):
-    runs: Annotated[list[_Run], Meta(max_length=MAX_RUNS)] = []
+    runs: Annotated[list[_Run], Meta(max_length=MAX_BASELINE_RUNS)] = []
 
 
 def baseline_text(diagnosis: Diagnosis, runs: Sequence[RunTimes]) -> str:
     """Return the text of a baseline file: a report that every reader of reports takes, with the runs added."""
     times = [
-        {"step_times_ms": _ms(run.recorded), "unprofiled_step_ms": _ms(run.unprofiled)} for run in runs[-MAX_RUNS:]
+        {"step_times_ms": _ms(run.recorded), "unprofiled_step_ms": _ms(run.unprofiled)}
+        for run in runs[-MAX_BASELINE_RUNS:]
     ]
     report = {**to_dict(diagnosis), "runs": times}
     return json.dumps(report, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
@@ -116,7 +117,7 @@ def _ns(times_ms: Sequence[float]) -> tuple[float, ...]:
 
 MAX_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
 MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
-MAX_NAMES = 3  # of captures in the name of a side
+MAX_KERNEL_NAMES = 3  # of captures in the name of a side
 
 Measure: TypeAlias = Literal["unprofiled", "recorded"]
 
@@ -194,9 +195,9 @@ def join_sides(sides: Sequence[Side]) -> Side:
         return sides[0]
     measure = measure_of(*sides)
     middle = sorted(sides, key=lambda side: median(side.run_steps(measure)))[(len(sides) - 1) // 2]
-    more = f" and {len(sides) - MAX_NAMES} more" if len(sides) > MAX_NAMES else ""
+    more = f" and {len(sides) - MAX_KERNEL_NAMES} more" if len(sides) > MAX_KERNEL_NAMES else ""
     return Side(
-        name=", ".join(side.name for side in sides[:MAX_NAMES]) + more,
+        name=", ".join(side.name for side in sides[:MAX_KERNEL_NAMES]) + more,
         diagnosis=middle.diagnosis,
         runs=tuple(dict.fromkeys(run for side in sides for run in side.runs)),
         setups=tuple(setup for side in sides for setup in side.setups),

@@ -47,7 +47,7 @@ __all__ = [
     "replay_base", "step_subset", "unreplayable",
 ]  # fmt: skip
 
-MIN_KNOWN = 5  # delays of a kind that tell the usual one
+MIN_STREAM_DELAYS = 5  # delays of a kind that tell the usual one
 STREAM_NS = 1_500.0  # between two queued tasks on data-centre GPUs
 
 Columns = tuple[Rows, Rows, npt.NDArray[np.int8]]
@@ -249,7 +249,7 @@ def _delays(
     for each in distinct(kind).tolist():
         known = slack[binding & (kind == each)]
         usual[each] = usual_delay(known)
-        if each == Edge.STREAM and len(known) < MIN_KNOWN:  # hardly any task followed another one at once
+        if each == Edge.STREAM and len(known) < MIN_STREAM_DELAYS:  # hardly any task followed another one at once
             usual[each] = min(usual[each], STREAM_NS)
     return np.where(binding, slack, np.minimum(slack, np.maximum(usual[kind], 0))), binding
 
@@ -264,7 +264,7 @@ MAX_ERROR_TO_PREDICT = 0.1
 MAX_ERROR_TO_RELY = 0.03
 MAX_HOLES = 0.03  # of the window, beside unrecorded nodes of graphs; as much as an error that is relied on
 MAX_TASKS = 8_000  # a replay of these takes 5 ms; one long step may have more
-MAX_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
+MAX_REPLAYED_STEPS = 10  # as many as a capture records: what comes in one step of ten is among them
 
 
 class ReplayBase(NamedTuple):
@@ -396,7 +396,7 @@ def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     The steps are those around the typical one. Work that was queued before them is left out: the window
     begins when the device is done with it, and ends with the last task that they launched.
     """
-    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), MAX_STEPS)
+    num = min(max(1, int(max_tasks * t.steps.num / max(len(t.tasks.row), 1))), MAX_REPLAYED_STEPS)
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)

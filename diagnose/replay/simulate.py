@@ -217,7 +217,7 @@ def _lane(t: Tables, graph: Graph, node: int) -> str:
 NEVER = -np.inf
 _LONGEST = 128  # followers, then a junction: a few more of these, and half of the jumps
 _BLOCK = 4096  # junctions whose columns are lists at a time: as lists they take seven times the memory
-MIN_STEPS = 3  # fewer leave no two ends of steps beside the first: the whole window counts then
+MIN_PERIOD_ENDS = 3  # fewer leave no two ends of steps beside the first: the whole window counts then
 
 
 class _Forest(NamedTuple):
@@ -418,7 +418,7 @@ def period_ns(graph: Graph, times: Times, owner: npt.NDArray[np.intp]) -> float:
     So neither the first step's start-up nor the device's last tasks count.
     """
     num = int(owner.max()) + 1 if len(owner) else 1
-    if num < MIN_STEPS:
+    if num < MIN_PERIOD_ENDS:
         return times.window_ns / num
     done = np.full(num, float(graph.start[0]))
     np.maximum.at(done, owner, times.end)

@@ -28,7 +28,7 @@ __all__ = [
     "shorten_tasks", "syncs_before", "transfer_share", "typical_delays",
 ]  # fmt: skip
 
-MIN_KNOWN = 5  # delays of an API, for a usual one
+MIN_API_DELAYS = 5  # delays of an API, for a usual one
 MAX_LEFT_OUT = 50  # of more delays one is a fiftieth of the mean at most
 
 
@@ -77,7 +77,7 @@ def typical_delays(graph: Graph, held_out_from: int | None = None) -> Graph:
         for api in distinct(caller[mine]).tolist() if by_api else [None]:
             of_api = mine if api is None else mine & (caller == api)
             known = of_api & learned
-            known = known if known.sum() >= MIN_KNOWN else mine & learned
+            known = known if known.sum() >= MIN_API_DELAYS else mine & learned
             _replace_delays(graph, delay, np.flatnonzero(of_api & later), np.flatnonzero(known), kind)
     return replace(graph, delay=delay)
 
@@ -233,7 +233,7 @@ def _sorted(rows: npt.NDArray[np.intp], values: npt.NDArray[np.floating[Any]]) -
 # Copies that run one step ahead on a stream of their own: what a prefetcher makes of a graph.
 
 COPY_LANE = -2  # no stream of a trace has it
-CALL_NS = 10_000  # what queuing a copy from pinned memory takes on the host
+PINNED_COPY_NS = 10_000  # what queuing a copy from pinned memory takes on the host
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -282,9 +282,9 @@ class CopiesAhead:
         calls = distinct(calls[calls >= 0]).astype(np.intp)
         own = among(graph.row[graph.dst], calls) & ~graph.is_task[graph.dst]
         kept = ~(own & (graph.kind == Edge.WAIT))
-        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, CALL_NS), graph.delay)
+        delay = np.where(own & (graph.kind == Edge.CALL), np.minimum(graph.delay, PINNED_COPY_NS), graph.delay)
         graph = replace(graph.with_edges(kept), delay=delay[kept])
-        start, end = np.minimum(events.start[calls] + CALL_NS, events.end[calls]), events.end[calls]
+        start, end = np.minimum(events.start[calls] + PINNED_COPY_NS, events.end[calls]), events.end[calls]
         order = np.argsort(start, kind="stable")
         start, end = start[order], np.maximum.accumulate(end[order]) if len(order) else end
         apart = np.maximum(start[1:], end[:-1]) if len(order) else start

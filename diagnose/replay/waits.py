@@ -34,9 +34,9 @@ __all__ = [
 # its host time there.
 
 CALL_NS = 10_000.0  # what a launch takes where there is room: 3 to 8 µs while it is recorded
-MIN_BLOCKED_NS = 50_000
+MIN_BLOCKED_LAUNCH_NS = 50_000
 MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
-SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
+PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
 TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
 CALLED, AWAITED, MARK = 0, 1, 2
 
@@ -58,7 +58,7 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
     launches = distinct(events.cause[tasks]).astype(np.intp)
-    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
+    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_LAUNCH_NS])
     if not len(calls):
         return FullQueue(none, none)
     queued, begun = (
@@ -69,7 +69,7 @@ def full_queue(t: Tables) -> FullQueue:
     tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
     at = _up_to(events.end[tasks], events.end[calls]) - 1
     freed_by = tasks[np.maximum(at, 0)]
-    blocked = (pending >= max(MIN_PENDING, (1 - SPREAD) * pending.max())) & (at >= 0)
+    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
     blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
     return FullQueue(calls[blocked], freed_by[blocked])
 

@@ -60,7 +60,7 @@ _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _MAX_MEMBERS = 1_000_000
 _MAX_HEADER_BYTES = 1 << 20  # of a member in a tar: its name, and what is kept beside it
-_CHUNK = 1 << 18
+_READ_BYTES = 1 << 18
 _METHODS = (0, DEFLATED)
 _IS_ENCRYPTED = 1  # a flag of a zip's member
 
@@ -117,7 +117,7 @@ def _kept(source: Source, name: str, keep: ExitStack) -> Stored:
     """Copy a stream into a file without a name, which other processes of this user reach through this one."""
     import tempfile
 
-    chunk = memoryview(bytearray(_CHUNK))
+    chunk = memoryview(bytearray(_READ_BYTES))
     try:
         file = keep.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115  # it outlives this function
         while count := source.readinto(chunk):

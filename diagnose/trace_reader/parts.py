@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Device
-from diagnose.trace_reader.events import BLOCK_BYTES, Ending, Window, read_events
+from diagnose.trace_reader.events import READ_BLOCK_BYTES, Ending, Window, read_events
 from diagnose.trace_reader.fields import printable
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.source import Source
@@ -56,7 +56,7 @@ _MAX_RANK_DIGITS = 7
 _MAX_VALUE_CHARS = 4096
 _EPOCH_FROM_NS = 10**18  # 2001: no machine has been up for 31 years
 _LATEST_EPOCH_NS = 2**62  # 2116: with the length of a recording added it fits into int64
-_MAX_RANKS = 2**24  # a hundred times the largest machine
+_MAX_RANK = 2**24  # a hundred times the largest machine
 _MAX_WHOLE = 2**62
 
 
@@ -167,7 +167,7 @@ def _runs_out(text: bytes) -> bool:
 def rank_of(keys: Keys, path: str) -> int:
     """Return the rank that the file names, else the one in its name, else 0."""
     rank = _whole(_mapping(keys.get("distributedInfo")).get("rank"), -1)
-    if 0 <= rank < _MAX_RANKS:
+    if 0 <= rank < _MAX_RANK:
         return rank
     named = rank_in_name(path)
     return 0 if named is None else named
@@ -182,7 +182,7 @@ def rank_in_name(path: str) -> int | None:
 def world_size_of(keys: Keys) -> int:
     """Return the number of ranks of the run, 1 where the file has none."""
     size = _whole(_mapping(keys.get("distributedInfo")).get("world_size"), 1)
-    return size if 1 <= size <= _MAX_RANKS else 1
+    return size if 1 <= size <= _MAX_RANK else 1
 
 
 def epoch_ns(keys: Keys, first_ns: int) -> int:
@@ -464,7 +464,7 @@ def _size(stored: Stored) -> int:
 
 def _cut_at(path: str, near: int) -> int | None:
     """Return where an event begins behind the comma before it, near a place in the file; None where none is found."""
-    source = _Range(path, near, near + 2 * BLOCK_BYTES, closes=False)
+    source = _Range(path, near, near + 2 * READ_BLOCK_BYTES, closes=False)
     with source:
         window = Window(source)
         while window.fill():
