@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TextIO
 
-from diagnose.text.masking import mask_text
 from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
@@ -29,6 +28,8 @@ class Progress(NamedTuple):
         """Write one line. A standard error that is closed or full is no reason to stop."""
         if self.quiet:
             return
+        from diagnose.text.masking import mask_text  # a dozen patterns, which --help does not need
+
         stream = self.stream or sys.stderr
         try:
             print(f"{PREFIX}{one_line(mask_text(text))}", file=stream, flush=True)
@@ -45,6 +46,8 @@ class Progress(NamedTuple):
             return
         from rich.console import Console
         from rich.text import Text
+
+        from diagnose.text.masking import mask_text
 
         with Console(file=stream).status(Text(one_line(mask_text(text)))):
             yield
