@@ -134,7 +134,7 @@ def replayed(path: Path) -> Row | None:
     from diagnose.errors import DiagnoseError
     from diagnose.pipeline.find import build_tables
     from diagnose.replay import build, critical_path, simulate, typical_delays
-    from diagnose.replay.base import unreplayable
+    from diagnose.replay.build import unreplayable
     from diagnose.trace_reader import open_captures
 
     try:

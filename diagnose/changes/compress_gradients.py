@@ -44,7 +44,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
-    from diagnose.perf_model.gradient_buckets import LATENCY_NS
+    from diagnose.perf_model.gpu_specs import LATENCY_NS
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.replay.transforms import transfer_share
 

@@ -53,7 +53,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.changes.common.buckets import with_buckets
-    from diagnose.perf_model.gradient_buckets import LATENCY_NS
+    from diagnose.perf_model.gpu_specs import LATENCY_NS
     from diagnose.replay.effects import Effect
 
     change = with_buckets(t, BUCKET_MB)

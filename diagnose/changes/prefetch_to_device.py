@@ -44,8 +44,8 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     from diagnose.model.events import Kind
     from diagnose.model.intervals import among
-    from diagnose.replay.copy_ahead import CopiesAhead
     from diagnose.replay.effects import Effect, limit_of
+    from diagnose.replay.transforms import CopiesAhead
     from diagnose.tables.names import FROM_HOST, LOADER_NEXT, PAGEABLE
     from diagnose.tables.roofline import gpu_spec
     from diagnose.tables.syncs import blocking_calls

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.cli.output import ResultRequest, answer_text, check_rules, chosen, plan_text
-from diagnose.compare.baseline import baseline_text
 from diagnose.compare.compare import Comparison, compare
 from diagnose.compare.format import as_json, as_text
 from diagnose.compare.gate import EXIT_CODES, GateResult, evaluate_gate, junit, parse_tolerance, sarif
 from diagnose.compare.setup import differences
-from diagnose.compare.sides import Side, join_sides, open_side
+from diagnose.compare.sides import Side, baseline_text, join_sides, open_side
 from diagnose.errors import InputError, UsageError
 from diagnose.model.files import check_distinct, check_file, printable, write_file
 from diagnose.reports.language import ENGLISH, current, translated

@@ -15,7 +15,7 @@ from diagnose.text.plain_text import MAX_WIDTH, middle, one_line
 
 __all__ = ["as_json", "as_text", "sentence", "step_times", "what_changed"]
 
-MAX_LINES = 8  # of each list
+MAX_TABLE_LINES = 8  # of each list
 NAME_WIDTH = 44  # letters of a kernel's name, where there is room
 NUMBERS_WIDTH = 31  # of a line of a table: both times, the difference, and the spaces
 
@@ -153,7 +153,7 @@ def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]
     yield ""
     yield translated(heading)
     name_width = min(NAME_WIDTH, width - NUMBERS_WIDTH)
-    for change in changes[:MAX_LINES]:
+    for change in changes[:MAX_TABLE_LINES]:
         name = shorten(translated(one_line(change.name)), name_width)
         sign = "+" if change.by_ns > 0 else "−"
         times = f"{duration(change.before_ns):>8} {duration(change.after_ns):>8}"
@@ -163,8 +163,8 @@ def _table(heading: str, changes: Sequence[Change], width: int) -> Iterator[str]
         yield f"{line}  {note}".rstrip() if fits else line
         if not fits:
             yield f"    {note}"
-    if len(changes) > MAX_LINES:
-        yield "  " + tr("and {num} more", num=len(changes) - MAX_LINES)
+    if len(changes) > MAX_TABLE_LINES:
+        yield "  " + tr("and {num} more", num=len(changes) - MAX_TABLE_LINES)
 
 
 def _sentence_of(change: Change, what: str) -> str:

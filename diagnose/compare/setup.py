@@ -17,7 +17,7 @@ from diagnose.text.plain_text import middle, one_line
 
 __all__ = ["Difference", "Setup", "differences", "setup_of"]
 
-MAX_SHOWN = 60  # characters of a value
+MAX_SHOWN_CHARS = 60  # characters of a value
 SCRIPT = "script"
 
 Setup: TypeAlias = Mapping[str, str]  # what is known, by its name in a sentence
@@ -43,7 +43,7 @@ class Difference:
 
     def sentence(self) -> str:
         """Name it."""
-        before, after = (middle(one_line(value), MAX_SHOWN) for value in (self.before, self.after))
+        before, after = (middle(one_line(value), MAX_SHOWN_CHARS) for value in (self.before, self.after))
         return f"The {self.what} differs: {before} before, {after} after."
 
 

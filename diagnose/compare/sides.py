@@ -2,34 +2,121 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
-from diagnose.compare.baseline import read_runs
-from diagnose.compare.runs import RunTimes
 from diagnose.compare.setup import Setup, setup_of
 from diagnose.errors import InputError
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.records import decode
 from diagnose.model.statistics import mean_step
 from diagnose.pipeline.exchange import read_received
 from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_captures
+from diagnose.reports.json import to_dict
 from diagnose.reports.json_reading import from_json, is_report
 from diagnose.tables import Tables
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
-__all__ = ["KernelUse", "Measure", "Side", "join_sides", "measure_of", "open_side", "side_of"]
+__all__ = [
+    "KernelUse", "Measure", "RunTimes", "Side", "baseline_text", "join_sides", "measure_of", "open_side", "read_runs",
+    "side_of",
+]  # fmt: skip
+
+# The step times of one run, as a comparison uses them.
+
+MIN_RUN_STEPS = 3  # whose mean stands for a run
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Step times of one process or one set of ranks, ns; none is 0."""
+
+    unprofiled: tuple[float, ...]
+    recorded: tuple[float, ...]  # at least one
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis) -> RunTimes:
+        """Return the times of the run that was diagnosed."""
+        recorded = _positive(diagnosis.step_times_ns)
+        return cls(
+            _positive(diagnosis.source.unprofiled_step_ns),
+            recorded if len(recorded) >= MIN_RUN_STEPS else (diagnosis.step_ns,),
+        )
+
+    @property
+    def has_unprofiled(self) -> bool:
+        """Return whether enough steps were timed without the profiler."""
+        return len(self.unprofiled) >= MIN_RUN_STEPS
+
+    def steps(self, measure: str) -> tuple[float, ...]:
+        """Return the times of ``unprofiled`` or ``recorded`` steps."""
+        return self.unprofiled if measure == "unprofiled" else self.recorded
+
+
+def _positive(times: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(ns) for ns in times if ns > 0)
+
+
+# The baseline file of the gate: the JSON report of one run, and in ``runs`` the step times of every run.
+
+MAX_BASELINE_RUNS = 100
+REMEDY = "Write it again with diagnose gate --update."
+
+Times: TypeAlias = list[Annotated[float, Meta(ge=0, le=1e12)]]
+
+
+class _Run(msgspec.Struct):
+    step_times_ms: Times
+    unprofiled_step_ms: Times = []  # msgspec gives every record its own
+
+
+class _Baseline(msgspec.Struct):
+    runs: Annotated[list[_Run], Meta(max_length=MAX_BASELINE_RUNS)] = []
+
+
+def baseline_text(diagnosis: Diagnosis, runs: Sequence[RunTimes]) -> str:
+    """Return the text of a baseline file: a report that every reader of reports takes, with the runs added."""
+    times = [
+        {"step_times_ms": _ms(run.recorded), "unprofiled_step_ms": _ms(run.unprofiled)}
+        for run in runs[-MAX_BASELINE_RUNS:]
+    ]
+    report = {**to_dict(diagnosis), "runs": times}
+    return json.dumps(report, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def read_runs(text: bytes, *, source: str) -> tuple[RunTimes, ...]:
+    """Return the runs that a baseline file holds, none for another report.
+
+    Raises:
+        InputError: a value is not what it can be.
+    """
+    each = decode(text, _Baseline, source=source, remedy=REMEDY).runs
+    found = (RunTimes(_ns(run.unprofiled_step_ms), _ns(run.step_times_ms)) for run in each)
+    return tuple(run for run in found if run.recorded)
+
+
+def _ms(times_ns: Sequence[float]) -> list[float]:
+    return [round(ns / 1e6, 6) for ns in times_ns]
+
+
+def _ns(times_ms: Sequence[float]) -> tuple[float, ...]:
+    return tuple(ns for ms in times_ms if (ns := float(round(ms * 1e6))) > 0)
+
 
 MAX_REPORT_MB = 64.0  # reports are some hundred kB; a larger JSON file is a trace, and not to be read at once
 MIN_STEP_NS = 1.0  # as reports have whole nanoseconds
-MAX_NAMES = 3  # of captures in the name of a side
+MAX_KERNEL_NAMES = 3  # of captures in the name of a side
 
 Measure: TypeAlias = Literal["unprofiled", "recorded"]
 
@@ -107,9 +194,9 @@ def join_sides(sides: Sequence[Side]) -> Side:
         return sides[0]
     measure = measure_of(*sides)
     middle = sorted(sides, key=lambda side: median(side.run_steps(measure)))[(len(sides) - 1) // 2]
-    more = f" and {len(sides) - MAX_NAMES} more" if len(sides) > MAX_NAMES else ""
+    more = f" and {len(sides) - MAX_KERNEL_NAMES} more" if len(sides) > MAX_KERNEL_NAMES else ""
     return Side(
-        name=", ".join(side.name for side in sides[:MAX_NAMES]) + more,
+        name=", ".join(side.name for side in sides[:MAX_KERNEL_NAMES]) + more,
         diagnosis=middle.diagnosis,
         runs=tuple(dict.fromkeys(run for side in sides for run in side.runs)),
         setups=tuple(setup for side in sides for setup in side.setups),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
-from diagnose.dataflow.graph import Graph, Work, base_name, is_copy, is_pointwise, is_product, is_reduction, plain_name
+from diagnose.dataflow.graph import Graph, Work, base_name, is_arithmetic, is_copy, is_pointwise, is_product, plain_name
 from diagnose.model.dataflow import Frame, Operator, Use
 from diagnose.model.shapes import num_elements
 
@@ -177,7 +177,7 @@ def _ignored_rows(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     """
     for i in rows:
         one = graph.operators[i]
-        if one.phase != "backward" or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
+        if one.phase != "backward" or not is_arithmetic(one):
             continue
         for use in one.reads:
             share = graph.values[use.value].zero_rows
@@ -224,7 +224,7 @@ def _subnormal(graph: Graph, rows: Iterable[int]) -> Iterator[_Part]:
     slow: list[tuple[int, int]] = []
     inside = set(rows)
     for i, one in enumerate(graph.operators):
-        if not one.writes or not (is_product(one) or is_pointwise(one) or is_reduction(one)):
+        if not one.writes or not is_arithmetic(one):
             continue
         uses = (*one.reads, *one.writes)  # a single number slows no operator
         values = (u.value for u in uses if graph.values[u.value].device == "cpu" and graph.values[u.value].shape)

@@ -15,7 +15,7 @@ from diagnose.model.shapes import num_elements
 
 __all__ = ["Unfused", "unfused_clusters"]
 
-MIN_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
+MIN_FUSED_OPERATORS = 3  # two, as a bias and an activation, are what library modules leave too
 MIN_KEYS = 16  # of an attention: a softmax over fewer is a gate or a mixture of few
 Form: TypeAlias = Literal["attention", "loss", "norm", "rotary embedding", "GELU", "gated activation", "pointwise"]
 
@@ -62,7 +62,7 @@ def unfused_clusters(graph: Graph) -> tuple[Unfused, ...]:
         within |= joining
         for cluster in components(graph, members, joining.__contains__):
             form = _form(graph, cluster)
-            if len(cluster) >= MIN_OPERATORS or form == "attention":
+            if len(cluster) >= MIN_FUSED_OPERATORS or form == "attention":
                 lines = graph.work(cluster).lines
                 if form == "pointwise" and phase == "backward":
                     form = next((forms[line] for line in lines if line in forms), form)

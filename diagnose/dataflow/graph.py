@@ -10,8 +10,8 @@ from diagnose.model.dataflow import Dataflow, Frame, Operator, Use, Value
 from diagnose.model.shapes import num_elements
 
 __all__ = [
-    "Graph", "Work", "base_name", "components", "graph_of", "is_copy", "is_pointwise", "is_product", "is_reduction",
-    "num_bytes", "plain_name",
+    "Graph", "Work", "base_name", "components", "graph_of", "is_arithmetic", "is_copy", "is_pointwise", "is_product",
+    "is_reduction", "num_bytes", "plain_name",
 ]  # fmt: skip
 
 # These write every element of their target whatever it held; each also as a `_foreach` form.
@@ -139,6 +139,7 @@ _POINTWISE = frozenset(
         "stack",
     ]
 )
+_ARITHMETIC = _PRODUCTS | _POINTWISE | _REDUCTIONS
 _COPIES = frozenset({"clone", "contiguous", "_to_copy", "copy"})
 
 
@@ -165,6 +166,11 @@ def is_pointwise(one: Operator) -> bool:
 def is_reduction(one: Operator) -> bool:
     """Return whether an operator reduces or normalises along dimensions."""
     return base_name(one) in _REDUCTIONS
+
+
+def is_arithmetic(one: Operator) -> bool:
+    """Return whether an operator is a product, pointwise or a reduction."""
+    return base_name(one) in _ARITHMETIC
 
 
 def is_copy(one: Operator) -> bool:

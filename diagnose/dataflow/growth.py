@@ -18,7 +18,7 @@ __all__ = [
     "piled_up",
 ]  # fmt: skip
 
-MAX_NAMED = 3
+MAX_NAMED_LINES = 3
 MIN_COPIED = 0.8  # of what a concatenation writes is one of the tensors that it reads
 _LASTING: tuple[Role, ...] = ("parameter", "buffer", "optimizer state", "gradient")
 
@@ -214,7 +214,7 @@ def held_words(lines: Sequence[PiledUp]) -> str:
     """Return what each recorded step leaves, and the lines that make most of it; there is at least one line."""
     num = plural(sum(one.num_values for one in lines), "value")
     size = size_words(sum(one.num_bytes for one in lines))
-    named = enumeration([f"{line_words(one.line)} ({size_words(one.num_bytes)})" for one in lines[:MAX_NAMED]])
+    named = enumeration([f"{line_words(one.line)} ({size_words(one.num_bytes)})" for one in lines[:MAX_NAMED_LINES]])
     return f"Each step leaves {num} ({size}) still held after the next one, made at {named}."
 
 

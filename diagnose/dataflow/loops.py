@@ -16,7 +16,7 @@ from diagnose.model.dataflow import Frame
 
 __all__ = ["Loop", "loops"]
 
-MIN_CALLS = 4
+MIN_LOOP_CALLS = 4
 MAX_INDEPENDENT = 0.25  # longest chain, of the calls: experts in each of several layers are independent
 MIN_LOOPED = 0.9  # of the calls of a line: of operators that run as often as the line does
 # These add to what earlier calls left, in any order, or write beside it.
@@ -49,7 +49,7 @@ def loops(graph: Graph) -> tuple[Loop, ...]:
     bodies: dict[tuple[str, Site, int], list[Site]] = defaultdict(list)
     counts = {site: _num_calls(graph, site, rows) for site, rows in sites.items()}
     for site, num in counts.items():
-        if num >= MIN_CALLS * max(counts.get(site[1:], 0), 1):
+        if num >= MIN_LOOP_CALLS * max(counts.get(site[1:], 0), 1):
             bodies[site[0].function, site[1:], num].append(site)
     found: dict[Site, Loop] = {}
     for (_, caller, num), body in sorted(bodies.items(), key=lambda item: len(item[0][1])):
@@ -96,7 +96,7 @@ def _loop(graph: Graph, num: int, body: list[Site], rows: list[int]) -> Loop | N
     chain = max(num * _longest_chain(graph, each, collected) // len(each) for each in calls)
     kind: Literal["independent", "recurrent"] = "independent"
     if chain > MAX_INDEPENDENT * num:
-        if any(len(_largest_layer(graph, each)) < MIN_CALLS for each in calls):
+        if any(len(_largest_layer(graph, each)) < MIN_LOOP_CALLS for each in calls):
             return None
         kind = "recurrent"
     computing = [i for i in rows if graph.computes(i)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StepBudget", "step_budget"]
 
-WARM_UP, STEPS = 5, 20
+WARM_UP, TIMED_STEPS = 5, 20
 
 
 class StepBudget:
@@ -32,7 +32,7 @@ class StepBudget:
         self._clock = clock
 
     def __call__(
-        self, step_fn: Callable[[], object], *, max_ms: float, steps: int = STEPS, warm_up: int = WARM_UP
+        self, step_fn: Callable[[], object], *, max_ms: float, steps: int = TIMED_STEPS, warm_up: int = WARM_UP
     ) -> float:
         """Run a step several times; return its median time, ms. Above ``max_ms`` fail with a diagnosis.
 

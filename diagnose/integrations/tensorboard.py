@@ -32,7 +32,7 @@ __all__ = ["check_log", "step_scalars", "write_log"]
 
 BEFORE = "diagnose: the device ends what was queued before these steps"
 MARK_NS = 1
-HOST = 1_000_000  # the process of all threads; devices are called by their numbers, as the plugin expects
+HOST_PID = 1_000_000  # the process of all threads; devices are called by their numbers, as the plugin expects
 CATEGORY = {
     Kind.OP: "cpu_op",
     Kind.ANNOTATION: "user_annotation",
@@ -126,10 +126,10 @@ def step_scalars(capture: Capture) -> dict[str, list[tuple[int, float]]]:
 
 
 def _metadata(t: Tables) -> Iterator[dict[str, object]]:
-    yield {"ph": "M", "name": "process_name", "pid": HOST, "tid": 0, "args": {"name": "python"}}
+    yield {"ph": "M", "name": "process_name", "pid": HOST_PID, "tid": 0, "args": {"name": "python"}}
     for number, thread in enumerate(t.trace.threads):
         name = {"name": f"thread {thread.tid} {thread.name}".strip()}
-        yield {"ph": "M", "name": "thread_name", "pid": HOST, "tid": number, "args": name}
+        yield {"ph": "M", "name": "thread_name", "pid": HOST_PID, "tid": number, "args": name}
     for device in sorted(set(t.trace.events.device[t.tasks.row].tolist())):
         yield {"ph": "M", "name": "process_name", "pid": device, "tid": 0, "args": {"name": f"GPU {device}"}}
 
@@ -154,7 +154,7 @@ def _steps(t: Tables) -> Iterator[dict[str, object]]:
     steps = t.steps
     thread = max(t.main, 0)
     for start, end, number in zip(steps.start.tolist(), steps.end.tolist(), steps.number.tolist(), strict=True):
-        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{max(number, 0)}", "pid": HOST}
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{max(number, 0)}", "pid": HOST_PID}
         yield {**mark, "tid": thread, "ts": start / 1e3, "dur": (end - start) / 1e3, "args": {"External id": 0}}
 
 
@@ -189,7 +189,7 @@ def _host(t: Tables) -> Iterator[dict[str, object]]:
                 args["Input type"] = _list(t.trace.names[events.types[row]]) if events.types[row] >= 0 else []
             if events.detail[row] >= 0 and events.kind[row] == Kind.OP:
                 args["Call stack"] = t.trace.names[events.detail[row]]
-        yield _event(t, row, HOST, int(events.thread[row]), args)
+        yield _event(t, row, HOST_PID, int(events.thread[row]), args)
 
 
 def _tasks(t: Tables) -> Iterator[dict[str, object]]:

@@ -52,7 +52,7 @@ __all__ = [
 
 CAPTURE_SCHEMA = 1
 MAX_INFO_BYTES = 256 << 20  # decompressed: at most twenty thousand rows of a dozen series for each GPU
-MAX_RANKS = 1_000_000
+MAX_WORLD_SIZE = 1_000_000
 REMEDY = "Trace the script again."
 
 
@@ -68,8 +68,8 @@ class CaptureInfo(msgspec.Struct, frozen=True, kw_only=True):
     python: str = ""
     torch: str = ""
     cuda: str = ""
-    rank: Annotated[int, Meta(ge=0, le=MAX_RANKS - 1)] = 0
-    world_size: Annotated[int, Meta(ge=1, le=MAX_RANKS)] = 1
+    rank: Annotated[int, Meta(ge=0, le=MAX_WORLD_SIZE - 1)] = 0
+    world_size: Annotated[int, Meta(ge=1, le=MAX_WORLD_SIZE)] = 1
     gpus: tuple[GpuRecord, ...] = ()
     light_file: FileName = ""  # "" where the window was not reached
     attribution_file: FileName = ""

@@ -9,7 +9,7 @@ __all__ = ["PARTS", "grows"]
 
 PARTS = 4  # of the run, one after the other, each compared with the one before
 MIN_PART_STEPS = 8  # in each: their median shrugs off a long one
-MIN_GROWTH = 0.1  # from the first part to the last: what equal steps differ by on a quiet machine
+MIN_RUN_GROWTH = 0.1  # from the first part to the last: what equal steps differ by on a quiet machine
 
 
 def grows(times: Sequence[float]) -> bool:
@@ -18,4 +18,4 @@ def grows(times: Sequence[float]) -> bool:
     if num < MIN_PART_STEPS:
         return False
     level = [median(times[i * num : (i + 1) * num]) for i in range(PARTS)]
-    return all(level[i] < level[i + 1] for i in range(PARTS - 1)) and level[-1] >= (1 + MIN_GROWTH) * level[0]
+    return all(level[i] < level[i + 1] for i in range(PARTS - 1)) and level[-1] >= (1 + MIN_RUN_GROWTH) * level[0]

@@ -37,16 +37,14 @@ __all__ = [
 # down to the next longest, so that a few stalls do not decide about a run. Those that are at the same place of all
 # equal runs are the program's, such as collections of garbage, which come as objects grow in number.
 
-MIN_STEPS = 4  # two periods of two
-MIN_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
+MIN_PERIOD_STEPS = 4  # two periods of two
+MIN_PERIOD_EXPLAINED = 0.5  # of the variance, by the same steps of the other periods; noise explains none
 MIN_BEST_SHARE = 0.9  # multiples of a period explain as much: the shortest that comes near is taken
-ALIKE = 0.5  # of a long step's excess: one with as much is of its kind
+ALIKE_EXCESS = 0.5  # of a long step's excess: one with as much is of its kind
 STEPS_PER_STALL = 50  # of a run: as many long steps that no other resembles are cut down, one at least
 STALLED_SHARE = 0.05  # of a run without a period: so many of its longest steps are cut down
 MAX_SHIFT = 1  # of a place between runs: objects are counted from where warming up ended, a step sooner or later
-MIN_LONG_RATIO = (
-    3  # times the median step: what a run of the program does now and then, and no slower spell of the machine
-)
+MIN_LONG_RATIO = 3.0  # times the median step: what a run does now and then, and no slower spell of the machine
 
 
 def mean_step(steps: Sequence[float]) -> float:
@@ -62,14 +60,14 @@ def period_of(steps: Sequence[float]) -> int:
     """
     x = _without_stalls(np.asarray(steps, np.float64))
     num = len(x)
-    if num < MIN_STEPS or not 0 < x.max() < np.inf:
+    if num < MIN_PERIOD_STEPS or not 0 < x.max() < np.inf:
         return 1
     x = x / x.max()
     alone = _error(x, np.zeros(num, np.intp))
     if alone <= 0:
         return 1
     explained = np.array([1 - _error(x, np.arange(num) % period) / alone for period in range(2, num // 2 + 1)])
-    least = max(MIN_EXPLAINED, MIN_BEST_SHARE * explained.max(initial=0.0))
+    least = max(MIN_PERIOD_EXPLAINED, MIN_BEST_SHARE * explained.max(initial=0.0))
     found = np.flatnonzero(explained >= least)
     return int(found[0]) + 2 if len(found) else 1
 
@@ -124,12 +122,12 @@ def _error(x: Floats, place: Rows) -> float:
 
 def _without_stalls(steps: Floats) -> Floats:
     """Cut long steps that no other resembles down to the next longest one."""
-    if len(steps) < MIN_STEPS:
+    if len(steps) < MIN_PERIOD_STEPS:
         return steps
     steps = steps.copy()
     for _ in range(max(1, len(steps) // STEPS_PER_STALL)):
         middle, longest = float(np.median(steps)), int(np.argmax(steps))
-        if np.sum(steps - middle >= ALIKE * (steps[longest] - middle)) > 1:
+        if np.sum(steps - middle >= ALIKE_EXCESS * (steps[longest] - middle)) > 1:
             return steps
         steps[longest] = np.partition(steps, -2)[-2]
     return steps

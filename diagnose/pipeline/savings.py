@@ -12,7 +12,6 @@ from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescripti
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
 from diagnose.replay.effects import Effect, cost_error
-from diagnose.replay.path import critical_path, on_path, path_report, shares
 from diagnose.replay.predict import (
     Predicted,
     least_step_ns,
@@ -24,6 +23,7 @@ from diagnose.replay.predict import (
     replayed_ns,
     unchanged,
 )
+from diagnose.replay.simulate import critical_path, on_path, path_report, shares
 from diagnose.replay.transforms import remove_cause
 from diagnose.tables import Tables
 from diagnose.tables.gaps import launches_unlinked

@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import quantiles, total
 from diagnose.model.statistics import mean_error
-from diagnose.replay.base import replay_base
+from diagnose.replay.build import replay_base
 from diagnose.replay.unrecorded import (
     USUAL_EVENT_NS,
     Unrecorded,

@@ -17,7 +17,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.limits import REDUCED
-from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
+from diagnose.perf_model.gpu_specs import bandwidth_of, rebucketed, transfer_ns
 from diagnose.ranks.matching import Matches
 from diagnose.ranks.profile import PHASES, CollectiveKind, RankProfile
 from diagnose.ranks.waits import Times

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.model.limits import REDUCED
-from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
+from diagnose.perf_model.gpu_specs import bandwidth_of, rebucketed, transfer_ns
 from diagnose.ranks.replay import Collective, Part, Schedule, Step
 
 __all__ = ["in_buckets", "overlapped"]

@@ -5,28 +5,12 @@ from __future__ import annotations
 from diagnose.replay.build import build
 from diagnose.replay.effects import Effect
 from diagnose.replay.graph import Edge, Graph, Times, Transform
-from diagnose.replay.path import CriticalPath, critical_path, shares
 from diagnose.replay.predict import Predicted, predict, replay_base, unchanged
-from diagnose.replay.simulate import simulate
+from diagnose.replay.simulate import CriticalPath, critical_path, shares, simulate
 from diagnose.replay.transforms import drop_waits, scale_host, scale_kernels, typical_delays
 
 __all__ = [
-    "CriticalPath",
-    "Edge",
-    "Effect",
-    "Graph",
-    "Predicted",
-    "Times",
-    "Transform",
-    "build",
-    "critical_path",
-    "drop_waits",
-    "predict",
-    "replay_base",
-    "scale_host",
-    "scale_kernels",
-    "shares",
-    "simulate",
-    "typical_delays",
+    "CriticalPath", "Edge", "Effect", "Graph", "Predicted", "Times", "Transform", "build", "critical_path",
+    "drop_waits", "predict", "replay_base", "scale_host", "scale_kernels", "shares", "simulate", "typical_delays",
     "unchanged",
-]
+]  # fmt: skip

@@ -26,27 +26,18 @@ from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 
 __all__ = [
-    "HIDDEN_EVENT_NS",
-    "USUAL_EVENT_NS",
-    "Unrecorded",
-    "in_order",
-    "moved_samples",
-    "recording_weight",
-    "unrecorded",
-    "unrecorded_host",
-    "warped",
-    "with_recording",
-    "without_events",
-]
+    "HIDDEN_EVENT_NS", "USUAL_EVENT_NS", "Unrecorded", "in_order", "moved_samples", "recording_weight", "unrecorded",
+    "unrecorded_host", "warped", "with_recording", "without_events",
+]  # fmt: skip
 
-MAX_EVENT_COST_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
+MAX_RECORDING_NS = 5_000.0  # 0.7 to 1.6 µs on some hosts, 3.4 µs on a virtual machine with an H100
 HIDDEN_EVENT_NS = 2_000.0  # where it could not be measured
 USUAL_EVENT_NS = 1_000.0  # of recording an operator, if no unrecorded steps show it: 0.7 to 1.6 µs on most machines
 MIN_LEFT = 0.1  # of a segment of host work: even the cheapest operator computes something
 CALL_WEIGHT = 3  # what a call of the runtime costs against an operator: 7.9 against 2.5 µs on that machine
 FRAME_WEIGHT = 0.3  # what a frame of Python costs against an operator: 0.17 µs where operators took 0.4 to 0.6
 MIN_CALL_LEFT = 0.4  # of a blocking call, and of the time from a launch call to its task or from a task to a call's end
-MIN_EXPLAINED = 0.6  # of what recorded steps are longer
+MIN_COST_EXPLAINED = 0.6  # of what recorded steps are longer
 MIN_EXPLAINED_UNDISTURBED = 0.4  # of that by the steps which other things disturbed least
 PRECISION_NS = 20.0  # of the cost of an event
 
@@ -104,11 +95,11 @@ def _cost_ns(
     step: Callable[[float], float], recorded_ns: float, unprofiled_ns: float, undisturbed_ns: float
 ) -> float | None:
     """Return what an event costs for steps to be as long as unrecorded ones, None where no such cost explains them."""
-    low, high = 0.0, MAX_EVENT_COST_NS
+    low, high = 0.0, MAX_RECORDING_NS
     if unprofiled_ns >= recorded_ns:
         return None
     shortest, wanted_ns = step(high), unprofiled_ns
-    if recorded_ns - shortest < MIN_EXPLAINED * (recorded_ns - unprofiled_ns):
+    if recorded_ns - shortest < MIN_COST_EXPLAINED * (recorded_ns - unprofiled_ns):
         wanted_ns = recorded_ns - undisturbed_ns
         if undisturbed_ns <= 0 or recorded_ns - shortest < MIN_EXPLAINED_UNDISTURBED * undisturbed_ns:
             return None

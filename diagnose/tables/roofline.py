@@ -11,8 +11,7 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Device
 from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
-from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
-from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
+from diagnose.perf_model.op_cost import OpCost, cost_of, is_convolution, output_of_convolution, reads_values
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators

@@ -9,10 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-from diagnose.text.masking import mask_text
 from diagnose.text.plain_text import one_line
 
 __all__ = ["PREFIX", "Progress"]
@@ -20,8 +18,7 @@ __all__ = ["PREFIX", "Progress"]
 PREFIX = "diagnose: "  # marks our lines among the script's
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """Where progress goes; ``stream`` None means wherever ``sys.stderr`` points at that moment."""
 
     quiet: bool = False
@@ -31,6 +28,8 @@ class Progress:
         """Write one line. A standard error that is closed or full is no reason to stop."""
         if self.quiet:
             return
+        from diagnose.text.masking import mask_text  # a dozen patterns, which --help does not need
+
         stream = self.stream or sys.stderr
         try:
             print(f"{PREFIX}{one_line(mask_text(text))}", file=stream, flush=True)
@@ -47,6 +46,8 @@ class Progress:
             return
         from rich.console import Console
         from rich.text import Text
+
+        from diagnose.text.masking import mask_text
 
         with Console(file=stream).status(Text(one_line(mask_text(text)))):
             yield

@@ -29,12 +29,12 @@ from diagnose.trace_reader.stored import Stored
 
 __all__ = ["SourceText", "read_dataflow", "read_info", "read_lines", "read_samples", "read_steps"]
 
-_CHUNK = 1 << 18
+_READ_BYTES = 1 << 18
 MAX_SAMPLES_BYTES = 128 << 20  # decompressed: a sampler that looks every 2 ms fills 50 bytes with a row
 MAX_LINES_BYTES = 32 << 20  # source lines: 2,000 of 400 characters are written
 MAX_DATAFLOW_BYTES = 256 << 20  # 200,000 operators of a kilobyte each
 MAX_STEPS_BYTES = 64 << 20  # 200,000 steps of eight numbers are written
-MAX_PLACES = 1 << 20
+MAX_STORED_PLACES = 1 << 20
 MAX_STATEMENT_LINES = 10_000  # a table of a file's whole length
 
 
@@ -49,9 +49,9 @@ class _OtherRow(msgspec.Struct, gc=False):
 
 
 class _SampleRows(msgspec.Struct, gc=False):
-    places: Annotated[list[_Place], Meta(max_length=MAX_PLACES)]
+    places: Annotated[list[_Place], Meta(max_length=MAX_STORED_PLACES)]
     time_ns: list[Time]
-    place: list[Annotated[int, Meta(ge=-1, lt=MAX_PLACES)]]
+    place: list[Annotated[int, Meta(ge=-1, lt=MAX_STORED_PLACES)]]
     running: list[Annotated[int, Meta(ge=-1, le=1)]]
     gc: list[tuple[Time, Time]] = []  # absent where collections were not noted
     others: list[_OtherRow] = []
@@ -65,9 +65,9 @@ class _StepRows(msgspec.Struct, gc=False):
     state: list[Annotated[int, Meta(ge=0, le=3)]]
     device_ns: list[Count] = []  # absent without a GPU
     phases: dict[str, list[Count]] = {}
-    paths: Annotated[list[Annotated[list[_Place], Meta(min_length=1)]], Meta(max_length=MAX_PLACES)] = []
+    paths: Annotated[list[Annotated[list[_Place], Meta(min_length=1)]], Meta(max_length=MAX_STORED_PLACES)] = []
     sampled_ns: list[Time] = []
-    path: list[Annotated[int, Meta(ge=0, lt=MAX_PLACES)]] = []
+    path: list[Annotated[int, Meta(ge=0, lt=MAX_STORED_PLACES)]] = []
 
 
 class _SourceFile(msgspec.Struct, gc=False):
@@ -204,7 +204,7 @@ def _read(path: Path | Stored, limit: int) -> bytes:
     Raises:
         InputError: it cannot be read, or is larger than any file of its kind.
     """
-    text, chunk = bytearray(), bytearray(_CHUNK)
+    text, chunk = bytearray(), bytearray(_READ_BYTES)
     with open_source(path) as source:
         while count := source.readinto(memoryview(chunk)):
             text += chunk[:count]

@@ -8,8 +8,7 @@ cut is found, the window doubles before the next attempt.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,17 +17,17 @@ from diagnose.trace_reader.rows import EventRows, ImpreciseTimesError
 from diagnose.trace_reader.schema import decoder_of_any, decoder_of_known
 from diagnose.trace_reader.source import Source
 
-__all__ = ["BLOCK_BYTES", "MAX_EVENT_BYTES", "Ending", "Window", "read_events"]
+__all__ = ["MAX_EVENT_BYTES", "READ_BLOCK_BYTES", "Ending", "Window", "read_events"]
 
 # Blocks and their events stay in the processor's cache: with 1 MB blocks parsing takes 1.7 times as long.
-BLOCK_BYTES = 1 << 18
+READ_BLOCK_BYTES = 1 << 18
 MAX_EVENT_BYTES = 1 << 22  # bytes; the longest in a recorded trace, with its call stack, has a few hundred kB
 
 _EVENT = re.compile(EVENT_START.encode())
 _EVENT_START_BYTES = 160  # bytes around an opening brace that show whether an event begins there
 _MAX_BRACES = 256  # opening braces looked at, from the end of the block
 # Reading such events takes twenty times as long as sound ones: a file of nothing else would take minutes, for nothing.
-MAX_UNREADABLE = 100_000  # events; a recorded trace has one or two, where its end was lost
+MAX_UNREADABLE_EVENTS = 100_000  # events; a recorded trace has one or two, where its end was lost
 _MAX_MIXED = 8  # blocks with events of other categories; metadata stands in the first and in the last one
 MAX_TOO_DEEP_BYTES = 8 << 20  # text with nesting that no profiler writes
 
@@ -40,7 +39,7 @@ class Window:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._buffer = bytearray(b"[").ljust(2 * BLOCK_BYTES, b"\0")
+        self._buffer = bytearray(b"[").ljust(2 * READ_BLOCK_BYTES, b"\0")
         self._end = 1
 
     def __len__(self) -> int:
@@ -49,9 +48,9 @@ class Window:
 
     def fill(self) -> bool:
         """Read about a block more, or as much as is left unconsumed; False at the end of the file."""
-        wanted = self._end + max(BLOCK_BYTES, self._end)
+        wanted = self._end + max(READ_BLOCK_BYTES, self._end)
         if wanted > len(self._buffer):
-            self._buffer = self._buffer.ljust(wanted + BLOCK_BYTES, b"\0")
+            self._buffer = self._buffer.ljust(wanted + READ_BLOCK_BYTES, b"\0")
         start = self._end
         with memoryview(self._buffer) as view:
             while self._end < wanted and (count := self._source.readinto(view[self._end : wanted])):
@@ -108,8 +107,7 @@ class Window:
         return self.text()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """How the list of events ended."""
 
     complete: bool  # its closing bracket was there
@@ -131,8 +129,8 @@ class _Reader:
     @property
     def fault(self) -> str:
         """Return why no more of the file is worth reading, "" while it is."""
-        if self.num_skipped > MAX_UNREADABLE:
-            return f"more than {MAX_UNREADABLE:,} events in it cannot be parsed"
+        if self.num_skipped > MAX_UNREADABLE_EVENTS:
+            return f"more than {MAX_UNREADABLE_EVENTS:,} events in it cannot be parsed"
         return "too many events in it are nested too deeply" if self._too_deep_bytes > MAX_TOO_DEEP_BYTES else ""
 
     def take(self, block: memoryview | bytes, *, is_last: bool) -> Salvage:

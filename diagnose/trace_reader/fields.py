@@ -26,7 +26,7 @@ _CORRELATED = (*DEVICE_KINDS, Kind.RUNTIME)
 _MAX_THREADS = 32_767  # Events.thread is int16; what comes later counts as an unknown thread
 _MAX_DEVICE = 32_767  # Events.device is int16
 _MAX_STREAM = 2**31 - 1  # cuda_sync writes 2**32 - 1 for "no stream"
-_MAX_NAME_CHARS = 60  # of a name in a sentence
+_MAX_QUOTED_CHARS = 60  # of a name in a sentence
 _MAX_LABEL_CHARS = 40  # of "stream 7"; Python refuses to convert thousands of digits
 _MAX_MEMBERS_BYTES = 1 << 12  # of the list of a group's ranks: torch itself lists no more than some dozens
 _MAX_KNOWN, _MAX_KNOWN_BYTES = 1 << 11, 1 << 8  # texts of lists that the next rank's file has again: a megabyte at most
@@ -150,8 +150,8 @@ def printable(text: str) -> str:
 
 def shortened(name: str) -> str:
     """Return a name as a sentence can hold it."""
-    text = printable(name[:_MAX_NAME_CHARS]).replace("\n", " ")
-    return text if len(name) <= _MAX_NAME_CHARS else f"{text}…"
+    text = printable(name[:_MAX_QUOTED_CHARS]).replace("\n", " ")
+    return text if len(name) <= _MAX_QUOTED_CHARS else f"{text}…"
 
 
 def num_events(count: int) -> str:

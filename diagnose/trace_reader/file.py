@@ -9,7 +9,9 @@ from typing import NamedTuple
 from diagnose.errors import InputError, NotATraceError
 from diagnose.model.events import Note, Trace
 from diagnose.model.serialization import without_collector
-from diagnose.trace_reader.envelope import (
+from diagnose.trace_reader.events import Ending, Window, read_events
+from diagnose.trace_reader.fields import num_events, shortened
+from diagnose.trace_reader.parts import (
     MAX_TAIL_BYTES,
     Envelope,
     devices,
@@ -17,12 +19,10 @@ from diagnose.trace_reader.envelope import (
     rank_of,
     read_head,
     read_keys,
+    read_parts,
     small_values,
     world_size_of,
 )
-from diagnose.trace_reader.events import Ending, Window, read_events
-from diagnose.trace_reader.fields import num_events, shortened
-from diagnose.trace_reader.parts import read_parts
 from diagnose.trace_reader.rows import EventRows
 from diagnose.trace_reader.schema import LEFT_OUT
 from diagnose.trace_reader.source import STANDARD_INPUT, open_source
@@ -43,7 +43,7 @@ def read_trace(
     ``-`` is standard input. Several ``processes`` read a large file that is not compressed, which gives the same;
     ``meanwhile`` is done while the others read, and left out where there are none.
     Memory is bounded by the columns (at most 85 bytes an event), not by the size of the file.
-    What holds for every trace is described in ``diagnose.trace_reader.plausibility``.
+    What holds for every trace is described in ``diagnose.trace_reader.table``.
 
     Raises:
         InputError: the file cannot be read or holds no events.

@@ -20,16 +20,9 @@ from diagnose.trace_reader.fields import Fields, Values
 from diagnose.trace_reader.schema import CATEGORIES, INSTANTS, LEFT_OUT, MEMORY_NAME, texts_of
 
 __all__ = [
-    "UNKNOWN_NS",
-    "EventRows",
-    "ImpreciseTimesError",
-    "durations_ns",
-    "exact_ns",
-    "floats_hold",
-    "instants_ns",
-    "packed",
-    "starts_ns",
-]
+    "UNKNOWN_NS", "EventRows", "ImpreciseTimesError", "durations_ns", "exact_ns", "floats_hold", "instants_ns",
+    "packed", "starts_ns",
+]  # fmt: skip
 
 # Up to here the nearest float lies within half a nanosecond of a time with three decimals (102 days).
 _EXACT_BELOW_US = 2.0**43

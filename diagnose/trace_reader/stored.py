@@ -23,25 +23,14 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 __all__ = [
-    "DEFLATED",
-    "Bytes",
-    "Piped",
-    "RemoteFile",
-    "Stored",
-    "is_folder",
-    "is_url",
-    "list_folder",
-    "matching_urls",
-    "open_bytes",
-    "open_file",
-    "open_url",
-    "version_of",
-]
+    "DEFLATED", "Bytes", "Piped", "RemoteFile", "Stored", "is_folder", "is_url", "list_folder", "matching_urls",
+    "open_bytes", "open_file", "open_url", "version_of",
+]  # fmt: skip
 
 _URL = r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://"
-_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
+_PIPE_BLOCK_BYTES = 4 << 20  # fetched at a time, and held
 _VERSIONS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5")  # by store: S3, Google's and Azure's
-_MAX_WHY_CHARS = 200  # of what a store answered
+_MAX_FAULT_CHARS = 200  # of what a store answered
 DEFLATED = 8  # the method in a zip's headers; 0: not compressed
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: magic, …, lengths of the name and of the extra field
 _LOCAL_MAGIC = b"PK\x03\x04"
@@ -96,7 +85,7 @@ def open_url(url: str) -> RemoteFile:
     """
     system, path = _system(url)
     with _input_errors(url):
-        return RemoteFile(system.open(path, "rb", block_size=_BLOCK_BYTES))
+        return RemoteFile(system.open(path, "rb", block_size=_PIPE_BLOCK_BYTES))
 
 
 def is_folder(url: str) -> bool:
@@ -188,7 +177,7 @@ def _store_errors() -> Iterator[None]:
 
 
 def _why(error: Exception) -> str:
-    return middle(one_line(mask_text(str(error))) or type(error).__name__, _MAX_WHY_CHARS)
+    return middle(one_line(mask_text(str(error))) or type(error).__name__, _MAX_FAULT_CHARS)
 
 
 class Bytes(Protocol):

@@ -12,7 +12,7 @@ import pytest
 from diagnose.capture.record import folder as folder_module
 from diagnose.capture.record.folder import CaptureFolder, unfinished
 from diagnose.errors import OutputError
-from diagnose.model import files as reservation_module
+from diagnose.model import files as files_module
 from diagnose.model.capture import CaptureInfo
 
 
@@ -115,14 +115,14 @@ def test_the_second_of_two_runs_is_refused_when_it_starts(tmp_path):
 
 
 def test_a_folder_that_another_run_has_made_is_removed_by_the_one_that_keeps_it(tmp_path, monkeypatch):
-    locked, kept = reservation_module._locked, []
+    locked, kept = files_module._locked, []
 
     def overtaken(path, *, create):
-        monkeypatch.setattr(reservation_module, "_locked", locked)
+        monkeypatch.setattr(files_module, "_locked", locked)
         kept.append(CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False))
         return locked(path, create=create)
 
-    monkeypatch.setattr(reservation_module, "_locked", overtaken)
+    monkeypatch.setattr(files_module, "_locked", overtaken)
     with pytest.raises(OutputError, match="Another run"):
         CaptureFolder(tmp_path / "capture", rank=0, num_ranks=1, force=False)
     assert stat.S_IMODE((tmp_path / "capture").stat().st_mode) == 0o700

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.compare.runs import RunTimes
-from diagnose.compare.sides import side_of
+from diagnose.compare.sides import RunTimes, side_of
 from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Queue, Source, Where
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.compare.evaluate import evaluate
+from diagnose.compare.compare import evaluate
 
 TOLERANCE = 0.05
 

@@ -9,7 +9,7 @@ from diagnose.errors import UsageError
 from diagnose.model.dataflow import Frame
 from diagnose.pipeline import what_if
 from diagnose.pipeline.what_if import ComputedAgain, WhatIfRequest, parse_size, run_what_if, twice
-from diagnose.replay.base import replay_base
+from diagnose.replay.build import replay_base
 from diagnose.reports.forecast_page import Basis, render
 from diagnose.tables.flow import flow_of
 from tests.analyzers.flow_tables import CPU, GPU, tables

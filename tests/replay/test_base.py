@@ -2,8 +2,7 @@
 
 import pytest
 
-from diagnose.replay.base import step_subset
-from diagnose.replay.build import build
+from diagnose.replay.build import build, step_subset
 from diagnose.replay.simulate import owners, period_ns, simulate
 
 

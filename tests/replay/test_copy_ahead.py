@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from diagnose.replay.base import replay_base
-from diagnose.replay.copy_ahead import CopiesAhead
+from diagnose.replay.build import replay_base
 from diagnose.replay.simulate import period_ns, simulate
+from diagnose.replay.transforms import CopiesAhead
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from diagnose.analyzers import META
 from diagnose.pipeline.find import build_tables, find_in_rank
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.pipeline.what_if import WhatIfRequest, run_what_if
-from diagnose.replay.base import step_subset
-from diagnose.replay.build import build
+from diagnose.replay.build import build, step_subset
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.transforms import remove_cause
 from diagnose.trace_reader import open_captures

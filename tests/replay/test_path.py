@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.replay.graph import Edge, Graph
-from diagnose.replay.path import CriticalPath, critical_path
-from diagnose.replay.simulate import simulate
+from diagnose.replay.simulate import CriticalPath, critical_path, simulate
 
 
 def chain(*pieces):

@@ -1,6 +1,5 @@
 """How many backward passes add up before an optimizer's call. Times in µs."""
 
-
 import pytest
 
 from diagnose.reports.json_reading import from_json

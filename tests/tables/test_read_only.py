@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.model.arrays import read_only
 from diagnose.pipeline.find import find_in_rank
-from diagnose.replay.base import step_subset
+from diagnose.replay.build import step_subset
 from diagnose.trace_reader import open_captures
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"

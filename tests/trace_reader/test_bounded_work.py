@@ -170,7 +170,7 @@ def test_the_longest_event_is_longer_than_any_recorded():
     ],
 )
 def test_reading_stops_where_too_much_is_unreadable(piece, fault, monkeypatch):
-    monkeypatch.setattr(events, "MAX_UNREADABLE", 100)
+    monkeypatch.setattr(events, "MAX_UNREADABLE_EVENTS", 100)
     monkeypatch.setattr(events, "MAX_TOO_DEEP_BYTES", MB)
     window = Window(source := Endless(piece + b",", 100 * MB))
     window.replace(GOOD + b",")
@@ -182,7 +182,7 @@ def test_reading_stops_where_too_much_is_unreadable(piece, fault, monkeypatch):
 
 
 def test_a_file_without_a_readable_event_names_the_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr(events, "MAX_UNREADABLE", 1000)
+    monkeypatch.setattr(events, "MAX_UNREADABLE_EVENTS", 1000)
     file = tmp_path / "t.json"
     file.write_bytes(b'{"traceEvents":[' + b'{"ph":"X","ts":},{"ph":"M"},' * 60_000 + GOOD + b"]}")
     with pytest.raises(InputError, match="no event that can be used: more than 1,000 events in it cannot be parsed"):
@@ -213,7 +213,7 @@ def test_what_another_thread_still_holds_of_a_block_stops_no_reading(monkeypatch
         return held[-1]
 
     monkeypatch.setattr(Window, "close", holding)
-    long = GOOD.replace(b"good", b"x" * (2 * events.BLOCK_BYTES))
+    long = GOOD.replace(b"good", b"x" * (2 * events.READ_BLOCK_BYTES))
     text = b",".join([GOOD] * 9000 + [long] + [GOOD] * 9000)
     rows = events.EventRows()
     events.read_events(Window(Endless(text, len(text))), rows)

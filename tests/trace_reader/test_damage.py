@@ -260,6 +260,6 @@ def test_views_that_another_thread_holds_do_not_stop_the_reader(read_text, monke
     monkeypatch.setattr(source._Plain, "readinto", readinto)
     monkeypatch.setattr(events._Reader, "take", take_block)
     one = '{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
-    num = 3 * events.BLOCK_BYTES // len(one)
+    num = 3 * events.READ_BLOCK_BYTES // len(one)
     assert len(read_text('{"traceEvents": [' + ", ".join([one] * num) + "]}").events) > 0
     assert len(held) > 4

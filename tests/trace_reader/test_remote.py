@@ -52,7 +52,7 @@ def bucket() -> Iterator[str]:
     "path", ["run", "run/", "run/rank*.json.gz", "run/rank[01].json.gz", "run.tar", "run.tgz", "run.zip"]
 )
 def test_the_ranks_of_a_run_behind_a_url(bucket, path, monkeypatch):
-    monkeypatch.setattr("diagnose.trace_reader.stored._BLOCK_BYTES", 5000)
+    monkeypatch.setattr("diagnose.trace_reader.stored._PIPE_BLOCK_BYTES", 5000)
     captures = open_captures([f"{bucket}/{path}"])
     assert [(c.trace.rank, c.trace.names[0], len(c.trace.events)) for c in captures] == [
         (0, "aten::op0", BIG),
@@ -115,7 +115,7 @@ def test_a_store_that_fails_gives_the_events_before_it(bucket, monkeypatch):
 
     fsspec.filesystem("s3").pipe("bucket/long/rank0.json", trace_of(0, BIG))
     monkeypatch.setattr(RemoteFile, "read", failing)
-    monkeypatch.setattr("diagnose.trace_reader.events.BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr("diagnose.trace_reader.events.READ_BLOCK_BYTES", 1 << 14)
     (capture,) = open_captures([f"{bucket}/long/rank0.json"])
     assert capture.trace.trust[0].text.startswith("The file is cut off (reading it failed: the store has gone): ")
     assert 0 < len(capture.trace.events) < BIG

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
-from diagnose.perf_model.gradient_buckets import bandwidth_of, rebucketed, transfer_ns
+from diagnose.perf_model.gpu_specs import bandwidth_of, rebucketed, transfer_ns
 from diagnose.replay.build import graph_of
 from diagnose.replay.graph import Edge, Graph, Transform
 from diagnose.replay.simulate import simulate
