@@ -356,6 +356,7 @@ def _prescription(p: Prescription) -> dict[str, Json]:
         "edits": each(where_to_dict, p.edits),
         "diff": text(p.diff),
         "trial_method": p.trial_method,
+        "is_advice": p.is_advice,
         "records_again": p.records_again,
         "records_more": p.records_more,
         "mean_step_ms": None if p.mean_step_ns is None else ms(p.mean_step_ns),

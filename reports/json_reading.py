@@ -193,6 +193,7 @@ def _prescription(p: PrescriptionRecord) -> Prescription:
         edits=tuple(map(_where, p.edits)),
         diff=p.diff,
         trial_method=p.trial_method,
+        is_advice=p.is_advice,
         records_again=p.records_again,
         records_more=p.records_more,
         mean_step_ns=None if p.mean_step_ms is None else _ns(p.mean_step_ms),

@@ -123,6 +123,7 @@ class PrescriptionRecord(msgspec.Struct):
     edits: list[WhereRecord] = []
     diff: str = ""
     trial_method: TrialMethod | Literal[""] = ""
+    is_advice: bool = False
     records_again: bool = False
     records_more: bool = False
     mean_step_ms: Ms = None

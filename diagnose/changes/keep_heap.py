@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.patches import heap
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ SETTINGS = {"MALLOC_MMAP_THRESHOLD_": heap.MMAP_THRESHOLD, "MALLOC_TRIM_THRESHOL
 LEAST, MOST = 0.3, 1.2
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
     given = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
-    return Advice(
+    return Proposal(
         before=f"python {script_of(program)}",
         after=f"{given} python {script_of(program)}",
         least=LEAST,
@@ -47,7 +47,5 @@ CHANGE = Change(
     title="Keep freed memory in the C library's heap",
     numerics=identical(),
     patch=Patch(heap.keep_heap),
-    edit=ByHand("it is set in the environment that the script is started in"),
-    advice=_advice,
-    without_remedy="two settings of the C library",
+    proposal=_proposal,
 )

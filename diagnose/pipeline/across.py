@@ -11,7 +11,6 @@ import numpy as np
 from diagnose.analyzers import META, RANK_RULES
 from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
-from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.model.diagnosis import Diagnosis, Finding, Prescription, RankSummary, Source
 from diagnose.model.events import Note
@@ -258,7 +257,7 @@ def _with(answer: Diagnosis, found: Sequence[Finding], notes: list[Note], progra
             mine = [f for f in found if f.rule == rule.META.id]
             prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
             also += further(mine, prescribed, answer.step_ns, program)
-    again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
+    again = tuple(takewhile(lambda p: p.records_again, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     return replace(
         answer,

@@ -97,7 +97,7 @@ def to_try(
     """
     info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
     if t.device_id >= 0 and t.trace.world_size <= 1:
-        return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
+        return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable))
     if t.device_id >= 0 or info is None or info.world_size > 1 or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
         return ()
     products, convolutions = (

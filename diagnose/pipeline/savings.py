@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, group_of
-from diagnose.changes.common.prescribe import effect_of
+from diagnose.changes.common.prescribe import effect_of, is_moved
 from diagnose.model.diagnosis import Finding, Prescription
 from diagnose.model.forecast import CriticalPath, Forecast, Waterfall
 from diagnose.model.limits import MIN_GAIN_SHARE
@@ -82,7 +82,7 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
         finding,
         META[finding.rule].cause,
         t.steps.step_ns,
-        is_moved=change is not None and change.is_moved,
+        is_moved=is_moved(prescription),
     )
     if t.device_id < 0 and change is not None and change.is_within_share:
         limit_ns = min(limit_ns, max(prescription.saves_ns))

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
-from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import with_buckets
 from diagnose.changes.common.loading import (
     handover_ns,
@@ -225,7 +224,7 @@ def _known(name: str, known: Mapping[str, Prescription]) -> Prescription:
 
 def _why_unpredicted(p: Prescription) -> str:
     """Return why what a prescription saves is not predicted, "" where it is."""
-    if CHANGES[p.id].records:
+    if p.records_again:
         return "changes the recording, not the step"
     if p.predicted_step_ns is None and p.mean_step_ns is None:
         return "saves what this recording does not show"

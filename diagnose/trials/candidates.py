@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.changes import CHANGES, any_compiles, by_hand, edits_script, group_of, patch_of, trial_method
+from diagnose.changes import CHANGES, any_compiles, edits_script, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Prescription
 
@@ -53,11 +53,11 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
     """
     for name in asked:
         patch = patch_of(name)
-        if name not in CHANGES:
+        if name not in CHANGES and name not in _advised():
             known = ", ".join(one for one in CHANGES if trial_method(one) != "by hand")
             raise UsageError(f"Invalid change {name}: use one of {known}.")
         if trial_method(name) == "by hand":
-            raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
+            raise UsageError(f"{name} is advice that no trial can apply. Make the change by hand.")
         if patch is None and not own_process:
             raise UsageError(f"{name} is made in the text of a script; run the script with diagnose prove.")
         if patch is not None and patch.environment and not own_process:
@@ -67,9 +67,15 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
 def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
     left = [p.id for p in diagnosis.prescriptions if patch_of(p.id) is None and not (edits and edits_script(p.id))]
-    whys = [f"{name} was not run: {by_hand(name)}." for name in left]
+    whys = [f"{name} was not run: no trial can apply it." for name in left]
     compiles = any_compiles([p.id for p in diagnosis.prescriptions])
     return tuple(whys) if asked or compiles else (*whys, NOT_COMPILED)
+
+
+def _advised() -> set[str]:
+    from diagnose.analyzers import ADVICE  # which a trial's process does not need
+
+    return {name for entries in ADVICE.values() for name in entries}
 
 
 def _needs_gpu(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from diagnose.changes import CHANGES
 from diagnose.changes.common.call_arguments import passed, set_arguments
-from diagnose.changes.common.change import AddStatement, ByHand, EditLoop, SetArguments
+from diagnose.changes.common.change import AddStatement, EditLoop, SetArguments
 from diagnose.errors import UsageError
 from diagnose.model.files import write_file
 
@@ -88,8 +88,8 @@ def edited_source(
     done, left = [], {}
     for name in wanted:
         edit = CHANGES[name].edit
-        if isinstance(edit, ByHand):
-            left[name] = edit.reason
+        if edit is None:
+            left[name] = "its page shows the code"
             continue
         if isinstance(edit, AddStatement):
             changed, why = _with_statement(tree, edit)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from diagnose.changes.common.patching import Install
+from diagnose.model.numerics import Numerics, identical, other_training, redrawn, reduced, rounding
+from diagnose.model.numerics import NumericsPromise as Promise
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall
@@ -23,8 +25,6 @@ __all__ = [
     "REMOVED",
     "UNREADABLE",
     "AddStatement",
-    "Advice",
-    "ByHand",
     "Change",
     "Edit",
     "EditLoop",
@@ -32,7 +32,7 @@ __all__ = [
     "Numerics",
     "Patch",
     "Promise",
-    "Recording",
+    "Proposal",
     "SetArguments",
     "identical",
     "other_training",
@@ -43,62 +43,9 @@ __all__ = [
 
 MIN_PART = 0.3  # of a CPU's step, for a trial of what makes it faster
 
-Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
-"""What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
-
-
-Recording: TypeAlias = Literal["more", "later"]
-"""What a better recording holds: device work that this one lacks, or steps after the warm-up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """What a change does to the numbers: the text of a prescription and the promise that a trial checks.
-
-    ``promise`` is None where no comparison of losses can check it: the script trains differently.
-    """
-
-    promise: Promise | None
-    detail: str = ""
-    own_draws: bool = False  # samples that draw random numbers draw others than without the change
-    first_epoch: bool = False  # the promise ends with it: later epochs draw other random numbers
-    other_draws: bool = False  # whatever the script, other random numbers are drawn
-
-    @property
-    def safety(self) -> str:
-        """Return the words of a prescription."""
-        if self.promise == "identical":
-            return f"same numbers{'' if self.detail.startswith(',') or not self.detail else ' '}{self.detail}"
-        return f"may change the numbers: {self.detail}"
-
-
-def identical(condition: str = "", *, own_draws: bool = False, first_epoch: bool = False) -> Numerics:
-    """Return that the numbers stay the same; ``condition`` goes on after those words."""
-    return Numerics("identical", condition, own_draws, first_epoch)
-
-
-def rounding(what: str) -> Numerics:
-    """Return that the numbers are rounded in another order; ``what`` names where, and how to check it."""
-    return Numerics("rounding", what)
-
-
-def reduced(what: str) -> Numerics:
-    """Return that fewer bits are computed with; ``what`` names where, and how to check it."""
-    return Numerics("reduced", what)
-
-
-def redrawn(what: str) -> Numerics:
-    """Return that other random numbers are drawn, of the same distribution; ``what`` names which."""
-    return Numerics("reduced", what, other_draws=True)
-
-
-def other_training(what: str) -> Numerics:
-    """Return that the script trains differently, so that its losses cannot be compared."""
-    return Numerics(None, what)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Proposal:
     """How a change is made in one script; ``least`` and ``most`` are shares of what the finding costs.
 
     Where ``most`` is 0 nothing is predicted.
@@ -135,13 +82,6 @@ class Patch:
     needs_gpu: bool = False
     compiles: bool = False
     group: str = ""  # of changes to the same thing: only the best of them goes into a combination
-
-
-@dataclass(frozen=True, slots=True)
-class ByHand:
-    """Why only the script's author can make a change: a clause that follows a colon."""
-
-    reason: str
 
 
 REMOVED = object()
@@ -235,8 +175,8 @@ class HostWork(NamedTuple):
 class Change:
     """One change: ``CHANGE`` of a file in ``changes/``, whose name is the id with underscores.
 
-    Which rules prescribe it is a field of their META. ``advice`` is None where none does: it is asked for by name.
-    A function that gives advice takes the finding, the step's length in ns and what is known of the program; it returns
+    Which rules prescribe it is a field of their META. ``proposal`` is None where none does: it is asked for by name.
+    A function that gives one takes the finding, the step's length in ns and what is known of the program; it returns
     None where the finding needs another change. ``applies`` returns why the change does not fit the program, ""
     where it does.
     """
@@ -244,25 +184,20 @@ class Change:
     id: str
     title: str  # imperative
     numerics: Numerics
-    patch: Patch | ByHand
-    edit: Edit | ByHand
-    advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
-    applies: Callable[[Program, Finding], str] | None = None
+    patch: Patch | None = None
+    edit: Edit | None = None
+    proposal: Proposal | Callable[[Finding, float, Program], Proposal | None] | None = None
+    edits_expressions: bool = False  # its proposals hold the edits, which a printed diff has
+    applies: Callable[[Program, Finding], bool] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
     is_moved: bool = False  # what takes the time is done all the same, elsewhere
     to_try: Callable[[HostWork], bool] | None = None  # where a recording of a CPU cannot judge it, and a trial may
-    records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
-    without_remedy: str = ""  # why there is none
 
-    def why_not(self, program: Program, finding: Finding) -> str:
-        """Return why the change does not fit the program, "" where it does as far as the trace shows."""
-        return self.applies(program, finding) if self.applies else ""
-
-    def advice_for(self, finding: Finding, step_ns: float, program: Program) -> Advice | None:
+    def proposal_for(self, finding: Finding, step_ns: float, program: Program) -> Proposal | None:
         """Return how to make the change where this was found, None where it does not apply."""
-        if self.why_not(program, finding):
+        if self.applies is not None and not self.applies(program, finding):
             return None
-        return self.advice(finding, step_ns, program) if callable(self.advice) else self.advice
+        return self.proposal(finding, step_ns, program) if callable(self.proposal) else self.proposal

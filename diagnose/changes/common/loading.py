@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.change import SetArguments, other_training
 from diagnose.model.limits import MAX_READY_SHARE
-from diagnose.model.locations import Where
+from diagnose.model.locations import Where, at_line
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Facts

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
 
@@ -11,8 +11,15 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
 
 __all__ = [
-    "ACTIVATIONS", "LINK_SHARE", "OPTIMIZER", "batch_that_fits", "copied_ns", "forward_again_ns", "held", "num_ranks",
-    "share_freed",
+    "ACTIVATIONS",
+    "LINK_SHARE",
+    "OPTIMIZER",
+    "batch_that_fits",
+    "copied_ns",
+    "forward_again_ns",
+    "freed_by",
+    "held",
+    "num_ranks",
 ]  # fmt: skip
 
 # Categories of `analyzers.common.memory`, which needs NumPy.
@@ -36,10 +43,13 @@ def num_ranks(finding: Finding) -> int:
     return known if isinstance(known, int) and known > 1 else 1
 
 
-def share_freed(finding: Finding, what: Literal["model", "optimizer"]) -> int:
-    """Return the bytes that a rank no longer holds where each keeps its share."""
-    categories = (PARAMETERS, GRADIENTS, OPTIMIZER) if what == "model" else (OPTIMIZER,)
-    return int(held(finding, *categories) * (1 - 1 / num_ranks(finding)))
+def freed_by(finding: Finding, categories: Sequence[str], share: float = 1.0) -> int:
+    """Return the bytes at the peak of which a share is no longer held.
+
+    Activations are each rank's own; of the model's state a rank then holds its part alone.
+    """
+    of_others = 1.0 if ACTIVATIONS in categories else 1 - 1 / num_ranks(finding)
+    return int(held(finding, *categories) * share * of_others)
 
 
 def batch_that_fits(finding: Finding, batch_size: int | None, frees_bytes: int, *, spares_samples: bool) -> int | None:

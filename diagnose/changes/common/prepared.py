@@ -9,9 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line
 from diagnose.changes.common.loading import OWN_COLLATE, is_iterable, number
-from diagnose.model.locations import Where
+from diagnose.model.locations import Where, at_line
 from diagnose.text.numbers import duration, size_words
 
 if TYPE_CHECKING:
