@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.memory import without_regrowth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
+from diagnose.changes.common.applies import COMPILATION, graphable, to_calls_of_the_model, to_launches_without_graphs
 from diagnose.changes.common.change import Change, Patch, Proposal, identical, rounding
-from diagnose.changes.common.graphs import COMPILATION
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import duration, percent
 

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
+from diagnose.changes.common.applies import (
+    COMPILATION,
+    compiled_before_capture,
+    to_a_model_of_the_script,
+    to_calls_of_the_model,
+)
 from diagnose.changes.common.change import Change, EditLoop, Patch, Proposal, rounding
-from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import percent
 

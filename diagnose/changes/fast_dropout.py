@@ -13,7 +13,7 @@ What to watch
 from __future__ import annotations
 
 from diagnose.changes.common.change import AddStatement, Change, Patch, Proposal, redrawn
-from diagnose.changes.patches import dropout
+from diagnose.changes.patches import precision
 
 IMPORT = "from diagnose.kernels.dropout import use_fast_dropout"
 STATEMENT = "use_fast_dropout()"
@@ -28,7 +28,7 @@ CHANGE = Change(
         least=0.7,
         most=1.1,  # memory that is written once is not read again
     ),
-    patch=Patch(dropout.fast_dropout),
+    patch=Patch(precision.fast_dropout),
     edit=AddStatement(STATEMENT, ("fast_dropout",), imports=IMPORT),
     remedy="diagnose.kernels.dropout",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_kind
 from diagnose.changes.common.change import AddStatement, Change, Patch, Proposal, rounding
-from diagnose.changes.patches import subnormals
+from diagnose.changes.patches import precision
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -41,6 +41,6 @@ CHANGE = Change(
     numerics=rounding("numbers below 1.2e-38 become 0"),
     applies=to_kind("subnormal"),
     proposal=_proposal,
-    patch=Patch(subnormals.flush_subnormals),
+    patch=Patch(precision.flush_subnormals),
     edit=AddStatement(STATEMENT, ("set_flush_denormal",)),
 )

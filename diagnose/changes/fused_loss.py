@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_training
 from diagnose.changes.common.change import Change, Patch, Proposal, rounding
-from diagnose.changes.patches import operators
+from diagnose.changes.patches import optimizers
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -31,7 +31,7 @@ CHANGE = Change(
     id="fused-loss",
     title="Compute the cross entropy without a second tensor of the logits' size",
     numerics=rounding("sums are taken in float32 and in another order; compare the loss of the first steps"),
-    patch=Patch(operators.fused_loss, needs_gpu=True),
+    patch=Patch(optimizers.fused_loss, needs_gpu=True),
     proposal=Proposal(
         before="loss = F.cross_entropy(head(hidden), target)",
         after="from diagnose.kernels.ops.cross_entropy import cross_entropy, linear_cross_entropy\n\n"

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Change, Patch, Proposal, identical
-from diagnose.changes.patches import heap
+from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-SETTINGS = {"MALLOC_MMAP_THRESHOLD_": heap.MMAP_THRESHOLD, "MALLOC_TRIM_THRESHOLD_": heap.TRIM_THRESHOLD}
+SETTINGS = {"MALLOC_MMAP_THRESHOLD_": memory.MMAP_THRESHOLD, "MALLOC_TRIM_THRESHOLD_": memory.TRIM_THRESHOLD}
 # Of what faults take: blocks above 32 MB, and what is used for the first time, keep theirs. Memory that is used again
 # lies in the caches as well: of three scripts that gained, one gained 1.1 times as much.
 LEAST, MOST = 0.3, 1.2
@@ -46,6 +46,6 @@ CHANGE = Change(
     id="keep-heap",
     title="Keep freed memory in the C library's heap",
     numerics=identical(),
-    patch=Patch(heap.keep_heap),
+    patch=Patch(memory.keep_heap),
     proposal=_proposal,
 )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
 from diagnose.changes.common.change import Change, Patch, Proposal, SetArguments, identical
-from diagnose.changes.patches import debugging
-from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
+from diagnose.changes.patches import memory
+from diagnose.changes.patches.memory import LAUNCH_BLOCKING
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
@@ -86,6 +86,6 @@ CHANGE = Change(
     numerics=identical(),
     proposal=_proposal,
     effect=_effect,
-    patch=Patch(debugging.no_debug_checks),
+    patch=Patch(memory.no_debug_checks),
     edit=SetArguments(("set_detect_anomaly",), {"mode": False}, parameters=("mode", "check_nan")),
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script
 from diagnose.changes.common.change import Change, Patch, Proposal, rounding
-from diagnose.changes.patches import operators
+from diagnose.changes.patches import optimizers
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -29,7 +29,7 @@ CHANGE = Change(
     id="patch-operators",
     title="Replace modules that write a formula out by one operator each",
     numerics=rounding("the operators add in another order; compare the loss of the first steps"),
-    patch=Patch(operators.patch_operators, needs_gpu=True, group="compile"),
+    patch=Patch(optimizers.patch_operators, needs_gpu=True, group="compile"),
     proposal=Proposal(
         before="model = Model().cuda()",
         after="from diagnose.kernels.patching import patch\n\n"

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import Change, Patch, identical
-from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.common.change import Change, Log, Patch, Undo, identical
 
 
 def _install(log: Log, _options: Mapping[str, Any]) -> Undo:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from diagnose.changes import edits_script
-from diagnose.changes.common.patching import CannotApply, Log
+from diagnose.changes.common.change import CannotApply, Log
 
 __all__ = ["edited"]
 

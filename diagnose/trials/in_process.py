@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.steps.hooks import shut_workers
 from diagnose.changes import patch_of
-from diagnose.changes.common.patching import Log, replace_attribute
+from diagnose.changes.common.change import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.trials.sentences import error_text
 from diagnose.trials.spec import MIN_MEDIAN_STEPS, TrialResult

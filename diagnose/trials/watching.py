@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from diagnose.changes.common.patching import replace_attribute
+from diagnose.changes.common.change import replace_attribute
 
 __all__ = ["DevicePeak", "Numbers", "PeakMemory", "Returned", "SampleDraws", "seed_everything"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diagnose.changes.common.call_arguments import Expression, set_arguments
-from diagnose.changes.common.prepared import prepared
+from diagnose.changes.common.loading import prepared
 from diagnose.pipeline.rank import analyze_rank
 from diagnose.tables.program import Program
 from tests.changes.test_cheaper_sample import advised, computing

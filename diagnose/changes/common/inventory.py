@@ -52,7 +52,8 @@ def public_modules() -> list[PublicModule]:
 def _described(name: str) -> PublicModule:
     dotted = f"diagnose.kernels.{name}"
     advised = [entry for listed in analyzers.ADVICE.values() for entries in listed.values() for entry in entries]
-    changes = tuple(sorted({c.id for c in (*CHANGES.values(), *advised) if dotted in (c.remedy, *c.modules)}))
+    handing = {c.id for c in CHANGES.values() if dotted in (c.remedy, *c.modules)}
+    changes = tuple(sorted(handing | {a.id for a in advised if dotted in (a.remedy, *a.modules)}))
     rules = tuple(r.META.id for r in analyzers.RULES if set(changes) & {*r.META.changes, *r.META.also})
     return PublicModule(name, changes, rules, tuple(map(trial_method, changes)), BUILDING_BLOCKS.get(name, ""))
 

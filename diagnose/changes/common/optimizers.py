@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Change, Patch, Proposal, SetArguments, rounding
-from diagnose.changes.common.patching import Install
+from diagnose.changes.common.change import Change, Install, Patch, Proposal, SetArguments, rounding
 from diagnose.model.locations import own_place
 
 if TYPE_CHECKING:
