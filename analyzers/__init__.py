@@ -19,6 +19,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
+from diagnose.analyzers.common.advice import SHARED, Advice
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from diagnose.ranks.comparison import Comparison
 
 __all__ = [
+    "ADVICE",
     "FALLBACK_RULE",
     "FORMER",
     "HOST_LEGENDS",
@@ -113,6 +115,14 @@ def _rules() -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=attrgetter("META.order")))
 
 
+def _advice(rule: Rule) -> Mapping[str, tuple[Advice, ...]]:
+    """Return what a rule advises, by id: the entries of its file before those that several rules give."""
+    entries: tuple[Advice, ...] = (*getattr(rule, "ADVICE", ()), *SHARED)
+    named = (*rule.META.changes, *rule.META.also)
+    found = {name: tuple(entry for entry in entries if entry.id == name) for name in named}
+    return {name: listed for name, listed in found.items() if listed}
+
+
 def _of_kind(*kinds: str) -> Iterable[Rule]:
     return (rule for rule in RULES if rule.META.kind in kinds)
 
@@ -121,6 +131,8 @@ PLUGINS = _plugins()
 """The rules of other packages, which are among the RULES, and why some are left out."""
 RULES: tuple[Rule, ...] = _rules()
 META: Mapping[str, RuleMeta] = {rule.META.id: rule.META for rule in RULES}
+ADVICE: Mapping[str, Mapping[str, tuple[Advice, ...]]] = {rule.META.id: _advice(rule) for rule in RULES}
+"""What each rule advises that nothing can apply, by id: the first entry that fits is given."""
 FORMER: Mapping[str, str] = {old: rule.META.id for rule in RULES for _, old in rule.META.former if old not in META}
 """The rules that name what rules that are gone named, by the ids of those."""
 TRAITS = traits_of(META.values())

@@ -19,7 +19,9 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -33,6 +35,33 @@ META = RuleMeta(
     changes=("reuse-result",),
     needs=("data flow",),
     former=(("repeated", "repeated-call"),),
+)
+_REUSE = Advice(
+    id="reuse-result",
+    title="Keep the result instead of computing it again{there}",
+    numerics=identical(),
+    after="""with torch.no_grad():
+    targets = teacher(x)               # once, before the loop over the minibatches
+for rows in torch.randperm(len(x)).split(32):
+    loss = criterion(model(x[rows]), targets[rows])""",
+    needs="memory for the result, until its last use",
+    least=0.6,  # what the calls share with the one that stays, as its derivatives, may grow by a part
+)
+ADVICE = (
+    replace(
+        _REUSE,
+        numerics=rounding("gradients of one call are added in another order"),
+        after="""outputs = model(x)                   # once; the loss and all that is computed of the outputs use it
+loss = criterion(outputs, y)
+hits = outputs.detach().argmax(1) == labels
+loss.backward()                      # once, of the sum of all losses: it frees what the outputs need
+# derivatives: all that are wanted of one call
+# u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)""",
+        needs="memory for the result, until its last use; one backward pass for all that uses it, and before that no "
+        "change in place of the result or the weights",
+        when=lambda f, _: f.facts.get("with_gradients"),
+    ),
+    _REUSE,
 )
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from diagnose.analyzers.common.advice import Advice, identical, other_training
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.analyzers.common.loading import loading_evidence, loading_facts
 from diagnose.analyzers.common.locate import place_of_call, source_line
@@ -55,9 +56,86 @@ META = RuleMeta(
         "concurrent-samples",
     ),
     cause="loading",
-    pause="batches",
     also=("load-on-thread", "shard-stream", "tune-loader", "cache-samples", "pack-samples", "stage-locally"),
 )
+ADVICE = (
+    Advice(
+        id="keep-iterator",
+        title="Make the loader's iterator once, not for each batch",
+        numerics=other_training("batches come without repetition within an epoch"),
+        before="batch = next(iter(loader))",
+        after="""batches = iter(loader)   # once
+
+batch = next(batches, None)   # in each step
+if batch is None:   # the epoch has ended
+    batches = iter(loader)
+    batch = next(batches)""",
+        watch="To draw with repetition: `RandomSampler(dataset, replacement=True, num_samples=…)`.",
+        when=lambda f, _: f.facts.get("restart_share"),
+        least=0.8,
+        of="restart_share",
+    ),
+    Advice(
+        id="tune-loader",
+        title="Measure which settings of the DataLoader hide loading",
+        numerics=identical(),
+        before="for batch in loader:\n    run_step(batch)",
+        after="""from diagnose.kernels.loader_tuning import tune_loader
+
+tuning = tune_loader(loader, run_step, state=(model, optimizer))   # tries settings on real steps
+print(tuning)
+for batch in tuning.loader:
+    run_step(batch)""",
+        needs="the step as a function of a batch, and some seconds at the start",
+        when=lambda f, _: not (_is_stream(f) or f.facts.get("restart_share") or f.facts.get("library")),
+        remedy="diagnose.kernels.loader_tuning",
+    ),
+    Advice(
+        id="pack-samples",
+        title="Read samples from tar shards instead of many small files",
+        numerics=other_training(
+            "samples come in another order, and random augmentation is stored as it was drawn once"
+        ),
+        before="",
+        after="""# once, in a script that makes the dataset; the shards hold its samples, decoded
+from diagnose.kernels.shard_writing import dataset_samples, write_shards
+
+write_shards(dataset_samples(dataset), "shards")
+
+# in the training, instead of the DataLoader
+from glob import glob
+from diagnose.kernels.web_shards import WebShards
+
+loader = WebShards(sorted(glob("shards/*.tar")), "pth", batch_size={batch}, num_workers=4)
+# before each epoch, for another order: loader.set_epoch(epoch); on several ranks also epoch_batches=…""",
+        needs="many small files, the package webdataset, and room for the decoded samples",
+        watch="Random augmentation belongs in the `transforms` of `WebShards`. A sampler that chooses cannot be kept.",
+        when=lambda f, p: (
+            f.facts.get("waits")
+            and not _is_stream(f)
+            and p.trains is not False
+            and f.facts.get("sampler") in (None, "RandomSampler", "DistributedSampler")
+        ),
+        remedy="diagnose.kernels.web_shards",
+        modules=("diagnose.kernels.shard_writing",),
+    ),
+    Advice(
+        id="stage-locally",
+        title="Copy the data to a local disk before the run",
+        numerics=identical(),
+        before="python {script} --data /net/data",
+        after="rsync -a /net/data/ /local/data/\npython {script} --data /local/data",
+        needs="data on a network file system, and room for them on a local disk",
+        when=lambda f, _: f.facts.get("waits"),
+    ),
+)
+
+
+def _is_stream(finding: Finding) -> bool:
+    """Return whether the dataset is an IterableDataset: torch gives its loader a sampler of its own."""
+    return finding.facts.get("sampler") == "_InfiniteConstantSampler" or finding.facts.get("iterable") is True
+
+
 MIN_GAP_SHARE = 0.5
 MIN_NS = 1_000_000  # a millisecond of loading is a stall whatever else the gap holds
 

@@ -22,7 +22,9 @@ How sure
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from diagnose.analyzers.common.advice import Advice, identical, in_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -36,6 +38,31 @@ META = RuleMeta(
     changes=("detach-inputs", "compute-less-often"),
     needs=("data flow",),
     former=(("gradient", "discarded-gradients"), ("result", "work-without-gradients")),
+)
+_DETACH = Advice(
+    id="detach-inputs",
+    title="Detach what the other model made: its gradients are cleared unused",
+    numerics=identical(),
+    before="fake = generator(noise)\nloss = criterion(discriminator(fake), zeros)",
+    after="""fake = generator(noise)
+loss = criterion(discriminator(fake.detach()), zeros)   # the generator's own loss keeps `fake`
+# or make it under torch.no_grad(), where no other loss needs it""",
+    watch="Detach only where that model's own optimizer does not step on this loss.",
+    when=lambda f, p: f.facts.get("kind") != "result" and in_training(f, p),
+    least=0.8,  # of the unused functions of the pass: the first of them may be needed
+)
+ADVICE = (
+    replace(
+        _DETACH,
+        title="Freeze the layers that no optimizer updates, or run them without gradients",
+        before="",
+        after="""model.requires_grad_(False)            # the layers that no optimizer has; then those that train:
+model.layer.requires_grad_(True)
+# or call the frozen part under torch.no_grad()""",
+        needs="layers that come before all that train",
+        when=lambda f, p: f.facts.get("is_frozen") and in_training(f, p),
+    ),
+    _DETACH,
 )
 
 

@@ -16,6 +16,9 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
@@ -30,6 +33,23 @@ META = RuleMeta(
     legend=Legend("a queued task found no room on the device", "#3fbf8f"),
     changes=("own-device",),
     needs=("NVML samples",),
+)
+_FREE = Advice(
+    id="own-device",
+    title="Run on a device that no other process uses",
+    numerics=identical(),
+    before="python {script}",
+    after="nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv\n"
+    "CUDA_VISIBLE_DEVICES=1 python {script}   # one that no other process uses",
+    when=lambda _, p: p.vendor != "AMD",
+)
+ADVICE = (
+    _FREE,
+    replace(
+        _FREE,
+        after="rocm-smi --showpids\nHIP_VISIBLE_DEVICES=1 python {script}   # one that no other process uses",
+        when=lambda _, p: p.vendor == "AMD",
+    ),
 )
 
 

@@ -26,6 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.analyzers.common.locate import enclosing_operators, locate
 from diagnose.model.arrays import Mask, Rows
@@ -68,6 +69,35 @@ META = RuleMeta(
     ),
     awaits_ranks=True,
 )
+ADVICE = (
+    Advice(
+        id="overlap-exchange",
+        title="Start the collective with async_op=True and compute before waiting for it",
+        numerics=identical(),
+        before="dist.all_to_all_single(out, mine)\ndense = bottom(x)",
+        after="""work = dist.all_to_all_single(out, mine, async_op=True)
+dense = bottom(x)            # does not need the exchanged rows
+work.wait()                  # queues a wait on the device, the host goes on""",
+        needs="work that does not depend on the exchange; and ranks that arrive at it together",
+        when=lambda f, _: f.facts.get("is_exchange"),
+        least=0.1,
+        most=0.8,
+    ),
+    Advice(
+        id="check-links",
+        title="Find out why collectives move only {bus_gbps:.1f} GB/s: compare all ranks, then measure the links",
+        numerics=identical(),
+        before="",
+        after="""torchrun --nproc-per-node gpu -m diagnose trace {script}   # all ranks: the report names a late one
+all_reduce_perf -b 8M -e 256M -f 2 -g {ranks}   # of nccl-tests or rccl-tests, without the job
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET   # in the job; NET/Socket: no InfiniBand was found""",
+        needs="the recordings of all ranks at the same steps",
+        when=lambda f, _: "bus_gbps" in f.facts,
+        most=0.0,
+    ),
+)
+
+
 _EXCHANGE = re.compile(r"(?i)SendRecv|all_?to_?all")
 _GATHER = re.compile(r"(?i)all_?gather")
 _REDUCES = re.compile(r"(?i)all_?reduce|reduce_?scatter|broadcast")

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, of_whole
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect, total, union
@@ -38,6 +39,22 @@ META = RuleMeta(
     also=("make-on-device",),
     computes=False,
     cause="copy",
+)
+ADVICE = (
+    Advice(
+        id="defer-readback",
+        title="Read results back one step later, without waiting",
+        numerics=identical(", one step later"),
+        before="value = output.cpu()",
+        after="""from diagnose.kernels.deferred_metrics import DeferredMetrics
+
+metrics = DeferredMetrics()
+metrics.push(step, output=output)   # arrives one step later""",
+        watch="A decision in the same step that depends on the value has to stay.",
+        when=lambda f, _: f.facts.get("to_host") == f.facts.get("num"),
+        least=0.3,
+        remedy="diagnose.kernels.deferred_metrics",
+    ),
 )
 
 

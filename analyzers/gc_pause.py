@@ -33,7 +33,6 @@ META = RuleMeta(
     legend=Legend("Python's garbage collector ran", "#d6569b"),
     changes=("schedule-gc",),
     cause="collection",
-    pause="collection",
     needs=("garbage collections",),
 )
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from diagnose.analyzers.common.advice import Advice, identical, of_kind
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.held_values import held_values
 from diagnose.model.diagnosis import Finding
@@ -40,6 +41,36 @@ META = RuleMeta(
     changes=("bound-work", "preallocate"),
     needs=("data flow",),
     former=(("copied", "repeated-concatenation"),),
+)
+_PREALLOCATE = Advice(
+    id="preallocate",
+    title="Write each piece into a tensor that is made once, instead of concatenating",
+    numerics=identical(),
+    before="keys = torch.cat([keys, new_keys], dim=2)",
+    after="""cache = torch.empty(batch_size, heads, max_length, width, device=device, dtype=dtype)   # once
+cache[:, :, length : length + 1] = new_keys   # in each step
+keys = cache[:, :, : length + 1]   # transformers: cache_implementation="static\"""",
+    needs="a known longest length, and memory for it",
+    watch="CUDA graphs come after it: they hold one length.",
+    when=of_kind("copied"),
+    least=0.5,
+    most=0.95,
+)
+ADVICE = (
+    replace(
+        _PREALLOCATE,
+        before="rows = torch.cat([rows, new])",
+        after="""buffer = new.new_empty(capacity, *new.shape[1:])   # once; end = 0
+place = torch.arange(end, end + len(new)) % capacity   # the oldest rows are written over
+buffer[place] = new
+end += len(new)
+rows = buffer[:end]   # all of it once it is full""",
+        needs="a known longest length, and memory for it; where rows are read in order, it begins at end % capacity",
+        when=lambda f, _: f.facts.get("kind") == "copied" and f.facts.get("in_rows"),
+        least=0.7,
+        most=1.0,
+    ),
+    _PREALLOCATE,
 )
 
 

@@ -17,6 +17,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
@@ -38,6 +39,32 @@ META = RuleMeta(
     changes=("device-backend", "no-host-collective"),
     cause="host-work",
     awaits_ranks=True,
+)
+ADVICE = (
+    Advice(
+        id="device-backend",
+        title="Use the NCCL backend instead of gloo",
+        numerics=rounding("sums are taken in another order"),
+        before='dist.init_process_group("gloo")',
+        after='dist.init_process_group("nccl")   # reduces on the devices; gloo copies every gradient to the host',
+        needs="a device for each rank",
+        when=lambda f, _: f.facts.get("of_host_backend"),
+        least=0.4,
+    ),
+    Advice(
+        id="no-host-collective",
+        title="Take the barrier or object collective out of the loop, or reduce on the device",
+        numerics=identical(),
+        before="dist.barrier()                       # every step",
+        after="""if step % 100 == 0:                  # only where ranks must meet, such as before a checkpoint
+    dist.barrier()
+# numbers to log: reduce a tensor on the device without waiting
+work = dist.all_reduce(value, async_op=True)
+work.wait()   # later, before the value is read: only the device waits""",
+        needs="nothing that relies on all ranks being at the same step",
+        when=lambda f, _: not f.facts.get("of_host_backend"),
+        least=0.6,
+    ),
 )
 
 

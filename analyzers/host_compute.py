@@ -27,9 +27,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.idle_findings import IdleGaps, IdleRule, idle_finding, idle_gaps_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered, intersect
+from diagnose.model.locations import in_library
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host import layers
@@ -51,6 +53,30 @@ META = RuleMeta(
     cause="host-work",
     paced_by="dispatch",
 )
+_STAYS = ("aten::flatten_dense_tensors", "aten::unflatten_dense_tensors", "Optimizer.")  # of torch, where data are
+
+
+def _can_move(finding: Finding) -> bool:
+    operator = str(finding.facts.get("operator") or "")
+    return bool(operator) and not operator.startswith(_STAYS) and not in_library(finding.where)
+
+
+ADVICE = (
+    Advice(
+        id="compute-on-device",
+        title="Move {operator} to the device or into the loader's workers{there}",
+        numerics=rounding("kernels of the device round differently; compare the loss of the first steps"),
+        after="""device = next(model.parameters()).device
+x = x.to(device, non_blocking=True)   # its inputs first; then the operator runs there
+# or, where it only needs the sample: in the dataset's __getitem__, which DataLoader workers run ahead""",
+        watch="A result that the host reads back waits for the device.",
+        when=lambda f, _: _can_move(f),
+        least=0.5,
+        of="on_host",
+    ),
+)
+
+
 _COMPUTES = r"^(?!autograd::|torch::|c10d::|aten::(_to_copy|to|copy_|clone|contiguous)\b)\w+::\w+$"
 
 

@@ -16,6 +16,9 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from diagnose.analyzers.common.advice import Advice, other_training, rounding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, intersect, span, total, union
@@ -28,6 +31,27 @@ META = RuleMeta(
     kind="state",
     order=20,
     changes=("one-process-a-device",),
+)
+_PROCESSES = Advice(
+    id="one-process-a-device",
+    title="Run one process a device with DistributedDataParallel",
+    numerics=other_training("batch norm sees each device's share, and samplers are split"),
+    before="model = nn.DataParallel(model)",
+    after="# torchrun --nproc-per-node=gpu train.py\n"
+    "model = DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])",
+    when=lambda _, p: p.trains is not False,
+    least=0.3,
+    remedy="diagnose.kernels.distributed.launch",
+)
+ADVICE = (
+    _PROCESSES,
+    replace(
+        _PROCESSES,
+        title="Run one process a device, each with its share of the inputs",
+        numerics=rounding("kernels for another batch size round differently; compare the outputs"),
+        after="# torchrun --nproc-per-node=gpu infer.py\nmodel = model.to(local_rank)",
+        when=lambda _, p: p.trains is False,
+    ),
 )
 
 

@@ -22,6 +22,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
@@ -44,6 +45,22 @@ META = RuleMeta(
     needs=("samples of the threads",),
     changes=("move-to-process",),
 )
+ADVICE = (
+    Advice(
+        id="move-to-process",
+        title="Do the thread's Python work in a process, or once before the loop{there}",
+        numerics=identical("where the work draws no random numbers that others draw too"),
+        after="""# what depends on the sample alone: once, before the loop
+prepared = [preprocess(each) for each in inputs]
+# else in processes: a dataset's __getitem__ does the work, and its workers run ahead of the step
+loader = DataLoader(dataset, batch_size=batch_size, num_workers=1, persistent_workers=True)""",
+        needs="arguments and results that can be pickled, and a core",
+        least=0.25,  # the training thread would have had some of that time anyway
+        is_moved=True,
+    ),
+)
+
+
 MIN_IN_PYTHON = 0.1  # of these, at jumps and beginnings: of a loop in Python a third is, of one in C none
 
 

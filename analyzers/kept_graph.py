@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diagnose.analyzers.common.advice import Advice, in_training, other_training
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables.flow import Flow
@@ -33,6 +34,22 @@ META = RuleMeta(
     legend=Legend("the backward pass went through earlier steps", "#a8652f"),
     changes=("detach-state",),
     needs=("data flow",),
+)
+ADVICE = (
+    Advice(
+        id="detach-state",
+        title="Detach what one step hands to the next: the backward pass ends there",
+        numerics=other_training("gradients no longer reach earlier steps"),
+        before="""state = torch.zeros(())   # before the loop
+state = 0.9 * state + model(batch)
+state.mean().backward(retain_graph=True)""",
+        after="""state = torch.zeros(())   # before the loop
+state = 0.9 * state.detach() + model(batch)   # the graph of earlier steps ends here
+state.mean().backward()""",
+        watch="If gradients of earlier steps are wanted, detach every so many steps (truncated backpropagation).",
+        when=in_training,
+        least=0.8,  # of the functions of earlier steps: one that leads to a parameter may be computed in each step
+    ),
 )
 
 

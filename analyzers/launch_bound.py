@@ -30,6 +30,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical, number
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, idle_gaps_of, pieces_of
 from diagnose.analyzers.common.locate import line_at, sampled_lines
 from diagnose.model.diagnosis import Finding, Where
@@ -70,6 +71,27 @@ META = RuleMeta(
     also=("capture-step",),
     paced_by="dispatch",
 )
+MIN_GUARD_SHARE = 0.3  # of the finding: where less of it comes before graphs, other launches are what to look at
+
+ADVICE = (
+    Advice(
+        id="fewer-guards",
+        title="Reduce the guards that run before each compiled graph",
+        numerics=identical("where nothing changes that a guard was for"),
+        before='model = torch.compile(model, mode="reduce-overhead")',
+        after="""skip = torch.compiler.skip_guard_on_inbuilt_nn_modules_unsafe
+options = {"triton.cudagraphs": True, "guard_filter_fn": skip}   # as mode="reduce-overhead" has it
+model = torch.compile(model, fullgraph=True, options=options)
+# several compiled calls a step: compile the function that makes them, as one
+# or capture the step itself, which nothing is checked for: diagnose.kernels.step_graph""",
+        needs="torch 2.8 or later; modules that do not change after the first call",
+        watch="A guard that is left out no longer notices what it was for, as an attribute that changes later.",
+        when=lambda f, p: not p.server and number(f.facts, "before_graphs") >= MIN_GUARD_SHARE,
+        most=0.7,  # arguments are handled and the graph is looked up in any case
+        of="before_graphs",
+    ),
+)
+
 _REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
 
 

@@ -35,6 +35,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical, rounding
+from diagnose.analyzers.common.advice_models import with_launches
 from diagnose.analyzers.common.fusable import chains
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.analyzers.common.locate import enclosing_operators
@@ -57,6 +59,50 @@ META = RuleMeta(
     changes=("channels-last", "no-contiguous", "emit-type", "static-graph-inputs"),
     needs=("shapes",),
 )
+_STATIC = Advice(
+    id="static-graph-inputs",
+    title="Mark the parameters as static inputs of the CUDA graphs, and copy new batches only",
+    numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
+    before='model = torch.compile(model, backend="cudagraphs")   # a backend that copies each input',
+    after="""model = torch.compile(model, mode="reduce-overhead")   # parameters are read where they are
+# of other large tensors that stay from step to step, once:
+torch._dynamo.mark_static_address(table)""",
+    needs="torch 2.1 or newer; parameters that the compiled model holds, and does not get as arguments",
+    watch="A tensor that is marked and then replaced is captured again. Outputs live until the next step: clone them.",
+    when=lambda f, p: f.facts.get("around_graphs") and p.is_compiled,
+    least=0.5,  # the inputs of a compiled model's graphs are mostly parameters and what backward keeps
+    most=0.95,
+    effect=with_launches(0.5, 0.95, "the copies"),
+)
+ADVICE = (
+    _STATIC,
+    replace(
+        _STATIC,
+        numerics=identical(),
+        before="""for captured, tensor in zip(inputs, [*model.parameters(), batch]):
+    captured.copy_(tensor)
+graph.replay()""",
+        after="""# captured with the model's own parameters, which optimizers update in place
+captured_batch.copy_(batch)   # what is new in a step, and nothing else
+graph.replay()""",
+        needs="",
+        when=lambda f, _: f.facts.get("around_graphs"),
+        least=0.1,  # a loop that replays a graph itself may copy nothing but a batch of many tensors
+        effect=with_launches(0.1, 0.95, "the copies"),
+    ),
+    Advice(
+        id="emit-type",
+        title="Write the tensors in the type that they are used in",
+        numerics=rounding("a value is rounded once instead of twice"),
+        before="w = dequantize(packed)   # writes another type\ny = x @ w.to(torch.{cast_to})",
+        after="w = dequantize(packed, dtype=torch.{cast_to})   # a library: its compute dtype\ny = x @ w",
+        needs="a producer that can write the type; weights of 4 bits, say, that were packed for it",
+        when=lambda f, _: f.facts.get("cast_to"),
+        least=0.1,
+    ),
+)
+
+
 _CONVERTS = AnyCase(
     r"nchwtonhwc|nhwctonchw|foldednhwc|nhwctofolded|batched_transpose|transpose_readwrite|converttensor_kernel"
     r"|tensortransform"

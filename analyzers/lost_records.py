@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, overlaps, subtract, union
@@ -35,6 +36,19 @@ META = RuleMeta(
     order=20,
     legend=Legend("tasks are missing from the trace", "#5f6b7a"),
     changes=("capture-complete-records",),
+)
+ADVICE = (
+    Advice(
+        id="capture-complete-records",
+        title="Capture again with complete records",
+        numerics=identical(),
+        before="",
+        after="diagnose trace --steps 3 {script}",
+        needs="a few whole steps; for CUDA graphs, a driver and torch that record their nodes",
+        most=0.0,
+        records_again=True,
+        records_more=True,
+    ),
 )
 
 

@@ -18,6 +18,9 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from diagnose.analyzers.common.advice import Advice, other_training, rounding
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
@@ -31,6 +34,31 @@ META = RuleMeta(
     changes=("larger-batch",),
     also=("find-batch-size",),
     needs=("memory events",),
+)
+_LARGER = Advice(
+    id="larger-batch",
+    title="Use a larger batch: launching costs the same for it",
+    numerics=other_training("a larger batch trains differently"),
+    before="DataLoader(dataset, batch_size={batch})",
+    after="DataLoader(dataset, batch_size={twice})  # and the learning rate that goes with it",
+    needs="memory for the larger batch",
+    when=lambda _, p: not p.server and p.trains is not False and p.has_loader is not False,
+)
+_ANY_INPUTS = replace(
+    _LARGER,
+    before="y = model(x)",
+    after="y = model(x)   # twice as many samples, where they wait for each other",
+    when=lambda _, p: not p.server and p.trains is not False,
+)
+ADVICE = (
+    _LARGER,
+    _ANY_INPUTS,
+    replace(
+        _ANY_INPUTS,
+        numerics=rounding("kernels for another batch size round differently; compare the outputs"),
+        needs="memory for the larger batch, and callers who can wait for it to fill",
+        when=lambda _, p: not p.server,
+    ),
 )
 
 

@@ -20,6 +20,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, in_training, number, rounding
 from diagnose.analyzers.common.avoidable import held_values
 from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
 from diagnose.model.diagnosis import Finding
@@ -48,6 +49,52 @@ META = RuleMeta(
         "group-lengths",
     ),
 )
+_SHARD = Advice(
+    id="shard-model",
+    title="Shard parameters, gradients and optimizer state over the ranks",
+    numerics=rounding("gradients are summed in another order; compare_with_one_process checks the first steps"),
+    before="model = DistributedDataParallel(model, device_ids=[local_rank])",
+    after="""from diagnose.kernels.distributed.fully_sharded import fully_sharded
+from diagnose.kernels.distributed.memory_estimate import estimate_memory
+from diagnose.kernels.distributed.mesh import build_mesh
+
+for strategy in ("ddp", "zero", "fsdp"):   # bytes of a rank, from shapes alone
+    print(estimate_memory(model, strategy, num_ranks={ranks}, optimizer=torch.optim.AdamW))
+model = fully_sharded(model, build_mesh("cuda", {"shard": -1}))   # before the optimizer
+# afterwards compare_with_one_process (diagnose.kernels.distributed.single_process_parity) checks the numbers""",
+    needs="repeated blocks, and an optimizer that is made afterwards",
+    watch="Parameters are gathered in forward and backward: the exchange grows by half.",
+    when=lambda f, p: number(f.facts, "world_size") > 1 and p.is_ddp is not False and in_training(f, p),
+    frees=("parameters", "gradients", "optimizer state"),
+    remedy="diagnose.kernels.distributed.fully_sharded",
+    modules=("diagnose.kernels.distributed.memory_estimate", "diagnose.kernels.distributed.mesh"),
+)
+ADVICE = (
+    _SHARD,
+    Advice(
+        id="split-layers",
+        title="Split wide layers, or the depth of the model, over the ranks",
+        numerics=rounding("products are summed in parts; compare the loss of the first steps"),
+        before="",
+        after="""from diagnose.kernels.distributed.mesh import build_mesh
+from diagnose.kernels.distributed.tensor_parallel import clip_gradients, tensor_parallel
+
+mesh = build_mesh("cuda", {"tensor": {ranks}})   # within one host, in place of DistributedDataParallel
+x, y = next(iter(loader))   # without DistributedSampler: all ranks take the same batches
+tensor_parallel(model, mesh["tensor"], sample=(x.to("cuda"),), data_ranks=1)   # then make the optimizer
+# clip_gradients(model.parameters(), max_norm) in place of clip_grad_norm_
+# or, over slow links, Pipeline of diagnose.kernels.distributed.pipelined""",
+        needs="linear layers in pairs, or a model that is a sequence of layers",
+        watch="Tensor parallelism exchanges activations in every block: inside one host only.",
+        when=lambda f, p: number(f.facts, "world_size") > 1 and "product" in p.heavy and in_training(f, p),
+        frees=_SHARD.frees,
+        frees_share=0.5,
+        remedy="diagnose.kernels.distributed.tensor_parallel",
+        modules=("diagnose.kernels.distributed.mesh", "diagnose.kernels.distributed.pipelined"),
+    ),
+)
+
+
 MIN_USED_SHARE = 0.99  # of the device, by the driver's count: nothing else comes on top
 
 

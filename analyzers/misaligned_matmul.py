@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, other_training
 from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
@@ -35,6 +36,23 @@ META = RuleMeta(
     changes=("pad-size",),
     needs=("shapes", "peak rates of the device"),
 )
+ADVICE = (
+    Advice(
+        id="pad-size",
+        title="Use {padded_size} instead of {size}: a size that fits the tiles",
+        numerics=other_training("the added rows take part unless they are masked"),
+        before="head = nn.Linear(width, {size})",
+        after="head = nn.Linear(width, {padded_size})  # outputs beyond {size} are cut off or masked",
+        watch="Rows that are not masked take part in the loss.",
+        when=lambda f, p: (
+            f.facts.get("size") not in p.varying_sizes  # which counts tokens or samples
+            and (not p.layer_sizes or f.facts.get("size") in p.layer_sizes)
+        ),
+        least=0.2,
+    ),
+)
+
+
 MULTIPLE = {"f16": 8, "fp8": 16, "tf32": 4}  # elements in 16 bytes
 MIN_SIZE = 32  # sizes below this are vectors' work, which tiles do not help
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::linear"})
@@ -49,6 +67,8 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     found = [(g, odd) for g in slow if (odd := _odd_size(g))]
     if peak is None or not found:
         return []
+    size = found[0][1] if found else 0
+    multiple = 64 if size >= 1024 else 8  # of larger sizes a whole tile more costs little
     rule = KernelRule(
         META.id,
         "Matrix products have sizes that miss the tiles",
@@ -58,7 +78,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             for g, odd in found[:3]
         ],
         confidence="medium",
-        facts={"size": found[0][1]},
+        facts={"size": size, "padded_size": -(-size // multiple) * multiple},
     )
     return kernel_finding(t, rule, np.concatenate([g.tasks for g, _ in found]))
 

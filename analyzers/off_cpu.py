@@ -17,6 +17,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, thread_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
@@ -32,9 +33,23 @@ META = RuleMeta(
     legend=Legend("the launching thread was not running", "#75808f"),
     changes=("wait-elsewhere",),
     cause="between-operators",
-    pause="cores",
     needs=("samples of the threads",),
     paced_by="host",
+)
+ADVICE = (
+    Advice(
+        id="wait-elsewhere",
+        title="Move the wait out of the training thread",
+        numerics=identical("where the result does not depend on this step"),
+        after="""from concurrent.futures import ThreadPoolExecutor
+
+background = ThreadPoolExecutor(8)
+pending = background.submit(fetch)   # what waits, so many steps ahead that it is ready
+value = pending.result()             # ready by now""",
+        watch="What a thread reads must not depend on the steps that run meanwhile.",
+        least=0.9,  # handing the result over takes a part
+        is_moved=True,
+    ),
 )
 
 

@@ -25,6 +25,9 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.records import as_facts
@@ -43,6 +46,33 @@ META = RuleMeta(
     changes=("save-in-background", "batch-rollouts", "load-mapped", "evaluate-less", "keep-workers", "schedule-gc"),
     also=("save-less-often",),
 )
+_EVALUATE = Advice(
+    id="evaluate-less",
+    title="Evaluate less often and in larger batches, or in another process",
+    numerics=identical("of training; results come less often"),
+    after="""if step % {half_as_often} == 0:                  # half as often: half of the cost
+    with torch.inference_mode():          # keeps no graph
+        evaluate(model, validation_loader)   # its DataLoader: a larger batch_size, workers that persist
+# or beside the training: save a checkpoint and start a process that evaluates it""",
+    needs="no decision of each of these steps that rests on the result",
+    watch="Early stopping and schedules that read the result react later.",
+    when=lambda f, _: f.facts.get("phase") == "evaluation",
+    least=0.5,
+    most=0.9,
+)
+ADVICE = (
+    _EVALUATE,
+    replace(
+        _EVALUATE,
+        title="Compute it less often, or make it cheaper",
+        after="""if step % {half_as_often} == 0:   # half as often: half of the cost
+    ...
+# or cheaper: fewer samples or steps of it; what stays the same from one pass to the next is kept""",
+        when=lambda f, _: f.facts.get("phase") == "inference",
+    ),
+)
+
+
 MIN_EVALUATION_SHARE = 0.25  # of it: validation as scripts usually do it takes 5 to 20 %, and is wanted
 LOADER_FACTS = ("num_workers", "persistent_workers", "batch_size", "num_batches", "made")
 EVALUATION = ("evaluation", "inference")

@@ -27,11 +27,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical, number, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of
 from diagnose.analyzers.common.sample_work import lookup_at
 from diagnose.model.diagnosis import Confidence, Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, overlaps, total, union
+from diagnose.model.line_calls import LOADS, SAVES, calls
+from diagnose.model.locations import in_library
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
@@ -59,9 +62,113 @@ META = RuleMeta(
     also=("save-less-often",),
     inflated=True,
     cause="between-operators",
-    pause="python",
     paced_by="host",
 )
+_OF_TORCH = ("Optimizer.", "autograd::", "DistributedDataParallel.", "Torch-Compiled Region")
+_IN_PASS = Advice(
+    id="python-off-the-loop",
+    title="Vectorise the Python work{at}, or compute once what stays the same: the step needs it at once",
+    numerics=rounding("sums may be taken in another order; compare the loss of the first steps"),
+    after="""# operators in place of the loop; what stays the same is computed once, before the training loop
+scale = torch.linspace(0.1, 1.0, x.shape[-1])      # once
+loss = (scale * x).sum()                           # in place of a loop over rows, .tolist() and torch.tensor(…)
+# what is only logged: after the backward, and in few steps""",
+    needs="work that tensor operators can do, or that does not change from step to step",
+    when=lambda f, _: _is_the_scripts(f) and (_caller(f) == "module" or number(f.facts, "in_pass") >= 0.5),
+    least=0.25,  # what loops over rows leave to operators is little, others may be half
+    most=0.95,
+)
+_HOOK = """# only in the steps that need it
+if step % 100 == 0:
+    handle = model.register_forward_hook(hook)
+...
+handle.remove()"""
+ADVICE = (
+    replace(
+        _IN_PASS,
+        title="Run the Python work of the hook{at} in fewer steps, or leave it out",
+        numerics=identical("where the work does not read what the step changes"),
+        after=_HOOK,
+        needs="a hook that is not wanted in every step",
+        when=lambda f, _: _is_the_scripts(f) and _caller(f) == "hook",
+        least=0.0,
+        most=1.0,
+    ),
+    _IN_PASS,
+    replace(
+        _IN_PASS,
+        title="Call the library{at} one step ahead, on a thread of its own",
+        numerics=identical("where the work does not read what the step changes"),
+        after="""from concurrent.futures import ThreadPoolExecutor
+
+# a library computes it, and the script's own line calls it
+background = ThreadPoolExecutor(1)
+pending = background.submit(preprocess, next_inputs)   # one step ahead
+inputs = pending.result()                              # waits if it is not ready""",
+        needs="a call that does not depend on this step, and a library that gives the interpreter free",
+        when=lambda f, _: _is_the_scripts(f) and in_library(f.where),
+        least=0.0,
+        most=1.0,
+        is_ahead=True,
+    ),
+    replace(
+        _IN_PASS,
+        title="Do the Python work{at} on the device, or while the next step runs",
+        numerics=identical(", a step later where a process does it"),
+        after="""# it works on what the device computed: tensor operators there (sort, topk, argmax), and read less
+order = scores.argsort(descending=True)          # in place of sorted(…, key=scores.__getitem__)
+# or another process, while the next step runs
+from concurrent.futures import ProcessPoolExecutor
+
+pool = ProcessPoolExecutor(1)
+pending = pool.submit(postprocess, outputs.cpu().numpy())
+result = pending.result()                        # one step later""",
+        needs="no decision of this step that rests on the result",
+        when=lambda f, _: _is_the_scripts(f) and number(f.facts, "after_read") >= 0.5,
+        least=0.85,
+        most=1.0,
+    ),
+    replace(
+        _IN_PASS,
+        title="Move the Python work{at} off the training thread",
+        numerics=identical("where the work does not read what the step changes"),
+        after="""from concurrent.futures import ThreadPoolExecutor
+
+# what waits for files or sockets: into a background thread, with copies that the next step does not change
+background = ThreadPoolExecutor(1)
+background.submit(save, {k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()})""",
+        needs="",
+        when=lambda f, _: _is_the_scripts(f) and number(f.facts, "waiting_share") >= 0.5,
+        least=0.85,
+        most=1.0,
+    ),
+    replace(
+        _IN_PASS,
+        title="Make the Python work{at} cheaper, or do it in another process",
+        numerics=identical("where the work does not read what the step changes"),
+        after="""# less of it: in fewer steps, a dict or a set in place of a search, tensor operators in place of loops,
+# what stays the same once, before the loop; what is computed for each sample in the dataset, for its workers
+# else another process, which needs a core of its own; a thread helps only with what waits for files or sockets
+from concurrent.futures import ProcessPoolExecutor
+
+pool = ProcessPoolExecutor(1)
+pending = pool.submit(preprocess, next_inputs)   # one step ahead; arguments and result are pickled
+inputs = pending.result()""",
+        needs="work that can be made cheaper, or a free CPU core",
+        when=lambda f, _: _is_the_scripts(f),
+    ),
+)
+
+
+def _caller(finding: Finding) -> str:
+    return next((w.caller for w in finding.where if w.file or w.library), "")
+
+
+def _is_the_scripts(finding: Finding) -> bool:
+    """Return whether the script or a library computes there, as far as known, and not torch itself."""
+    named = any(w.file or w.library for w in finding.where) and number(finding.facts, "in_optimizer") < 0.5
+    is_torchs = (finding.where[0].op or "").startswith(_OF_TORCH) if finding.where else True
+    return named and not is_torchs and not calls(finding, SAVES) and not calls(finding, LOADS)
 
 
 def claim(t: Tables, left: Intervals) -> Intervals:

@@ -23,6 +23,8 @@ import re
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical, in_training
+from diagnose.analyzers.common.advice_models import with_launches
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask, Rows
@@ -119,3 +121,29 @@ def _with_python_behind(t: Tables, thread: int, again: Intervals) -> Intervals:
     behind = np.where(ends <= last, end[np.minimum(ends, last)], again.end)
     behind = np.where(begins <= last, np.minimum(start[np.minimum(begins, last)], behind), behind)
     return union((again.start, np.maximum(behind, again.end)))
+
+
+MIN_REMOVED_SHARE = 0.75  # of the second forward, where memory is there; some blocks may have to stay
+ADVICE = (
+    Advice(
+        id="checkpoint-less",
+        title="Keep the results of heavy operators in checkpointed blocks",
+        numerics=identical(),
+        before="x = checkpoint(block, x, use_reentrant=False)",
+        after="""from torch.utils import checkpoint as ckpt
+
+def keep(ctx, op, *args, **kwargs):   # torch.ops.aten.convolution.default too, where the blocks have some
+    if op in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+        return ckpt.CheckpointPolicy.MUST_SAVE
+    return ckpt.CheckpointPolicy.PREFER_RECOMPUTE
+
+contexts = lambda: ckpt.create_selective_checkpoint_contexts(keep)
+x = ckpt.checkpoint(block, x, use_reentrant=False, context_fn=contexts)""",
+        needs="memory for the activations that are kept",
+        when=in_training,
+        effect=with_launches(
+            MIN_REMOVED_SHARE, 1.0, "the second forward", host=lambda t: union(*second_forwards(t).values(), EMPTY)
+        ),
+        remedy="diagnose.kernels.checkpointing",
+    ),
+)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, other_training
 from diagnose.analyzers.common.locate import line_at
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
@@ -43,6 +44,21 @@ META = RuleMeta(
     needs=("steps of the whole run",),
     changes=("batch-rollouts",),
 )
+ADVICE = (
+    Advice(
+        id="batch-rollouts",
+        title="Run the model without gradients in one call, or store its outputs",
+        numerics=other_training("what is collected comes from more environments"),
+        after="""with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+    targets = teacher(x)                # one call for the whole batch, no graph
+# a teacher or an encoder that does not change: compute its outputs once and store them beside the samples""",
+        needs="several calls a step, or inputs that come again: one call of inputs that are always new saves nothing",
+        when=lambda f, _: f.facts.get("phase") == "inference",
+        most=0.95,
+    ),
+)
+
+
 MIN_ROLLOUT_SHARE = 0.2  # of the run: target networks, usual teachers and moving averages take less
 MIN_MODEL_CALLS = 4  # of a model in an interval, a step: a teacher is called once or twice, each token is a call
 TITLES = {

@@ -23,6 +23,7 @@ import re
 
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, in_training, rounding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -37,6 +38,18 @@ META = RuleMeta(
     changes=("embedding-lookup",),
     needs=("shapes", "peak rates of the device"),
 )
+ADVICE = (
+    Advice(
+        id="embedding-lookup",
+        title="Use F.embedding for looking rows up: its backward sorts instead of colliding",
+        numerics=rounding("gradients of equal indices are added in another order"),
+        before="rows = table[ids]",
+        after="from torch.nn import functional as F\n\nrows = F.embedding(ids, table)",
+        when=in_training,
+    ),
+)
+
+
 _OPS = (
     r"^aten::(_?index_put(_impl)?_?|index_put_|scatter_add_?|scatter_reduce_?|index_add_?|embedding_dense_backward"
     r"|_embedding_bag_dense_backward|embedding_backward)$"

@@ -22,8 +22,11 @@ How sure
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
@@ -41,6 +44,34 @@ META = RuleMeta(
     changes=("other-attention", "autotune-kernels"),
     needs=("shapes", "peak rates of the device"),
     also=("profile-kernel",),
+)
+ADVICE = (
+    Advice(
+        id="autotune-kernels",
+        title="Autotune the kernels",
+        numerics=rounding("other kernels round differently; compare the loss of the first steps"),
+        before="model = Model().cuda()",
+        after='model = torch.compile(Model().cuda(), mode="max-autotune")',
+        needs="minutes of compiling at the first step",
+        when=lambda f, p: not (f.facts.get("attention") or p.server),  # a server chooses its kernels itself
+        remedy="diagnose.kernels.compiling",
+    ),
+    Advice(
+        id="profile-kernel",
+        title="Look into the kernel with Nsight Compute",
+        numerics=identical(),
+        before="",
+        after="""ncu --kernel-name regex:'{kernel_pattern}' --launch-skip 20 --launch-count 1 \\
+    --section SpeedOfLight --section MemoryWorkloadAnalysis --section Occupancy \\
+    --section WarpStateStats --section SourceCounters -o kernel \\
+    python {script}
+# SpeedOfLight: whether memory or arithmetic is near its limit; WarpStateStats: what warps wait for;
+# Occupancy: whether registers or shared memory keep blocks out""",
+        needs="Nsight Compute, and permission to read performance counters",
+        watch="Each section replays the kernel: the run takes long.",
+        when=lambda f, p: f.facts.get("kernel") and p.vendor != "AMD",
+        most=0.0,
+    ),
 )
 
 
@@ -69,6 +100,16 @@ def find(t: Tables, free: Mask) -> list[Finding]:
             ),
         ),
         confidence="medium",
-        facts={"attention": "attention" in slow[0].op, "kernel": slow[0].kernel},
+        facts={
+            "attention": "attention" in slow[0].op,
+            "kernel": slow[0].kernel,
+            "kernel_pattern": _pattern(slow[0].kernel),
+        },
     )
     return kernel_finding(t, rule, np.concatenate([g.tasks for g in slow]))
+
+
+def _pattern(kernel: str) -> str:
+    """Return the kernel's name without its arguments, as ncu matches it."""
+    bare = re.split(r"[<(]", kernel.removeprefix("void "), maxsplit=1)[0].rpartition("::")[2] or kernel
+    return re.sub(r"[^\w]+", ".*", bare)[:60]

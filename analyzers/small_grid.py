@@ -18,9 +18,12 @@ How sure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.analyzers.common.advice import Advice, other_training, rounding
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -34,6 +37,24 @@ META = RuleMeta(
     kind="kernel",
     order=110,
     changes=("fill-the-device",),
+)
+_MORE = Advice(
+    id="fill-the-device",
+    title="Do more in each call: a larger batch, or many small problems in one batched call",
+    numerics=other_training("a batched kernel rounds differently, a larger batch trains differently"),
+    before="outputs = [x @ w for x, w in zip(inputs, weights)]",
+    after="""outputs = torch.bmm(torch.stack(inputs), torch.stack(weights)).unbind()
+y = model(x)   # or {twice} samples: the blocks of an operator grow with the batch""",
+    needs="problems of one size, or memory for a larger batch",
+    when=lambda _, p: p.trains is not False,
+)
+ADVICE = (
+    _MORE,
+    replace(
+        _MORE,
+        numerics=rounding("kernels for another batch size round differently; compare the outputs"),
+        when=lambda _, p: p.trains is False,
+    ),
 )
 
 

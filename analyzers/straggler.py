@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnose.analyzers.common.advice import Advice, identical, in_data_parallel, other_training, rounding
 from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.ranks.usable import MAX_LISTED, in_order, listed
@@ -47,6 +48,141 @@ META = RuleMeta(
     also=("balance-ranks", "local-sgd", "group-lengths"),
     needs=("all ranks",),
 )
+_SLOWER = ("slower-device", "slower-host", "slower-rank", "no-core")  # as much work, which takes longer there
+_COLLECT = """from diagnose.kernels.gc_schedule import scheduled_gc
+
+with scheduled_gc() as collect:   # gc.disable(), and one collection on all ranks at the same step
+    for step, batch in enumerate(loader):
+        ...
+        collect.step()            # at the end of each step"""
+_CORES = """# in each rank, before the loader is made; nvidia-smi topo -m has the cores next to its GPU
+cores = sorted(os.sched_getaffinity(0))
+share = len(cores) // local_world_size
+os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
+torch.set_num_threads(max(share - num_workers, 1))
+# or from outside: numactl --cpunodebind=0 --membind=0 …; under Slurm srun --cpu-bind=cores --cpus-per-task N"""
+
+
+def _is_of_work(finding: Finding) -> bool:
+    """Return whether the late rank has work of another kind or amount: not its links, its start, or slower parts."""
+    kind, cause = finding.facts.get("kind"), finding.facts.get("cause")
+    return kind not in ("slow-group", "late-begin", "turns") and cause not in _SLOWER
+
+
+def _has_more(finding: Finding) -> bool:
+    cause = str(finding.facts.get("cause") or "")
+    return cause == "more-work" or cause.startswith("compute-")
+
+
+ADVICE = (
+    Advice(
+        id="even-out-ranks",
+        title="Give rank {late_rank} as much work as the others: samples, and their lengths",
+        numerics=other_training(
+            "gradients are averaged over ranks, so that a sample counts more the fewer its rank has"
+        ),
+        before="",
+        after="""# as many samples in all as now, on every rank the same number of like lengths: the others take over
+# what this one has too many. A DistributedSampler shares a dataset out like that; sizes that the script
+# computes from the rank become the same on all: num = total // world_size""",
+        needs="what the script gives each rank: how many samples, of which lengths, by a branch on the rank",
+        when=lambda f, p: p.trains is not False and _is_of_work(f) and _has_more(f),
+        of="others_share",  # which then have what this one no longer has
+    ),
+    Advice(
+        id="even-out-ranks",
+        title="Balance work across ranks; align periodic pauses",
+        numerics=identical("where the samples stay the same"),
+        before="if rank == 0 and step % 10 == 0:\n    save(model)",
+        after="# the same number of samples, of like lengths, on every rank\n"
+        f"sampler = DistributedSampler(dataset, shuffle=True)\n{_COLLECT}",
+        needs="the cause on the late rank, which its own findings name",
+        when=lambda f, _: _is_of_work(f),
+        remedy="diagnose.kernels.gc_schedule",
+    ),
+    Advice(
+        id="check-slow-rank",
+        title="Find out why everything takes longer on rank {late_rank}: its clocks, and what else runs there",
+        numerics=identical(),
+        before="",
+        after="""nvidia-smi -q -d CLOCK,PERFORMANCE,TEMPERATURE,POWER   # under load: SM clock, and what slows it down
+nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv   # another program on this GPU
+nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER      # errors that this GPU corrects
+top -b -n 1 -H | head -30              # other programs; threads of this rank beyond its cores
+grep MHz /proc/cpuinfo                 # under load: cores that run slower than on other hosts
+taskset -cp PID; numactl -s            # the cores that the rank may use: not those of another rank
+echo $OMP_NUM_THREADS                  # cores of the host / ranks on it, at most""",
+        needs="the job under way, or another load on the same rank",
+        watch="Compare with a rank that is not late, at the same moment: clocks that all GPUs lower are no reason.",
+        when=lambda f, _: f.facts.get("kind") == "late" and f.facts.get("cause") in _SLOWER,
+    ),
+    Advice(
+        id="check-links",
+        title="Check the links of the slow group: measure it against another one",
+        numerics=identical(),
+        before="",
+        after="""all_reduce_perf -b 8M -e 256M -f 2 -g 2   # of nccl-tests: on these ranks, then others
+nvidia-smi topo -m                     # NV# between GPUs of a host; the network card of a GPU: PIX or PXB, not SYS
+nvidia-smi nvlink --status             # a link that is inactive, or slower than its neighbours
+ibstat                                 # between hosts: State: Active, and the rate that the card is sold for
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET   # in the job; NET/Socket: no InfiniBand was found""",
+        needs="a moment without the job on these nodes",
+        watch="Run it while the job does not run: its own traffic makes every link look slow.",
+        when=lambda f, _: f.facts.get("kind") == "slow-group",
+    ),
+    Advice(
+        id="align-pauses",
+        title="Align periodic pauses across ranks, and give each rank cores of its own",
+        numerics=identical(),
+        before="",
+        after=f"{_COLLECT}\n\n{_CORES}",
+        needs="pauses of the kind that the finding names",
+        watch="Memory grows between two collections: leave as many steps between them as it allows.",
+        when=lambda f, _: f.facts.get("kind") == "turns",
+        of="turns_share",
+        remedy="diagnose.kernels.gc_schedule",
+    ),
+    Advice(
+        id="begin-together",
+        title="Find what rank {begins_late_rank} does before its step, and do it on all ranks or outside the loop",
+        numerics=identical(),
+        before="if rank == {begins_late_rank}:\n    evaluate(model)   # or save, log: all others wait",
+        after="""# first: diagnose trace --skip 50 --steps 20 train.py
+# a wait that does not come again was the start of the run
+began = time.perf_counter()
+torch.distributed.barrier()                    # once, before the steps
+print(rank, time.perf_counter() - began)       # the rank that waits for nobody is the late one: what did it do before?
+for batch in loader: ...""",
+        needs="a look at what lies before the recorded steps, which no recording of them shows",
+        when=lambda f, _: f.facts.get("begins_late_rank") is not None,
+        of="begin_share",
+    ),
+    Advice(
+        id="balance-ranks",
+        title="Give rank {late_rank} smaller batches, by measured speed",
+        numerics=rounding("gradients equal the whole batch's to 1e-6, of samples that other ranks see"),
+        before="",
+        after="""from diagnose.kernels.distributed.uneven import Balance, LossWeights, UnevenBatches
+
+sampler = UnevenBatches(len(dataset), batch_size * dist.get_world_size())   # batch_size: of one rank, as before
+loader = DataLoader(dataset, batch_sampler=sampler)   # without DistributedSampler; workers and collate_fn as before
+weights, balance = LossWeights(ddp), Balance(ddp, sampler, every=50)
+for epoch in range(epochs):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        factor = weights.factor(len(y))   # before the forward; len(y): what the loss is a mean over
+        (criterion(ddp(x), y) * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        balance.after_step(len(y))""",
+        needs="a rank whose device or host is slower for good",
+        watch="The loss must be a mean over the rank's samples, or over the number that ``factor`` is given.",
+        when=lambda f, p: f.facts.get("late_rank") is not None and in_data_parallel(f, p),
+        remedy="diagnose.kernels.distributed.uneven",
+    ),
+)
+
+
 MIN_EXCHANGE_SHARE = 0.05  # of the step, waited in all-to-alls or between the stages of a pipeline
 
 
@@ -99,6 +235,7 @@ def _finding(
             "slower_by": c.reason.ratio,
             "slower_kernel": c.reason.kernel,
             "num_ranks": len(c.ranks),
+            "others_share": 1 - 1 / len(c.ranks),
             **facts,
         },
     )
@@ -228,8 +365,9 @@ def _turns(c: Comparison, begin: Sequence[Finding]) -> list[Finding]:
         c, "turns", f"Ranks {names} take turns in coming late{cause}", own_ns, f"Of the waiting {each}.", *compared
     )
     if not begin:
-        return [replace(found, facts={**found.facts, "begin_share": 0.0})]
+        return [replace(found, facts={**found.facts, "begin_share": 0.0, "turns_share": 1.0})]
     lost_ns = own_ns + begin[0].lost_ns
+    begin_share = begin[0].lost_ns / max(lost_ns, 1.0)
     return [
         replace(
             found,
@@ -237,7 +375,7 @@ def _turns(c: Comparison, begin: Sequence[Finding]) -> list[Finding]:
             lost_ns=lost_ns,
             evidence=(begin[0].evidence[0], f"Of the other waiting {each}.", *found.evidence[1:]),
             confidence="medium",
-            facts={**found.facts, "begin_share": begin[0].lost_ns / max(lost_ns, 1.0)},
+            facts={**found.facts, "begin_share": begin_share, "turns_share": 1 - begin_share},
         )
     ]
 

@@ -16,6 +16,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
@@ -28,6 +29,18 @@ META = RuleMeta(
     order=160,
     legend=Legend("a task waited for another stream", "#4ba3e3"),
     changes=("wait-later",),
+)
+ADVICE = (
+    Advice(
+        id="wait-later",
+        title="Wait for the other stream just before its result is used",
+        numerics=identical("as long as every use comes after the wait"),
+        before="torch.cuda.current_stream().wait_stream(side)\nhidden = block(x)\ny = hidden + fetched",
+        after="""hidden = block(x)   # needs nothing of the other stream
+torch.cuda.current_stream().wait_stream(side)
+y = hidden + fetched""",
+        needs="work that does not depend on the other stream",
+    ),
 )
 
 

@@ -18,6 +18,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -30,6 +31,25 @@ META = RuleMeta(
     order=30,
     changes=("lift-the-limit",),
     needs=("NVML samples",),
+)
+ADVICE = tuple(
+    Advice(
+        id="lift-the-limit",
+        title="Restore the device's clock: power limit and cooling",
+        numerics=identical(),
+        before=shows,
+        after=raises,
+        needs="the machine's administrator",
+        when=lambda f, p, vendor=vendor: not f.facts.get("at_most") and (p.vendor == "AMD") == (vendor == "AMD"),  # type: ignore[misc]
+    )
+    for vendor, shows, raises in (
+        ("AMD", "rocm-smi --showpower --showmaxpower --showtemp", "sudo rocm-smi --setpoweroverdrive WATTS"),
+        (
+            "NVIDIA",
+            "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
+            "sudo nvidia-smi -pl WATTS   # at most what -q -d POWER calls the maximum",
+        ),
+    )
 )
 
 

@@ -21,6 +21,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, worth_claiming
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.diagnosis import Finding
@@ -39,6 +40,24 @@ META = RuleMeta(
     changes=("keep-keys",),
     needs=("shapes",),
 )
+ADVICE = (
+    Advice(
+        id="keep-keys",
+        title="Keep keys and values between tokens{there}",
+        numerics=rounding("products of one position are summed in another order than those of all"),
+        after="""# a model of transformers: switch it on, in the configuration or for one call
+# model.generate(inputs, use_cache=True, max_new_tokens=10)
+# a model of one's own: keys and values are made once, and each call gets the new position alone
+keys = torch.empty(batch_size, heads, max_length, width)      # and values, for each layer
+keys[:, :, length : length + 1] = new_keys
+read = keys[:, :, : length + 1]""",
+        needs="a model that looks back alone, and memory for the cache",
+        watch="For a captured graph or a compiled step the cache needs its whole length from the start.",
+        least=0.5,  # short products take a larger part of their time to be called
+    ),
+)
+
+
 MIN_REPEATED_SHARE = 0.05  # of the step, or of the busy time
 TITLE = "Each token is generated from all positions again, without a cache of keys and values"
 

@@ -19,6 +19,7 @@ How sure
 
 from __future__ import annotations
 
+from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, pieces_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
@@ -39,6 +40,21 @@ META = RuleMeta(
     changes=("capture-steady-steps",),
     one_off=True,
 )
+ADVICE = (
+    Advice(
+        id="capture-steady-steps",
+        title="Capture again after the warm-up",
+        numerics=identical(),
+        before="",
+        after="diagnose trace {script}        # waits until step times have settled\n"
+        "# or, with torch.profiler: schedule=torch.profiler.schedule(wait=20, warmup=2, active=3)",
+        needs="a few more steps of running time",
+        most=0.0,
+        records_again=True,
+    ),
+)
+
+
 # Allocations without a step mark count as warm-up only beside code loads of at least this share of their time.
 COLD_BESIDE = 0.1
 

@@ -48,7 +48,6 @@ META = RuleMeta(
     legend=Legend("loading computed what is known or too wide", "#c98a3a"),
     changes=("cheaper-sample", "cache-samples"),
     cause="loading",
-    pause="batches",
     needs=("data flow",),
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run

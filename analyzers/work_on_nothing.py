@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from diagnose.analyzers.common.advice import Advice, identical, of_kind, rounding
 from diagnose.analyzers.common.avoidable import Avoidable, AvoidableRule, at
 from diagnose.analyzers.common.locate import line_at
 from diagnose.dataflow.contents import Kind
@@ -63,6 +64,62 @@ META = RuleMeta(
         ("untouched rows", "dense-embedding-gradients"),
     ),
 )
+ADVICE = (
+    Advice(
+        id="gather-labelled-rows",
+        title="Compute the logits of labelled positions alone ({ignored:.0%} of the targets are ignored)",
+        numerics=rounding("sums over fewer rows are taken in another order"),
+        before="logits = head(hidden)\nloss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())",
+        after="""keep = labels != -100                       # the loss's ignore_index
+logits = head(hidden[keep])                 # rows with a label alone: (labelled, classes)
+loss = F.cross_entropy(logits, labels[keep])
+# predictions of the next token: keep = labels[:, 1:] != -100, then hidden[:, :-1][keep] and labels[:, 1:][keep]""",
+        needs="a number of rows that depends on the data: one wait for the device, and no CUDA graph or fixed shapes",
+        watch="For a CUDA graph gather a fixed number of rows, filled up with ignored ones (`torch.topk` of the mask).",
+        when=of_kind("ignored rows"),
+        least=0.6,  # the gradient of the weights is written whole, and rows are gathered
+    ),
+    Advice(
+        id="index-lookup",
+        title="Look rows up by index instead of multiplying one-hot rows",
+        numerics=rounding("gradients of a row that is looked up several times are added in another order"),
+        before="rows = F.one_hot(ids, num_classes).float() @ table",
+        after="""rows = F.embedding(ids, table)  # table: (num_classes, width)
+# in place of nn.Linear(num_classes, width): nn.Embedding, its weight that of the layer transposed""",
+        watch="`weight[ids]` gives the same rows, but its backward adds them one by one.",
+        when=of_kind("one-hot"),
+        least=0.9,  # what a lookup itself takes is an estimate
+    ),
+    Advice(
+        id="select-top-k",
+        title="Select with topk instead of sorting, or sort once what does not change",
+        numerics=identical(", but for which of equal values is taken"),
+        before="nearest = distance.argsort(dim=-1)[..., :num_neighbours]",
+        after="""nearest = distance.topk(num_neighbours, dim=-1, largest=False).indices
+# what does not change from step to step, such as the edges of a graph: sort it once, before the loop""",
+        needs="a use of a few of each row, or data that stays the same",
+        when=of_kind("sorted"),
+        least=0.3,
+    ),
+    Advice(
+        id="trim-padding",
+        title="Pad each batch to its own longest row ({padded:.0%} of the positions are padding)",
+        numerics=rounding("sums over fewer positions are taken in another order"),
+        before='batch = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")',
+        after="""batch = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")   # of one batch
+# texts that are tokenized once: no padding= there, and collate_fn=DataCollatorWithPadding(tokenizer)
+# other rows: collate_fn=functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+# batches that are padded already, before they go to the model:
+width = int(batch["attention_mask"].any(0).sum())
+batch = {name: each[:, :width].contiguous() if each.dim() > 1 else each for name, each in batch.items()}""",
+        needs="a model that a mask or a loss keeps from using it; of padding in front, cut the first positions",
+        watch="Lengths differ from batch to batch: compiled models want `dynamic=True`, and graphs hold one length.",
+        when=of_kind("padding"),
+        least=0.6,  # what does not depend on the positions stays
+    ),
+)
+
+
 _TITLES: dict[Kind, str] = {
     "one-hot": "Rows of a weight are looked up by a product with one-hot rows",
     "sparse": "A matrix of zeros is multiplied as a dense one",

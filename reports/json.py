@@ -54,7 +54,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "Partition": "compute exposed_communication exposed_copy idle",
     "PlainSteps": "before_ns recorded_ns after_ns mean_ns num agree",
     "Prescription": "rule id title before after safety needs remedy promise saves_ns basis assumes predicted_step_ns "
-    "edits diff trial_method records_again records_more mean_step_ns",
+    "edits diff trial_method is_advice records_again records_more mean_step_ns",
     "Queue": "busy_share idle_share empty_share late_share depth_p50 depth_p90 launches_per_step busy_depth_p50 "
     "delay_p50_ns launch_latency_ns",
     "RankRow": "rank host late_ns late_by_step_ns=by_step_ns blame_share begins_late_ns=begins_ns arrivals_ns",

@@ -13,8 +13,9 @@ from pathlib import Path
 from diagnose import analyzers
 from diagnose.analyzers import Analyzer
 from diagnose.changes import CHANGES, trial_words
-from diagnose.changes.common.change import ByHand, Change
+from diagnose.changes.common.change import Change
 from diagnose.changes.common.inventory import provable, public_modules
+from diagnose.cli.explain import titles
 from diagnose.text.pages import parse_page
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "evaluation"))
@@ -56,15 +57,20 @@ CHANGES_HEAD = """# The changes
 
 Made by `scripts/rules` from the files in [diagnose/changes](../diagnose/changes), one a change. A change's id stands in
 prescriptions, in `diagnose what-if --apply` and in `diagnose prove --apply`. Safety: what happens to the numbers, which
-a trial checks. By hand: why only the script's author can make it.
+a trial checks. What rules advise beyond, text that nothing applies, stands [below](#advice).
+"""
+ADVICE_HEAD = """## Advice
+
+Text of a rule, with code to paste, for what no edit, argument or module does by itself. Its id stands in prescriptions
+like that of a change; `diagnose explain ID` has more of it.
 """
 
 
 MODULES_HEAD = """## Modules and their changes
 
 Of {changes} changes {provable} can be made by `diagnose prove`: by a patch of the running process, or in the text of
-the script that a trial runs, whose file stays as it is. For the others the reason stands at the change. Of {modules}
-public modules of `diagnose.kernels` {handed} are handed over by a change.
+the script that a trial runs, whose file stays as it is. Rules give {advised} further pieces of advice. Of {modules}
+public modules of `diagnose.kernels` {handed} are handed over by a change or by advice.
 """
 
 
@@ -107,6 +113,14 @@ def _changes_page() -> Iterator[str]:
         yield from _page_of(f"diagnose.changes.{name.replace('-', '_')}", name)
         yield from (f"- **{heading}**: {text}" for heading, text in _properties(change))
         yield ""
+    yield ADVICE_HEAD
+    for name, title in titles().items():
+        if name not in CHANGES:
+            rules = ", ".join(
+                f"[{m.id}](rules.md#{m.id})" for m in analyzers.META.values() if name in (*m.changes, *m.also)
+            )
+            yield f'- <a id="{name}"></a>`{name}` ({rules}): {title}.'
+    yield ""
     yield from modules_section()
 
 
@@ -114,7 +128,10 @@ def modules_section() -> Iterator[str]:
     """Yield which change hands over each module, and how that is proved."""
     modules = public_modules()
     handed = [m for m in modules if m.changes]
-    yield MODULES_HEAD.format(changes=len(CHANGES), provable=len(provable()), modules=len(modules), handed=len(handed))
+    advised = sum(name not in CHANGES for name in titles())
+    yield MODULES_HEAD.format(
+        changes=len(CHANGES), advised=advised, provable=len(provable()), modules=len(modules), handed=len(handed)
+    )
     yield "| module | changes | rules | in a trial |\n|---|---|---|---|"
     for m in handed:
         links = ", ".join(f"[{name}](#{name})" for name in m.changes)
@@ -143,14 +160,14 @@ def _remedies_page() -> Iterator[str]:
 def _properties(change: Change) -> Iterator[tuple[str, str]]:
     yield "Safety", f"{change.numerics.safety}."
     yield "In a trial", trial_words(change.id)
-    edit = change.edit
-    yield "In a diff of the script", f"by hand: {edit.reason}." if isinstance(edit, ByHand) else "written."
+    yield "In a diff of the script", "written." if change.edit or change.edits_expressions else "not written."
     rules = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.changes]
     also = [rule.META.id for rule in analyzers.RULES if change.id in rule.META.also]
     links = [f"[{rule}](rules.md#{rule})" for rule in rules] + [f"[{rule}](rules.md#{rule}) also" for rule in also]
     yield "Prescribed by", ", ".join(links) or "no rule"
     modules = ", ".join(f"`{module}`" for module in (change.remedy, *change.modules) if module)
-    yield "Remedy", modules or f"none: {change.without_remedy}."
+    if modules:
+        yield "Remedy", modules
 
 
 def _page_of(module: str, name: str) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _colour(hue: float) -> str:
 
 
 def new_change(name: str, rule: str) -> list[Path]:
-    """Write a change made by hand, its test, and its id into the rule's META; return their paths.
+    """Write a change, its test, and its id into the rule's META; return their paths.
 
     Raises:
         ValueError: the name is not of the form of an id, or taken; or there is no such rule.

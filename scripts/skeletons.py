@@ -193,16 +193,15 @@ What to watch
 
 from __future__ import annotations
 
-from diagnose.changes.common.change import Advice, ByHand, Change, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 
 CHANGE = Change(
     id="{id}",
     title="Use {words}",
     numerics=identical(),  # or rounding, reduced, other_training: the words and the promise that a trial checks
-    advice=Advice(before="", after="pass  # code to paste", least=0.1),  # or a function of the finding
-    patch=ByHand("no patch has been written for it"),  # or Patch(...) with a function of diagnose/changes/patches
-    edit=ByHand("which lines it concerns only the script's author knows"),  # or SetArguments, AddStatement, EditLoop
-    without_remedy="no module does it",  # or remedy="diagnose.kernels...."
+    proposal=Proposal(before="", after="pass  # code to paste", least=0.1),  # or a function of the finding
+    patch=Patch(environment={"FASTER_THING": "1"}),  # or a function of diagnose/changes/patches
+    # edit=SetArguments, AddStatement or EditLoop writes it into a script; remedy="diagnose.kernels...." is its module
 )
 '''
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnose.analyzers import RULES
+from diagnose.analyzers import ADVICE, RULES
 from diagnose.changes import CHANGES
 from diagnose.reports.language import language, translated
 
@@ -27,10 +27,9 @@ COMPOSED = frozenset(
         "7; otherwise ranks 7 take turns",
         "7: rank 7 begins its step 7 late",
         "Code is compiled or loaded 7",
-        "Find values7 in 7 7",
         "Freed memory goes back to the system and is faulted in again 7",
         "The allocator asks the driver for memory 7",
-        "Make the sample cheaper at 7 7 of loading",
+        "Make the sample cheaper at 7",
         "Make 7 a set at 7: 7",
         "Prepare all samples once, before training: 7",
     }
@@ -49,6 +48,8 @@ def texts() -> dict[str, str]:
         )
     for change in CHANGES.values():
         found.setdefault(change.numerics.safety, f"what change {change.id} does to the numbers")
+    for advice in (entry for listed in ADVICE.values() for entries in listed.values() for entry in entries):
+        found.setdefault(advice.numerics.safety, f"what advice {advice.id} does to the numbers")
     for folder in ("analyzers", "analyzers/common", "diagnose/changes"):
         for path in sorted((ROOT / folder).glob("*.py")):
             found |= dict.fromkeys(_titles(path), f"title in {folder}/{path.name}")
@@ -75,9 +76,10 @@ def _listed(node: ast.expr) -> list[ast.expr]:
 
 
 def _sample(node: ast.expr) -> str | None:
-    """Return a text as a constant or an f-string makes it, with 7 for each value."""
+    """Return a text as a constant, a template or an f-string makes it, with 7 for each value."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        with_places = node.value.replace("{at}", " at 7").replace("{there}", " (7)")
+        return re.sub(r"\{[^{}]*\}", "7", with_places)
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in node.values)
     return None

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
 
-from diagnose.changes.common.change import ByHand, Change, Patch
+from diagnose.changes.common.change import Change, Patch
 from diagnose.model.limits import HOW_TRIED, TrialMethod
 from diagnose.model.plugins import load_plugins
 
-__all__ = ["CHANGES", "any_compiles", "by_hand", "edits_script", "group_of", "patch_of", "trial_method", "trial_words"]
+__all__ = ["CHANGES", "any_compiles", "edits_script", "group_of", "patch_of", "trial_method", "trial_words"]
 
 
 class _Changes(Mapping[str, Change]):
@@ -52,9 +52,9 @@ CHANGES = _Changes()
 
 
 def patch_of(name: str) -> Patch | None:
-    """Return how a trial makes a change, None for one that is unknown or made by hand."""
+    """Return how a trial makes a change, None for one that is unknown, or made in its text alone."""
     change = CHANGES.get(name)
-    return change.patch if change is not None and isinstance(change.patch, Patch) else None
+    return change.patch if change is not None else None
 
 
 def group_of(name: str) -> str:
@@ -66,9 +66,9 @@ def group_of(name: str) -> str:
 def edits_script(name: str) -> bool:
     """Return whether a trial makes a change in the script's text: no patch does, and losses can be compared."""
     change = CHANGES.get(name)
-    if change is None or isinstance(change.patch, Patch) or change.numerics.promise is None:
+    if change is None or change.patch is not None or change.edit is None:
         return False
-    return not isinstance(change.edit, ByHand)
+    return change.numerics.promise is not None
 
 
 def trial_method(name: str) -> TrialMethod:
@@ -76,22 +76,15 @@ def trial_method(name: str) -> TrialMethod:
     return "patch" if patch_of(name) is not None else "edited copy" if edits_script(name) else "by hand"
 
 
-def by_hand(name: str) -> str:
-    """Return why no patch makes a change, "" where one does."""
-    change = CHANGES.get(name)
-    return change.patch.reason if change is not None and not isinstance(change.patch, Patch) else ""
-
-
 def trial_words(name: str) -> str:
-    """Return how a trial makes a change, in a sentence; where no patch does, with the reason."""
-    patch, method = patch_of(name), trial_method(name)
+    """Return how a trial makes a change, in a sentence."""
+    patch, how = patch_of(name), HOW_TRIED[trial_method(name)]
     if patch is None:
-        link = ": " if method == "by hand" else "; no patch can: "
-        return f"{HOW_TRIED[method]}{link}{by_hand(name)}."
+        return f"{how}."
     by = ", by environment variables" if patch.environment else ""
     needs = "; needs a GPU" if patch.needs_gpu else ""
     takes = "; compiling may take minutes" if patch.compiles else ""
-    return f"{HOW_TRIED[method]}{by}{needs}{takes}."
+    return f"{how}{by}{needs}{takes}."
 
 
 def any_compiles(ids: Iterable[str]) -> bool:

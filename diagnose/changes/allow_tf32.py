@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import AddStatement, Advice, Change, Patch, reduced
+from diagnose.changes.common.change import AddStatement, Change, Patch, Proposal, reduced
 from diagnose.changes.common.precision import products_in
 from diagnose.changes.patches import precision
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     if not finding.facts["has_tf32"]:
         return None
     if program.vendor == "AMD":
-        return Advice(after=STATEMENT, least=0.0, needs="an MI300 and HIPBLASLT_ALLOW_TF32=1 in the environment")
-    return Advice(after=STATEMENT, least=0.4, needs="compute capability 8.0 or later")
+        return Proposal(after=STATEMENT, least=0.0, needs="an MI300 and HIPBLASLT_ALLOW_TF32=1 in the environment")
+    return Proposal(after=STATEMENT, least=0.4, needs="compute capability 8.0 or later")
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -43,7 +43,7 @@ CHANGE = Change(
     numerics=reduced("products keep 10 bits of mantissa; compare the loss curve"),
     patch=Patch(precision.allow_tf32, needs_gpu=True),
     edit=AddStatement(STATEMENT, ("set_float32_matmul_precision", "allow_tf32", "fp32_precision")),
-    advice=_advice,
+    proposal=_proposal,
     effect=_effect,
     remedy="diagnose.kernels.matmul_precision",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, reduced
+from diagnose.changes.common.change import Change, EditLoop, Patch, Proposal, reduced
 from diagnose.changes.common.precision import FP16_BY_HAND, products_in
 from diagnose.changes.patches import precision
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     has_bfloat16 = finding.facts["has_tf32"]  # such devices have bfloat16 too
     if program.trains is False:
         dtype = "bfloat16" if has_bfloat16 else "float16"
-        return Advice(
+        return Proposal(
             title=f"Run the forward under autocast in {dtype}",
             before="y = model(x)",
             after=f'with torch.inference_mode(), torch.autocast("cuda", dtype=torch.{dtype}):\n    y = model(x)',
@@ -37,7 +37,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         )
     if program.trains is None:
         dtype = "bfloat16" if has_bfloat16 else "float16"
-        return Advice(
+        return Proposal(
             title=f"Run the forward under autocast in {dtype}",
             before="y = model(x)",
             after=f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    y = model(x)   # backward() stays outside'
@@ -49,7 +49,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
     before = "loss = criterion(model(x), y)\nloss.backward()"
     if has_bfloat16:
         after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()'
-        return Advice(before=before, after=after, least=0.5)
+        return Proposal(before=before, after=after, least=0.5)
     after = (
         'scaler = torch.amp.GradScaler("cuda")\n'
         'with torch.autocast("cuda", dtype=torch.float16):\n    loss = criterion(model(x), y)\n'
@@ -58,7 +58,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         "scaler.step(optimizer)\nscaler.update()"
     )
     title = "Run the forward under autocast in float16"
-    return Advice(title=title, before=before, after=after, least=0.5, arguments={"dtype": "float16"})
+    return Proposal(title=title, before=before, after=after, least=0.5, arguments={"dtype": "float16"})
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -71,7 +71,7 @@ CHANGE = Change(
     numerics=reduced("16-bit products round; compare the loss curve with the float32 one"),
     patch=Patch(precision.autocast, group="autocast"),
     edit=EditLoop("with_autocast", "device", "cuda", unless={"dtype": ("float16", FP16_BY_HAND)}),
-    advice=_advice,
+    proposal=_proposal,
     effect=_effect,
     to_try=lambda work: work.is_of_products and work.has_bfloat16,
     remedy="diagnose.kernels.precision",

@@ -9,15 +9,13 @@ What to watch
 
 from __future__ import annotations
 
-from diagnose.changes.common.change import ByHand, Change, Patch, reduced
-from diagnose.changes.common.precision import FP16_BY_HAND
-from diagnose.changes.patches import scaling
+from diagnose.changes.common.change import Change, Patch, reduced
+from diagnose.changes.patches import precision
 
 CHANGE = Change(
     id="autocast-fp16",
     title="Run the model under fp16 autocast, with a GradScaler",
     numerics=reduced("16-bit products round, and steps whose gradients overflow are skipped; compare the loss curve"),
-    patch=Patch(scaling.autocast_fp16, needs_gpu=True, group="autocast"),
-    edit=ByHand(FP16_BY_HAND),
+    patch=Patch(precision.autocast_fp16, needs_gpu=True, group="autocast"),
     remedy="diagnose.kernels.precision",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.common.gradients import BUCKET_MB, is_reduced_by_hand
 from diagnose.changes.patches import distributed
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 BUCKETS = (5, 2)  # that are left of many small reductions, at least and at most saved
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     facts = finding.facts
     by_hand = is_reduced_by_hand(facts)
     if not by_hand and not facts.get("one_by_one"):
         return None
     device = "device_ids=[local_rank], " if facts.get("has_device", True) else ""
-    return Advice(
+    return Proposal(
         before="for p in model.parameters():\n    dist.all_reduce(p.grad)",
         after=f"model = DistributedDataParallel(model, {device}bucket_cap_mb={BUCKET_MB},\n"
         "                                gradient_as_bucket_view=True)",
@@ -70,8 +70,7 @@ CHANGE = Change(
     title="Reduce gradients in buckets instead of one by one",
     numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
     patch=Patch(distributed.bucket_gradients, group="buckets"),
-    edit=ByHand("which lines reduce the gradients only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     effect=_effect,
     applies=to_training,
     remedy="diagnose.kernels.distributed.bucket_tuning",

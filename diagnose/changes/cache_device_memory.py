@@ -12,25 +12,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.memory import without_regrowth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
-    return Advice(
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
+    return Proposal(
         before=f"PYTORCH_NO_CUDA_MEMORY_CACHING=1 python {script_of(program)}",
         after=f"env -u PYTORCH_NO_CUDA_MEMORY_CACHING -u PYTORCH_NO_HIP_MEMORY_CACHING python {script_of(program)}",
         least=0.5,
     )
 
 
-def _applies(program: Program, _finding: Finding) -> str:
-    return "" if program.allocator == "uncached" else "the caching allocator is not known to be off"
+def _applies(program: Program, _finding: Finding) -> bool:
+    return program.allocator == "uncached"
 
 
 CHANGE = Change(
@@ -40,9 +40,7 @@ CHANGE = Change(
     patch=Patch(
         environment=dict.fromkeys(("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")), needs_gpu=True
     ),
-    edit=ByHand("it is set in the environment that the script is started in"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=without_regrowth,
-    without_remedy="a variable of the environment",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.loading import is_iterable
 from diagnose.changes.patches import loading
 
@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if is_iterable(finding.facts):
-        return "a stream has no samples to come back to"
-    if finding.facts.get("restart_share"):
-        return "the loader restarts for each batch, which takes time"
-    if finding.facts.get("library") == "transformers":
-        return "a pipeline of transformers makes its samples itself"
-    return "a run of inference sees each sample once" if program.trains is False else ""
+def _applies(program: Program, finding: Finding) -> bool:
+    facts = finding.facts
+    comes_again = not is_iterable(facts) and program.trains is not False
+    return comes_again and not facts.get("restart_share") and facts.get("library") != "transformers"
 
 
 CHANGE = Change(
@@ -37,8 +33,7 @@ CHANGE = Change(
     title="Keep decoded samples in memory that all workers share",
     numerics=identical("where the cached stage is deterministic"),
     patch=Patch(loading.cache_samples),
-    edit=ByHand("which stage of a sample is deterministic only the dataset's author knows"),
-    advice=Advice(
+    proposal=Proposal(
         before="image = decode(path)",
         after="from diagnose.kernels.shared_cache import SharedCache\n\n"
         "cache = SharedCache(4 << 30)                # bytes, one budget for all workers\n"

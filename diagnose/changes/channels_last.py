@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if not finding.facts["is_conversion"]:
         return None
-    return Advice(
+    return Proposal(
         before="model = Model().cuda()\nfor images, labels in loader:\n    y = model(images.cuda())",
         after="from diagnose.kernels.layout import channels_last\n\n"
         "model = Model().cuda()\n"
@@ -38,8 +38,7 @@ CHANGE = Change(
     title="Keep images and convolutions in channels_last",
     numerics=rounding("convolutions of another layout round differently, and dropout of images drops other elements"),
     patch=Patch(memory.channels_last),
-    edit=ByHand("which variables hold the model and the images only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     to_try=lambda work: work.is_of_convolutions,
     remedy="diagnose.kernels.layout",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.memory import ACTIVATIONS, forward_again_ns, held
 from diagnose.changes.patches import memory
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 SPARED = 0.74  # of the activations, with every block computed again; measured (evaluation/pages/remedies-memory.md)
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    return Advice(
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    return Proposal(
         before="loss = criterion(model(x), y)",
         after="from diagnose.kernels.checkpointing import checkpoint_blocks, plan_checkpoints\n\n"
         "checkpoint_blocks(model)     # before DDP, fully_shard and compile\n"
@@ -42,8 +42,7 @@ CHANGE = Change(
     title="Keep fewer activations: compute repeated blocks again in the backward pass",
     numerics=identical(),
     patch=Patch(memory.checkpoint_blocks),
-    edit=ByHand("where the model is made only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_training,
     remedy="diagnose.kernels.checkpointing",
 )

@@ -15,28 +15,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
+from diagnose.changes.common.change import Change, EditLoop, Proposal, rounding
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if finding.facts.get("name") != "AdamW" or not finding.facts.get("has_device"):
-        return "it takes the place of AdamW on a GPU"
-    if not program.clips:
-        return "no clipping of gradients was recorded"
-    return to_training(program, finding)
+def _applies(program: Program, finding: Finding) -> bool:
+    is_adamw = finding.facts.get("name") == "AdamW" and bool(finding.facts.get("has_device"))
+    return is_adamw and bool(program.clips) and to_training(program, finding)
 
 
 CHANGE = Change(
     id="clip-in-update",
     title="Clip the gradients and update all parameters in one launch",
     numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
-    patch=ByHand("the script itself clips the gradients, and makes the optimizer"),
     edit=EditLoop("with_fused_adamw", "device", "cuda", "from diagnose.kernels.ops.adamw import FusedAdamW"),
-    advice=Advice(
+    proposal=Proposal(
         before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)\n...\n"
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
         after="from diagnose.kernels.ops.adamw import FusedAdamW, clip_factor\n\n"

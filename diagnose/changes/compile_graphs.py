@@ -11,13 +11,10 @@ What to watch
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diagnose.changes.capture_step import whole_step
-from diagnose.changes.common.applies import graphable, to_calls_of_the_model, to_launches_without_graphs
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical, rounding
-from diagnose.changes.common.graphs import COMPILATION
+from diagnose.changes.common.applies import COMPILATION, graphable, to_calls_of_the_model, to_launches_without_graphs
+from diagnose.changes.common.change import Change, Patch, Proposal, identical, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import duration, percent
 
@@ -49,28 +46,45 @@ _OPTIONS = {
 }
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    num = finding.facts.get("data_sizes", 0.0)
-    if isinstance(num, float) and num >= MIN_DATA_SIZES:
-        return f"{num:,.0f} operators of a step return as many rows as their data asks for, and a graph has fixed sizes"
-    return to_calls_of_the_model(finding) or to_launches_without_graphs(program, finding)
+_WHOLE_STEP = """from diagnose.kernels.step_graph import StepGraph
+
+def whole_step(x, y):
+    optimizer.zero_grad(set_to_none=True)
+    loss = criterion(model(x), y)
+    loss.backward()
+    optimizer.step()   # made with capturable=True
+    return loss.detach()
+
+step = StepGraph(whole_step, "cuda", optimizers=[optimizer])
+loss = step(x, y)"""
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+def _applies(program: Program, finding: Finding) -> bool:
+    num = finding.facts.get("data_sizes", 0.0)  # operators of a step with as many rows as their data asks for
+    has_fixed_sizes = not isinstance(num, float) or num < MIN_DATA_SIZES
+    return has_fixed_sizes and to_calls_of_the_model(finding) and to_launches_without_graphs(program, finding)
+
+
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     if not finding.facts.get("has_device"):
         return None
     if program.server:
         return _of_a_server(program.server)
     if program.second_derivatives:
-        captured = whole_step(finding, program)
-        title = "Capture the whole step as one CUDA graph: torch.compile takes no gradients of gradients"
-        return replace(captured, title=title, numerics=identical("where no value is read within the step"))
+        return Proposal(
+            title="Capture the whole step as one CUDA graph: torch.compile takes no gradients of gradients",
+            after=_WHOLE_STEP,
+            least=0.3 * graphable(finding),
+            most=0.95 * graphable(finding),
+            needs="inputs of one shape, no value read within the step, and memory for the graph",
+            numerics=identical("where no value is read within the step"),
+        )
     if program.is_compiled:
         title = "Replay the compiled model's launches as one CUDA graph"
         model, before = "model", "model = torch.compile(model)"
     else:
         title, model, before = "", "Model().cuda()", "model = Model().cuda()"
-    return Advice(
+    return Proposal(
         title=title,
         before=before,
         after=f'model = torch.compile({model}, mode="reduce-overhead")',
@@ -81,10 +95,10 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     )
 
 
-def _of_a_server(server: str) -> Advice:
+def _of_a_server(server: str) -> Proposal:
     """Return the option that the server itself has for it."""
     before, after = _OPTIONS[server]
-    return Advice(
+    return Proposal(
         title=f"Compile the model and capture its launches as CUDA graphs in {_SERVERS[server]}",
         before=before,
         after=after,
@@ -148,9 +162,9 @@ CHANGE = Change(
     title="Compile the model and replay its launches as one CUDA graph",
     numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
     patch=Patch(compiling.compile_graphs, needs_gpu=True, compiles=True, group="compile"),
-    edit=ByHand("where the model is made only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=_effect,
     remedy="diagnose.kernels.compiling",
+    modules=("diagnose.kernels.step_graph",),
 )

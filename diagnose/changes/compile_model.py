@@ -15,9 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_a_model_of_the_script, to_calls_of_the_model
-from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, rounding
-from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
+from diagnose.changes.common.applies import (
+    COMPILATION,
+    compiled_before_capture,
+    to_a_model_of_the_script,
+    to_calls_of_the_model,
+)
+from diagnose.changes.common.change import Change, EditLoop, Patch, Proposal, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import percent
 
@@ -36,7 +40,7 @@ AFTER = """model.compile()                  # once, after the model is made, if 
 MIN_FUSED_SHARE = 0.4  # of runs of pointwise kernels: graph breaks and reductions between them part the others
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     if finding.facts.get("in_graph"):
         return compiled_before_capture(
             program,
@@ -45,10 +49,10 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
             most=1.0,
         )
     if "has_device" not in finding.facts:
-        return Advice(after=AFTER, least=MIN_FUSED_SHARE)
+        return Proposal(after=AFTER, least=MIN_FUSED_SHARE)
     if finding.facts["has_device"]:
         return None
-    return Advice(
+    return Proposal(
         after=AFTER,
         title="Compile the model so that small operators become few loops",
         most=0.0,  # what only a trial shows
@@ -56,10 +60,10 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
+def _applies(program: Program, finding: Finding) -> bool:
     if finding.facts.get("has_device") is False and MAX_COMPILED_ON_CPU * finding.lost_ns <= COMPILED_CALL_NS:
-        return "a call of the compiled model takes longer than the small operators that it would spare"
-    return to_calls_of_the_model(finding) or to_a_model_of_the_script(program, finding)
+        return False
+    return to_calls_of_the_model(finding) and to_a_model_of_the_script(program, finding)
 
 
 def _effect(t: Tables, finding: Finding) -> Effect | None:
@@ -114,7 +118,7 @@ CHANGE = Change(
     numerics=rounding("fused loops round differently; compare the loss of the first steps"),
     patch=Patch(compiling.compile_model, compiles=True, group="compile"),
     edit=EditLoop("with_compiled_model", "device", "cpu"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=_effect,
     to_try=lambda work: not work.is_compiled,

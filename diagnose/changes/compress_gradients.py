@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.common.change import Change, Patch, Proposal, reduced
 from diagnose.changes.common.gradients import ddp_arguments, ddp_call, has_free_core, is_a_reduction, to_large_gradients
 from diagnose.changes.patches import distributed
 from diagnose.text.numbers import percent
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 HALVED = (0.25, 0.5)
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if not is_a_reduction(finding) or not has_free_core(finding.facts):
         return None
     call = ddp_call(ddp_arguments(finding), has_device=bool(finding.facts.get("has_device")))
-    return Advice(
+    return Proposal(
         before=call,
         after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
         f'{call}\ninstall(model, "bf16")   # before the first backward',
@@ -65,8 +65,7 @@ CHANGE = Change(
     title="Send gradients in 16 bits",
     numerics=reduced("16-bit gradients round; compare the loss of the first hundred steps"),
     patch=Patch(distributed.compress_gradients, group="hook"),
-    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_large_gradients,
     effect=_effect,
     remedy="diagnose.kernels.distributed.comm_hooks",

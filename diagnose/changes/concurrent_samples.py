@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
+from diagnose.changes.common.change import Change, EditLoop, Patch, Proposal, identical
 from diagnose.changes.common.loading import (
     HIDDEN,
     THREADS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:
     facts = with_batch_size(finding.facts, program)
     size, waiting = facts.get("batch_size"), facts.get("waiting_share")
     threads = min(THREADS, size) if isinstance(size, int) else THREADS
@@ -37,7 +37,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     spared = waiting * (1 - 1 / threads)
     rest_ns = step_ns - finding.lost_ns
     most = spared if single else 1 - max(step_ns * (1 - spared) - rest_ns, 0.0) / max(finding.lost_ns, 1.0)
-    return Advice(
+    return Proposal(
         before=loader_call(facts, **_workers(facts)),
         after="from diagnose.kernels.concurrent_samples import ConcurrentSamples\n\n"
         + loader_call({**facts, "wrapped": f"ConcurrentSamples(dataset, threads={threads})"}, **_workers(facts)),
@@ -48,10 +48,8 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     )
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    if finding.facts.get("starts_with_epochs"):
-        return "workers are waited for where an epoch starts them, and keep up from there"
-    return "an IterableDataset hands out its samples in turn" if is_iterable(finding.facts) else ""
+def _applies(_program: Program, finding: Finding) -> bool:
+    return not finding.facts.get("starts_with_epochs") and not is_iterable(finding.facts)
 
 
 def _workers(facts: Facts) -> dict[str, object]:
@@ -68,7 +66,7 @@ CHANGE = Change(
         "with_threads", "threads", THREADS, "from diagnose.kernels.concurrent_samples import ConcurrentSamples"
     ),
     is_moved=True,
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.concurrent_samples",
 )

@@ -20,5 +20,4 @@ CHANGE = Change(
     edit=AddStatement(
         "torch.backends.cudnn.benchmark = True", ("cudnn.benchmark", "cudnn.deterministic", "deterministic_algorithms")
     ),
-    without_remedy="one setting of torch",
 )

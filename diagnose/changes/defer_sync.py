@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place, to_values_read
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
+from diagnose.changes.common.applies import to_values_read
+from diagnose.changes.common.change import Change, EditLoop, Proposal, identical
+from diagnose.model.locations import at_line, own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
-    place = own_place(finding)
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
+    place = own_place(finding.where)
     name, line = (
         ("score", "value = score.item()") if program.trains is False else ("loss", "running_loss += loss.item()")
     )
     before = place.code if place and place.code else line
     at = f"   # {at_line(place)}" if place else ""
-    return Advice(
+    return Proposal(
         title=f"Stop waiting for the device in the loop{f' ({at_line(place)})' if place else ''}",
         before=before + at,
         after="from diagnose.kernels.deferred_metrics import DeferredMetrics\n\n"
@@ -75,9 +76,8 @@ CHANGE = Change(
     id="defer-sync",
     title="Stop waiting for the device in the loop",
     numerics=identical(", one step later"),
-    patch=ByHand("the script itself reads the value at that line; only its author can read it later"),
     edit=EditLoop("with_kept_values", "lines", ()),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_values_read,
     effect=_effect,
     remedy="diagnose.kernels.deferred_metrics",

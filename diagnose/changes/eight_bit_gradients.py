@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.common.change import Change, Patch, Proposal, reduced
 from diagnose.changes.common.gradients import is_a_reduction, is_costly, up_to_ranks
 from diagnose.changes.patches import distributed
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 MAX_RANKS = 8  # each receives the bytes of all others
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
     if not is_a_reduction(finding) or not is_costly(finding, step_ns):
         return None
-    return Advice(
+    return Proposal(
         after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
         'hook = install(ddp, "int8")   # before the first backward; save hook.state_dict() on every rank',
         least=0.0,
@@ -40,8 +40,7 @@ CHANGE = Change(
     title="Send gradients in 8 bits",
     numerics=reduced("8-bit gradients round; compare the loss of the first thousand steps"),
     patch=Patch(distributed.eight_bit_gradients, group="hook"),
-    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=up_to_ranks(MAX_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

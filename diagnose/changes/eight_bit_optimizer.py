@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, reduced
+from diagnose.changes.common.change import Change, EditLoop, Proposal, reduced
 from diagnose.changes.common.memory import OPTIMIZER, held
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ IMPORT = "from diagnose.kernels.eight_bit import eight_bit_adamw"
 SPARED = 0.74  # of the state: 1/3.9 of it stays, as measured (evaluation/pages/remedies-memory.md)
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    return Advice(
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    return Proposal(
         before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)",
         after=f"{IMPORT}\n\noptimizer = eight_bit_adamw(model, lr=lr)   # betas, eps and weight_decay as they are",
         needs="the package bitsandbytes or torchao",
@@ -33,19 +33,16 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if finding.facts.get("optimizer") not in ("AdamW", None):
-        return "it takes the place of AdamW"
-    return to_training(program, finding)
+def _applies(program: Program, finding: Finding) -> bool:
+    return finding.facts.get("optimizer") in ("AdamW", None) and to_training(program, finding)
 
 
 CHANGE = Change(
     id="eight-bit-optimizer",
     title="Keep AdamW's moments in 8 bits",
     numerics=reduced("moments are kept in 8 bits; compare the loss curve"),
-    patch=ByHand("which parameters are embeddings, that keep 32 bits, follows from the model, not from the optimizer"),
     edit=EditLoop("with_eight_bit_adamw", "device", "cuda", IMPORT),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.eight_bit",
 )

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import empties_cache, script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.memory import without_regrowth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
     script = script_of(program)
-    return Advice(
+    return Proposal(
         before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
         after=f"PYTORCH_ALLOC_CONF=expandable_segments:True python {script}\n"
         "# torch before 2.9: PYTORCH_CUDA_ALLOC_CONF",
@@ -33,16 +33,9 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if empties_cache(finding):
-        return "the loop gives the memory back itself, with empty_cache"
-    if program.vendor == "AMD":
-        return "the allocator has no expandable segments on AMD devices in most releases of torch"
-    if program.allocator == "uncached":
-        return "the caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING)"
-    if program.allocator == "async":
-        return "memory comes from cudaMallocAsync, which has no segments"
-    return ""
+def _applies(program: Program, finding: Finding) -> bool:
+    has_segments = program.vendor != "AMD" and program.allocator not in ("uncached", "async")
+    return has_segments and empties_cache(finding) is None
 
 
 CHANGE = Change(
@@ -53,8 +46,7 @@ CHANGE = Change(
         environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), "expandable_segments:True"),
         needs_gpu=True,
     ),
-    edit=ByHand("it is set in the environment that the script is started in"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=without_regrowth,
     remedy="diagnose.kernels.allocator",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_kind
-from diagnose.changes.common.change import AddStatement, Advice, Change, Patch, rounding
-from diagnose.changes.patches import subnormals
+from diagnose.changes.common.change import AddStatement, Change, Patch, Proposal, rounding
+from diagnose.changes.patches import precision
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -24,9 +24,9 @@ MIN_SAVED_SHARE = 0.3  # of what operators take longer: a part may be due to the
 STATEMENT = "torch.set_flush_denormal(True)"
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     tensor = finding.facts.get("tensor", "tensor")
-    return Advice(
+    return Proposal(
         after=f"{STATEMENT}   # before the first operator: threads that torch starts inherit it\n"
         f"# or where the numbers come from, the {tensor}: 0 where it no longer counts\n"
         "mask = torch.where(mask < 1e-30, 0.0, mask)",
@@ -40,8 +40,7 @@ CHANGE = Change(
     title="Flush subnormal numbers to zero on the CPU",
     numerics=rounding("numbers below 1.2e-38 become 0"),
     applies=to_kind("subnormal"),
-    advice=_advice,
-    patch=Patch(subnormals.flush_subnormals),
+    proposal=_proposal,
+    patch=Patch(precision.flush_subnormals),
     edit=AddStatement(STATEMENT, ("set_flush_denormal",)),
-    without_remedy="torch has set_flush_denormal()",
 )

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import to_a_model_of_the_script
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
-from diagnose.changes.common.graphs import COMPILATION, compiled_before_capture
+from diagnose.changes.common.applies import COMPILATION, compiled_before_capture, to_a_model_of_the_script
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.patches import compiling
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.7
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     if finding.facts.get("in_graph"):
         return compiled_before_capture(
             program,
@@ -31,7 +30,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             least=MIN_SAVED_SHARE,
             most=MAX_SAVED_SHARE,
         )
-    return Advice(
+    return Proposal(
         before="model = Model().cuda()",
         after="model = torch.compile(Model().cuda())",
         least=MIN_SAVED_SHARE,
@@ -45,8 +44,7 @@ CHANGE = Change(
     title="Fuse small kernels by compiling the model",
     numerics=rounding("fused kernels round differently; compare the loss of the first steps"),
     patch=Patch(compiling.compile_model, needs_gpu=True, compiles=True, group="compile"),
-    edit=ByHand("where the model is made only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_a_model_of_the_script,
     remedy="diagnose.kernels.compiling",
 )

@@ -14,27 +14,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script, to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
-from diagnose.changes.patches import operators
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
+from diagnose.changes.patches import optimizers
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if not program.has_cross_entropy:
-        return "no cross entropy was recorded"
-    return to_training(program, finding) or to_a_model_of_the_script(program, finding)
+def _applies(program: Program, finding: Finding) -> bool:
+    fits = to_training(program, finding) and to_a_model_of_the_script(program, finding)
+    return bool(program.has_cross_entropy) and fits
 
 
 CHANGE = Change(
     id="fused-loss",
     title="Compute the cross entropy without a second tensor of the logits' size",
     numerics=rounding("sums are taken in float32 and in another order; compare the loss of the first steps"),
-    patch=Patch(operators.fused_loss, needs_gpu=True),
-    edit=ByHand("which tensor holds the logits only the script's author knows"),
-    advice=Advice(
+    patch=Patch(optimizers.fused_loss, needs_gpu=True),
+    proposal=Proposal(
         before="loss = F.cross_entropy(head(hidden), target)",
         after="from diagnose.kernels.ops.cross_entropy import cross_entropy, linear_cross_entropy\n\n"
         "loss = cross_entropy(head(hidden), target)\n"

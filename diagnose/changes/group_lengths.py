@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, other_training
+from diagnose.changes.common.change import Change, EditLoop, Proposal, other_training
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -24,18 +24,15 @@ _LATE = frozenset({"late", "turns"})  # kinds of a straggler that longer samples
 _MORE = frozenset({"more-work", ""})  # causes of one, the last that none is known
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if program.server:
-        return f"{program.server} makes the batches itself"
-    if finding.facts.get("kind", "late") not in _LATE or finding.facts.get("cause", "") not in _MORE:
-        return "the ranks wait for something else than longer samples"
-    return "" if program.varying_sizes else "no size differs from step to step"
+def _applies(program: Program, finding: Finding) -> bool:
+    of_lengths = finding.facts.get("kind", "late") in _LATE and finding.facts.get("cause", "") in _MORE
+    return of_lengths and not program.server and bool(program.varying_sizes)
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     if program.trains is False:
         size = program.batch_size or "batch_size"
-        return Advice(
+        return Proposal(
             after=f"{IMPORT}\n\n"
             f"batches = LengthBatches(lengths_of(dataset), max_samples={size}, shuffle=False)\n"
             "loader = DataLoader(dataset, batch_sampler=batches, collate_fn=pad)   # outputs come in that order",
@@ -47,7 +44,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
         if "kind" in finding.facts
         else ""
     )
-    return Advice(
+    return Proposal(
         after="from diagnose.kernels.length_batches import find_length_batches\n\n"
         "found = find_length_batches(dataset, train_step, collate_fn=pad, state=(model, optimizer))\n"
         "print(found)   # bytes of a token, how many fit, and what is padded\n"
@@ -61,9 +58,8 @@ CHANGE = Change(
     id="group-lengths",
     title="Give each batch samples of like lengths, within a budget of tokens",
     numerics=other_training("batches hold other samples, and other numbers of them"),
-    patch=ByHand("batches consist of other samples then, so that no trial could compare losses"),
     edit=EditLoop("with_length_batches", "device", "cpu", IMPORT),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.length_batches",
 )

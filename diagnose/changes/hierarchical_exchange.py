@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.common.gradients import is_a_reduction, to_large_gradients
 from diagnose.changes.common.memory import num_ranks
 from diagnose.changes.patches import distributed
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _applies(program: Program, finding: Finding) -> str:
+def _applies(program: Program, finding: Finding) -> bool:
     devices = finding.facts.get("num_devices")
-    if not isinstance(devices, int) or not 1 < devices < num_ranks(finding):
-        return "the ranks are not known to lie on several hosts with several devices each"
-    return to_large_gradients(program, finding)
+    has_hosts = isinstance(devices, int) and 1 < devices < num_ranks(finding)
+    return has_hosts and to_large_gradients(program, finding)
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if not is_a_reduction(finding):
         return None
-    return Advice(
+    return Proposal(
         after="from diagnose.kernels.distributed.comm_hooks import install\n"
         "from diagnose.kernels.distributed.mesh import two_levels\n\n"
         'install(ddp, "hierarchical", mesh=two_levels("cuda", by="links"))   # before the first backward',
@@ -47,8 +46,7 @@ CHANGE = Change(
     title="Reduce gradients inside each host before they cross between hosts",
     numerics=rounding("gradients are summed in another order; compare the loss of the first steps"),
     patch=Patch(distributed.hierarchical_exchange, group="hook"),
-    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.distributed.comm_hooks",
     modules=("diagnose.kernels.distributed.mesh",),

@@ -13,24 +13,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, empties_cache
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.applies import empties_cache
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.patches import memory
+from diagnose.model.locations import at_line
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    return "" if empties_cache(finding) else "no line among those named empties the cache"
+def _applies(_program: Program, finding: Finding) -> bool:
+    return empties_cache(finding) is not None
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     place = empties_cache(finding)
     if place is None:
         return None
-    return Advice(
+    return Proposal(
         title=f"Remove the call of empty_cache from the loop ({at_line(place)})",
         before=place.code or "",
         after="# nothing: blocks that are free are used again by the next step",
@@ -44,8 +45,6 @@ CHANGE = Change(
     title="Keep the allocator's cached memory from step to step",
     numerics=identical(),
     patch=Patch(memory.keep_cached_memory, needs_gpu=True),
-    edit=ByHand("whether the line stands alone only the script's author can see"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
-    without_remedy="a line of the script is taken out",
 )

@@ -18,22 +18,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
-from diagnose.changes.patches import heap
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-SETTINGS = {"MALLOC_MMAP_THRESHOLD_": heap.MMAP_THRESHOLD, "MALLOC_TRIM_THRESHOLD_": heap.TRIM_THRESHOLD}
+SETTINGS = {"MALLOC_MMAP_THRESHOLD_": memory.MMAP_THRESHOLD, "MALLOC_TRIM_THRESHOLD_": memory.TRIM_THRESHOLD}
 # Of what faults take: blocks above 32 MB, and what is used for the first time, keep theirs. Memory that is used again
 # lies in the caches as well: of three scripts that gained, one gained 1.1 times as much.
 LEAST, MOST = 0.3, 1.2
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
     given = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
-    return Advice(
+    return Proposal(
         before=f"python {script_of(program)}",
         after=f"{given} python {script_of(program)}",
         least=LEAST,
@@ -46,8 +46,6 @@ CHANGE = Change(
     id="keep-heap",
     title="Keep freed memory in the C library's heap",
     numerics=identical(),
-    patch=Patch(heap.keep_heap),
-    edit=ByHand("it is set in the environment that the script is started in"),
-    advice=_advice,
-    without_remedy="two settings of the C library",
+    patch=Patch(memory.keep_heap),
+    proposal=_proposal,
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.loading import KEEPING_WORKERS, KEPT_WORKERS, loader_call, number
 from diagnose.changes.patches import loading
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     facts = finding.facts
     workers = facts.get("num_workers")
     period = facts.get("period")
@@ -32,7 +32,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     is_start = with_epochs or facts.get("phase") == "loading" or each_epoch
     if not is_start or not workers or facts.get("persistent_workers"):
         return None
-    return Advice(
+    return Proposal(
         before=loader_call(facts, num_workers=workers),
         after=loader_call(facts, num_workers=workers, persistent_workers=True),
         least=0.3 * share,
@@ -47,6 +47,6 @@ CHANGE = Change(
     numerics=identical(f"in the first epoch; {KEPT_WORKERS}", first_epoch=True),
     patch=Patch(loading.keep_workers, group="workers"),
     edit=KEEPING_WORKERS,
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.loader_tuning",
 )

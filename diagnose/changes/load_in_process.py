@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Numerics, Patch, identical
+from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, identical
 from diagnose.changes.common.loading import IN_PROCESS, is_iterable, loader_call, number, with_batch_size
 from diagnose.changes.patches import loading
 
@@ -33,14 +33,14 @@ MAX_DISK_MB_PER_S = 1.0  # more is read from storage, and somebody has to wait f
 _SAME_DRAWS = "where samples do not draw random numbers"
 
 
-def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:
     facts = with_batch_size(finding.facts, program)
     made_ns = _made_ns(facts, step_ns)
     freed_ns = number(facts, "ready_share") * step_ns if not facts.get("has_device") else 0.0
     if not facts.get("keeps_up") or made_ns is None or made_ns > MAX_MADE_SHARE * (finding.lost_ns + freed_ns):
         return None
     left = made_ns * (1 - SENT_SHARE) / max(finding.lost_ns, 1.0)
-    return Advice(
+    return Proposal(
         before=loader_call(facts, num_workers=facts.get("num_workers", "num_workers")),
         after=loader_call({**facts, "persistent_workers": None, "prefetch_factor": None}, num_workers=0),
         least=0.0,
@@ -70,10 +70,8 @@ def _numerics(facts: Facts) -> Numerics | None:
     return identical(f"in the first epoch {_SAME_DRAWS}; {later}", own_draws=True, first_epoch=True)
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    if is_iterable(finding.facts) and not finding.facts.get("shares_out"):
-        return "every worker runs through the whole IterableDataset, and one process once"
-    return ""
+def _applies(_program: Program, finding: Finding) -> bool:
+    return not is_iterable(finding.facts) or bool(finding.facts.get("shares_out"))
 
 
 CHANGE = Change(
@@ -82,7 +80,7 @@ CHANGE = Change(
     numerics=identical(_SAME_DRAWS, own_draws=True),
     patch=Patch(loading.load_in_process, group="workers"),
     edit=IN_PROCESS,
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Numerics, Patch, identical, other_training
+from diagnose.changes.common.change import Change, Numerics, Patch, Proposal, identical, other_training
 from diagnose.changes.common.loading import (
     FIRST_WORKERS,
     ITERABLE_NUMERICS,
@@ -59,7 +59,7 @@ MAX_WORKERS = 16
 _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
-def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:
     facts = with_batch_size(finding.facts, program)
     if not facts.get("single_process") or facts.get("restart_share"):
         return None  # or they would start anew with each batch
@@ -88,7 +88,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
     if hidden is None:
         return None
     least, most = hidden
-    return Advice(
+    return Proposal(
         title=f"Load batches in {workers} worker process{'es' if workers > 1 else ''}, ahead of the step",
         before=loader_call(facts, num_workers=facts.get("num_workers", 0)),
         after=loader_call(facts, num_workers=workers, persistent_workers=True, **pin),
@@ -109,13 +109,13 @@ def _numerics(draws: str) -> Numerics | None:
     return other_training(f"samples draw random numbers at {draws}, and workers draw others there; {KEPT_WORKERS}")
 
 
-def _of_a_pipeline(finding: Finding, step_ns: float, is_chunked: bool, workers: int) -> Advice:
+def _of_a_pipeline(finding: Finding, step_ns: float, is_chunked: bool, workers: int) -> Proposal:
     """Return how a pipeline of transformers is called: it makes the DataLoader itself.
 
     It gives one worker to a pipeline that cuts each input into several, whose dataset is iterable.
     """
     num = 1 if is_chunked else workers
-    return Advice(
+    return Proposal(
         title=f"Prepare the pipeline's inputs in {num} worker process{'es' if num > 1 else ''}, ahead of the step",
         before="outputs = pipe(inputs)",
         after=f"outputs = pipe(inputs, num_workers={num})   # inputs: a list or a dataset of several",
@@ -134,6 +134,6 @@ CHANGE = Change(
     patch=Patch(loading.load_in_workers),
     edit=FIRST_WORKERS,
     is_moved=True,
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.loader_tuning",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.patches import loading
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     facts = finding.facts
     if not facts.get("single_process") or facts.get("restart_share") or facts.get("library") == "transformers":
         return None
     if facts.get("holds_lock"):
         return None  # a thread would take turns with the training
-    return Advice(
+    return Proposal(
         before="for batch in loader:\n    ...",
         after="from diagnose.kernels.background_loader import BackgroundLoader\n\n"
         "for batch in BackgroundLoader(loader):   # up to two batches ahead, on a thread\n    ...",
@@ -41,8 +41,7 @@ CHANGE = Change(
     title="Load the coming batches on a thread, where worker processes do not fit",
     numerics=identical(),
     patch=Patch(loading.load_on_thread),
-    edit=ByHand("which loop takes the batches only the script's author knows"),
     is_moved=True,
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.background_loader",
 )

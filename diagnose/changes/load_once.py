@@ -22,9 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
-from diagnose.changes.common.loading import is_iterable, number
-from diagnose.changes.common.prepared import MAX_KEPT_BYTES, WHOLE, bytes_of_all, prepared
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.loading import MAX_KEPT_BYTES, WHOLE, bytes_of_all, is_iterable, number, prepared
 from diagnose.changes.patches import loading
 from diagnose.text.numbers import size_words
 
@@ -37,24 +36,20 @@ MIN_LEFT_OUT = 0.5  # of a batch's time, that putting together leaves to be save
 SAVED_SHARE = 0.75  # of what is left then, at least: what a list gives has to be looked up too
 
 
-def _applies(program: Program, finding: Finding) -> str:
+def _applies(program: Program, finding: Finding) -> bool:
     facts = finding.facts
     draws = facts.get("source_draws") or facts.get("draws") or facts.get("batches_drew")
-    reasons = (
-        ("workers load", not facts.get("single_process")),
-        ("a stream has no samples to come back to", is_iterable(facts)),
-        ("a run of inference sees each sample once", program.trains is False),
-        ("the script goes through its samples once", facts.get("comes_again") is False),
-        ("the loader restarts for each batch, which takes time", bool(facts.get("restart_share"))),
-        ("a line of the script's own takes most of the loading", bool(facts.get("slow_line"))),
-        ("samples draw random numbers", bool(draws)),
-        ("whether samples draw random numbers was not recorded", facts.get("batches_drew") is None),
-        ("the sampler may ask for anything", facts.get("sampler") not in WHOLE),
+    comes_again = program.trains is not False and facts.get("comes_again") is not False
+    return (
+        bool(facts.get("single_process"))
+        and comes_again
+        and not (is_iterable(facts) or facts.get("restart_share") or facts.get("slow_line") or draws)
+        and facts.get("batches_drew") is not None
+        and facts.get("sampler") in WHOLE
     )
-    return next((why for why, holds in reasons if holds), "")
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     facts, batch_ns = finding.facts, number(finding.facts, "batch_ns")
     num = number(facts, "batch_size")
     size, made = bytes_of_all(facts), prepared(facts, program)
@@ -64,7 +59,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
     left_out = 1 - together_ns / batch_ns
     if left_out < MIN_LEFT_OUT:
         return None
-    return Advice(
+    return Proposal(
         title=f"Load all samples once, before training, into about {size_words(size)} of memory",
         after="",
         edits=(made.edit,),
@@ -78,9 +73,7 @@ CHANGE = Change(
     title="Load all samples once, before training",
     numerics=identical("where a sample stays the same in each epoch"),
     patch=Patch(loading.load_once),
-    edit=ByHand("which dataset is kept the call that makes the DataLoader shows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     is_within_share=True,
-    without_remedy="one expression of Python in the dataset's place",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.common.change import Change, Patch, Proposal, reduced
 from diagnose.changes.common.gradients import is_a_reduction, is_costly, to_large_gradients
 from diagnose.changes.patches import distributed
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
     if not is_a_reduction(finding) or not is_costly(finding, step_ns):
         return None
-    return Advice(
+    return Proposal(
         after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
         'hook = install(ddp, "power_sgd", rank=2, warm_up=1000)   # before the first backward\n'
         "# or measure which hook keeps the loss: try_hooks\n"
@@ -41,8 +41,7 @@ CHANGE = Change(
     title="Send gradients as products of thin matrices (PowerSGD)",
     numerics=reduced("gradients are approximated; compare the loss of the first thousand steps"),
     patch=Patch(distributed.low_rank_gradients, group="hook"),
-    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_large_gradients,
     remedy="diagnose.kernels.distributed.comm_hooks",
     modules=("diagnose.kernels.distributed.hook_trials",),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
+from diagnose.changes.common.change import Change, EditLoop, Proposal, rounding
+from diagnose.model.locations import at_line, own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -25,20 +25,15 @@ if TYPE_CHECKING:
 LEFT = 0.1  # of the host's work for it, at most saved: launching the same operators on the device
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if finding.facts.get("issuer"):
-        return "what is read one by one is not copied to the device"
-    if program.has_loader is not False:
-        return "a DataLoader makes the batches, and they can be copied ahead"
-    if finding.facts.get("to_host") == finding.facts.get("num"):
-        return "the copies go to the host"
-    return ""
+def _applies(program: Program, finding: Finding) -> bool:
+    to_device = finding.facts.get("to_host") != finding.facts.get("num")
+    return to_device and program.has_loader is False and not finding.facts.get("issuer")
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    place = own_place(finding)
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    place = own_place(finding.where)
     at = f" ({at_line(place)})" if place else ""
-    return Advice(
+    return Proposal(
         title=f"Make what is copied on the device, or once before the loop{at}",
         before=(place.code or "") if place else "mask = torch.eye(n).to(device)",
         after="mask = torch.eye(n, dtype=torch.bool, device=device)   # device= where the tensor is made\n"
@@ -81,10 +76,8 @@ CHANGE = Change(
     id="make-on-device",
     title="Make what is copied on the device, or once before the loop",
     numerics=rounding("kernels of the device round differently; compare the loss of the first steps"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=_effect,
-    patch=ByHand("how the tensor is made only the script's author knows"),
     edit=EditLoop("with_device_argument", "lines", ()),
-    without_remedy="an argument of the operators that make it",
 )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.loading import (
     HIDDEN,
     ITERABLE_NUMERICS,
@@ -44,7 +44,7 @@ _SAME_DRAWS = "where samples do not draw from shared random state"
 MAX_FACTOR = 16  # of two workers, the fewest that most scripts have
 
 
-def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | None:
     facts = with_batch_size(finding.facts, program)
     if facts.get("single_process"):
         return None
@@ -65,7 +65,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         after = loader_call(facts, num_workers=wanted, **kept, **pin)
         rest_ns = max(step_ns - finding.lost_ns, 1.0)
         hidden = max(1 - max(step_ns / factor - rest_ns, 0.0) / max(finding.lost_ns, 1.0), 0.0)
-        return Advice(
+        return Proposal(
             before=before,
             after=after,
             beside=shared_out,
@@ -82,7 +82,7 @@ def _advice(finding: Finding, step_ns: float, program: Program) -> Advice | None
         return None
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     least, most = hidden_by_more_workers(finding.facts, step_ns, rest_ns, num, more)
-    return Advice(
+    return Proposal(
         title=f"Use {more} workers, keep them alive and let each prepare more batches",
         before=loader_call(facts, num_workers=num),
         after=loader_call(facts, num_workers=more, **kept, **pin),
@@ -108,6 +108,6 @@ CHANGE = Change(
     patch=Patch(loading.more_workers, group="workers"),
     edit=MORE_WORKERS,
     is_moved=True,
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.loader_tuning",
 )

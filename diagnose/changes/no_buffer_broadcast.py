@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.gradients import NO_BROADCAST
 from diagnose.changes.patches import distributed
 from diagnose.text.numbers import percent
@@ -61,7 +61,7 @@ CHANGE = Change(
     ),
     patch=Patch(distributed.no_buffer_broadcast),
     edit=NO_BROADCAST,
-    advice=Advice(
+    proposal=Proposal(
         before="model = DistributedDataParallel(model, device_ids=[local_rank])",
         after="model = DistributedDataParallel(model, device_ids=[local_rank], broadcast_buffers=False)",
         least=GONE[0],

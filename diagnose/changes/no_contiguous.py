@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import is_in_a_library
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
+from diagnose.changes.common.change import Change, EditLoop, Proposal, rounding
+from diagnose.model.locations import in_library
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if finding.facts["is_conversion"] or "cast_to" in finding.facts or finding.facts.get("around_graphs"):
         return None
-    return Advice(
+    return Proposal(
         before="y = x.transpose(1, 2).contiguous() @ w",
         after="y = x.transpose(1, 2) @ w  # products, attention and norms take the view as it is",
         least=0.1,
@@ -31,17 +31,15 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
     )
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    return "a library makes the copy" if is_in_a_library(finding) else ""
+def _applies(_program: Program, finding: Finding) -> bool:
+    return not in_library(finding.where)
 
 
 CHANGE = Change(
     id="no-contiguous",
     title="Remove .contiguous() before operators that accept strided tensors",
     numerics=rounding("an operator may read a view in another order and round differently; compare the first losses"),
-    patch=ByHand("the copy is a call in the model's own code"),
     edit=EditLoop("without_contiguous", "lines", ()),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
-    without_remedy="a call left out",
 )

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, identical
-from diagnose.changes.patches import debugging
-from diagnose.changes.patches.debugging import LAUNCH_BLOCKING
+from diagnose.changes.common.change import Change, Patch, Proposal, SetArguments, identical
+from diagnose.changes.patches import memory
+from diagnose.changes.patches.memory import LAUNCH_BLOCKING
 from diagnose.text.numbers import percent
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 LEFT = 0.1  # of the host's work in the idle time, at most saved: stacks of deep models take nine tenths of it
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
     if finding.facts.get("blocks_launches"):
-        return Advice(
+        return Proposal(
             before=f"{LAUNCH_BLOCKING}=1 python {script_of(program)}",
             after=f"unset {LAUNCH_BLOCKING}",
             title=f"Remove {LAUNCH_BLOCKING} from the environment",
@@ -36,7 +36,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice:
             most=1 - LEFT,
             by_hand=True,
         )
-    return Advice(
+    return Proposal(
         before="torch.autograd.set_detect_anomaly(True)",
         after="torch.autograd.set_detect_anomaly(False)   # the default: True only while looking for a NaN",
         title="Leave autograd's anomaly detection off",
@@ -84,9 +84,8 @@ CHANGE = Change(
     id="no-debug-checks",
     title="Leave anomaly detection and blocking launches off",
     numerics=identical(),
-    advice=_advice,
+    proposal=_proposal,
     effect=_effect,
-    patch=Patch(debugging.no_debug_checks),
+    patch=Patch(memory.no_debug_checks),
     edit=SetArguments(("set_detect_anomaly",), {"mode": False}, parameters=("mode", "check_nan")),
-    without_remedy="a setting is put back to its default",
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, Change, EditLoop, Patch, identical
+from diagnose.changes.common.change import Change, EditLoop, Patch, Proposal, identical
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
     before, after = (
         "out = torch.zeros(shape, device=device)",
         "out = torch.empty(shape, device=device)  # all is written",
     )
     if program.trains is False:
-        return Advice(title="Make buffers that are written anyway with empty", before=before, after=after)
-    return Advice(
+        return Proposal(title="Make buffers that are written anyway with empty", before=before, after=after)
+    return Proposal(
         before=f"optimizer.zero_grad(set_to_none=False)\n{before}",
         after=f"optimizer.zero_grad(set_to_none=True)\n{after}",
     )
@@ -38,6 +38,5 @@ CHANGE = Change(
     numerics=identical("where all of the buffer is written"),
     patch=Patch(memory.no_fills),
     edit=EditLoop("with_gradients_set_to_none", "device", "cpu"),
-    advice=_advice,
-    without_remedy="one call in place of another of torch",
+    proposal=_proposal,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.gradients import NO_SEARCH, ddp_arguments
 from diagnose.changes.patches import distributed
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if not ddp_arguments(finding).get("find_unused_parameters"):
         return None
-    return Advice(
+    return Proposal(
         before="model = DistributedDataParallel(model, find_unused_parameters=True)",
         after="model = DistributedDataParallel(model)   # diagnose.kernels.distributed.ddp_arguments.advise checks it",
         least=0.0,
@@ -39,7 +39,7 @@ CHANGE = Change(
     numerics=identical("where every step uses every parameter"),
     patch=Patch(distributed.no_unused_search),
     edit=NO_SEARCH,
-    advice=_advice,
+    proposal=_proposal,
     applies=to_data_parallel_training,
     remedy="diagnose.kernels.distributed.ddp_arguments",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.memory import ACTIVATIONS, copied_ns, held
 from diagnose.changes.patches import memory
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    return Advice(
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    return Proposal(
         before="loss = criterion(model(x), y)",
         after="from diagnose.kernels.offload import ActivationOffload\n\noffload = ActivationOffload()\n"
         "with offload:\n    loss = criterion(model(x), y)",
@@ -38,8 +38,7 @@ CHANGE = Change(
     title="Keep activations in host memory until the backward pass",
     numerics=identical(),
     patch=Patch(memory.offload_activations, needs_gpu=True),
-    edit=ByHand("which lines are the forward only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_training,
     remedy="diagnose.kernels.offload",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_training
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.memory import OPTIMIZER, copied_ns, held
 from diagnose.changes.patches import memory
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    return Advice(
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    return Proposal(
         before="optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # or another",
         after="from diagnose.kernels.offload import offload_optimizer_state\n\n"
         "optimizer = torch.optim.AdamW(model.parameters(), lr=lr)   # as it is\n"
@@ -38,8 +38,7 @@ CHANGE = Change(
     title="Keep the optimizer's state in host memory between steps",
     numerics=identical(),
     patch=Patch(memory.offload_optimizer, needs_gpu=True, group="optimizer"),
-    edit=ByHand("where the optimizer is complete only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_training,
     remedy="diagnose.kernels.offload",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.patches import precision
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 _16_BITS = r"(?i)half|bfloat16"
 
 
-def _applies(program: Program, _finding: Finding) -> str:
+def _applies(program: Program, _finding: Finding) -> bool:
     if _has_one_library(program):
-        return "" if "efficient" not in program.attention_backends else "only flash attention has two libraries on AMD"
-    if program.has_torch_attention is False:
-        return "the attention is not torch's own operator, whose backends can be chosen"
-    return "" if _others(program) else "torch has no other backend for these types"
+        return "efficient" not in program.attention_backends  # on AMD only flash attention has two libraries
+    return program.has_torch_attention is not False and bool(_others(program))
 
 
 def _has_one_library(program: Program) -> bool:
@@ -47,11 +45,11 @@ def _others(program: Program) -> list[str]:
     return [name for name in known if name not in program.attention_backends]
 
 
-def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal | None:
     if not finding.facts["attention"]:
         return None
     if _has_one_library(program):
-        return Advice(
+        return Proposal(
             title="Try flash attention in Composable Kernel and keep the faster library",
             before="y = F.scaled_dot_product_attention(q, k, v)",
             after='torch.backends.cuda.preferred_rocm_fa_library("ck")   # or: TORCH_ROCM_FA_PREFER_CK=1',
@@ -59,7 +57,7 @@ def _advice(finding: Finding, _step_ns: float, program: Program) -> Advice | Non
             arguments={"library": "ck"},
         )
     others = ", ".join(f"SDPBackend.{name.upper()}_ATTENTION" for name in _others(program))
-    return Advice(
+    return Proposal(
         before="y = F.scaled_dot_product_attention(q, k, v)",
         after="from torch.nn.attention import SDPBackend, sdpa_kernel\n\n"
         f"with sdpa_kernel([{others}]):   # in place of the one that ran\n"
@@ -74,8 +72,6 @@ CHANGE = Change(
     title="Try other attention backends and keep the fastest",
     numerics=rounding("backends round differently; compare the loss of the first steps"),
     patch=Patch(precision.other_attention, needs_gpu=True),
-    edit=ByHand("the attention is chosen in the model's own forward"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
-    without_remedy="a context of torch",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.common.gradients import (
     BUCKET_MB,
     BUCKETS,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LARGE_BUCKET_MB = 2 * BUCKET_MB  # beyond this little is left of the backward when the first bucket is full
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     facts, known = finding.facts, ddp_arguments(finding)
     bucket_mb = known.get("bucket_cap_mb")
     is_late = isinstance(bucket_mb, int | float) and bucket_mb > LARGE_BUCKET_MB
@@ -41,7 +41,7 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | No
         return None
     on_device = bool(facts.get("has_device"))
     cores = "" if on_device else "; and cores beside those that compute, since an exchange without a GPU takes some"
-    return Advice(
+    return Proposal(
         before=ddp_call(known, has_device=on_device),
         after=ddp_call({**known, "bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": True}, has_device=on_device),
         least=0.2 if on_device else 0.0,
@@ -71,7 +71,7 @@ CHANGE = Change(
     numerics=rounding("buckets of another size may be summed in another order; compare the loss of the first steps"),
     patch=Patch(distributed.overlap_gradients, group="buckets"),
     edit=BUCKETS,
-    advice=_advice,
+    proposal=_proposal,
     applies=to_data_parallel_training,
     effect=_effect,
     remedy="diagnose.kernels.distributed.bucket_tuning",

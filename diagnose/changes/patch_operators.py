@@ -13,27 +13,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_a_model_of_the_script
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
-from diagnose.changes.patches import operators
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
+from diagnose.changes.patches import optimizers
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if finding.facts.get("has_device") is False:
-        return "the operators are written for GPUs"
-    return to_a_model_of_the_script(program, finding)
+def _applies(program: Program, finding: Finding) -> bool:
+    return finding.facts.get("has_device") is not False and to_a_model_of_the_script(program, finding)
 
 
 CHANGE = Change(
     id="patch-operators",
     title="Replace modules that write a formula out by one operator each",
     numerics=rounding("the operators add in another order; compare the loss of the first steps"),
-    patch=Patch(operators.patch_operators, needs_gpu=True, group="compile"),
-    edit=ByHand("where the model is made only the script's author knows"),
-    advice=Advice(
+    patch=Patch(optimizers.patch_operators, needs_gpu=True, group="compile"),
+    proposal=Proposal(
         before="model = Model().cuda()",
         after="from diagnose.kernels.patching import patch\n\n"
         "model = Model().cuda()\n"

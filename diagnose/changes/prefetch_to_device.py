@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_copies_to_the_device
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.common.memory import LINK_SHARE
 from diagnose.changes.patches import loading
 
@@ -27,10 +27,10 @@ LINK_GB_S = (16.0, 64.0)  # of PCIe 3 and 5 with 16 lanes: where the device is i
 _PINNED = re.compile(r"Pinned", re.IGNORECASE)
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if "num" in finding.facts and finding.facts["to_host"] == finding.facts["num"]:
         return None
-    return Advice(
+    return Proposal(
         before="for batch in loader:\n    batch = batch.to(device)",
         after="from diagnose.kernels.prefetch import DevicePrefetcher\n\n"
         "for batch in DevicePrefetcher(loader, device):   # pins, copies on a side stream, a batch ahead\n    ...",
@@ -79,8 +79,7 @@ CHANGE = Change(
     title="Pin the batches and copy them one step ahead on a side stream",
     numerics=identical(),
     patch=Patch(loading.prefetch_to_device, needs_gpu=True),
-    edit=ByHand("which loop takes the batches to the device only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_copies_to_the_device,
     effect=_effect,
     remedy="diagnose.kernels.prefetch",

@@ -13,24 +13,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, is_in_a_library, own_place, waits_for
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
+from diagnose.changes.common.applies import waits_for
+from diagnose.changes.common.change import Change, EditLoop, Proposal, identical
+from diagnose.model.locations import at_line, in_library, own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    if is_in_a_library(finding):
-        return "a library waits for the device there"
-    return "" if waits_for(finding) == "synchronize" else "the wait is for something that the host needs"
+def _applies(_program: Program, finding: Finding) -> bool:
+    return not in_library(finding.where) and waits_for(finding) == "synchronize"
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    place = own_place(finding)
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    place = own_place(finding.where)
     at = f" ({at_line(place)})" if place else ""
-    return Advice(
+    return Proposal(
         title=f"Remove the synchronize from the loop{at}",
         before=(place.code or "") if place and place.code else "torch.cuda.synchronize()",
         after="# no synchronize: a stream runs in order, and what reads a value waits for it\n"
@@ -45,9 +44,7 @@ CHANGE = Change(
     id="remove-synchronize",
     title="Remove the synchronize from the loop",
     numerics=identical(),
-    patch=ByHand("what the script waits for there only its author knows"),
     edit=EditLoop("without_synchronize", "lines", ()),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
-    without_remedy="a line of the script is taken out",
 )

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.allocations import without_regrowth
 from diagnose.changes.common.applies import empties_cache, script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
+from diagnose.changes.common.memory import without_regrowth
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 OPTION = "roundup_power2_divisions:8"
 
 
-def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
+def _proposal(_finding: Finding, _step_ns: float, program: Program) -> Proposal:
     script = script_of(program)
-    return Advice(
+    return Proposal(
         before=f"python {script}            # and torch.cuda.empty_cache() in the loop: remove it",
         after=f"PYTORCH_ALLOC_CONF={OPTION} python {script}\n"
         "# torch before 2.9: PYTORCH_HIP_ALLOC_CONF, on NVIDIA devices PYTORCH_CUDA_ALLOC_CONF",
@@ -35,16 +35,9 @@ def _advice(_finding: Finding, _step_ns: float, program: Program) -> Advice:
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    if empties_cache(finding):
-        return "the loop gives the memory back itself, with empty_cache"
-    if program.vendor != "AMD":
-        return "expandable segments serve all sizes there"
-    if program.allocator == "uncached":
-        return "the caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING)"
-    if program.allocator == "async":
-        return "memory comes from the driver's own pool, which rounds by itself"
-    return ""
+def _applies(program: Program, finding: Finding) -> bool:
+    has_sizes = program.vendor == "AMD" and program.allocator not in ("uncached", "async")
+    return has_sizes and empties_cache(finding) is None
 
 
 CHANGE = Change(
@@ -55,8 +48,7 @@ CHANGE = Change(
         environment=dict.fromkeys(("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), OPTION),
         needs_gpu=True,
     ),
-    edit=ByHand("it is set in the environment that the script is started in"),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     effect=without_regrowth,
     remedy="diagnose.kernels.allocator",

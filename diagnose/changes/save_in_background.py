@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
-from diagnose.changes.common.line_calls import SAVES, SAVES_SHARDS, calls
+from diagnose.changes.common.change import Change, EditLoop, Proposal, identical
+from diagnose.model.line_calls import SAVES, SAVES_SHARDS, calls
+from diagnose.model.locations import own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -32,12 +32,12 @@ MIN_SAVED_SHARE = 0.3  # of the pause: copying to the host stays, and where the 
 MIN_SAVED_WITHOUT_DEVICE = 0.15
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     if finding.facts.get("phase") != "checkpoint" and not calls(finding, SAVES):
         return None
-    place = own_place(finding)
+    place = own_place(finding.where)
     call = "save_sharded(state, folder)" if calls(finding, SAVES_SHARDS) else "save(state, path)"
-    return Advice(
+    return Proposal(
         before=(place.code or "") if place else "torch.save(state, path)",
         after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.{call}   # the step waits for a copy only\n"
         "...\nsaver.wait()             # before the program ends, or reads, copies or moves the file",
@@ -51,9 +51,8 @@ CHANGE = Change(
     id="save-in-background",
     title="Save checkpoints from a background thread",
     numerics=identical(),
-    patch=ByHand("which statements may use the file shows in the script's text"),
     edit=EditLoop("with_background_saver", "device", "cpu", gains_nothing=NO_OVERLAP),
     is_moved=True,
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.saving",
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, identical
+from diagnose.changes.common.change import Change, Patch, Proposal, identical
 from diagnose.changes.patches import memory
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from diagnose.tables.program import Program
 
 
-def _applies(_program: Program, finding: Finding) -> str:
-    collects = finding.facts.get("phase", "collection") == "collection"  # a phase is known of periodic pauses alone
-    return "" if collects else "the long steps collect no garbage"
+def _applies(_program: Program, finding: Finding) -> bool:
+    return finding.facts.get("phase", "collection") == "collection"  # a phase is known of periodic pauses alone
 
 
 # With the standard library alone; the module does the same, and sets things back behind the loop.
@@ -41,8 +40,7 @@ CHANGE = Change(
     title="Freeze long-lived objects with gc.freeze() and collect garbage every N steps",
     numerics=identical(),
     patch=Patch(memory.schedule_gc),
-    edit=ByHand("which loop trains only the script's author knows"),
-    advice=Advice(
+    proposal=Proposal(
         before="for batch in loader:\n    run_step(batch)",
         after=_AFTER,
         least=0.95,  # of a hundred steps one still collects, but only what was made since the freeze

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.change import ByHand, Change, Patch, identical
-from diagnose.changes.common.patching import Log, Undo
+from diagnose.changes.common.change import Change, Log, Patch, Undo, identical
 
 
 def _install(log: Log, _options: Mapping[str, Any]) -> Undo:
@@ -26,6 +25,4 @@ CHANGE = Change(
     title="Change nothing (a control)",
     numerics=identical(),
     patch=Patch(_install),
-    edit=ByHand("there is nothing to write"),
-    without_remedy="it changes nothing",
 )

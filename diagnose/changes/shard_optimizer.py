@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, identical
-from diagnose.changes.common.memory import num_ranks, share_freed
+from diagnose.changes.common.change import Change, EditLoop, Proposal, identical
+from diagnose.changes.common.memory import OPTIMIZER, freed_by, num_ranks
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -24,31 +24,26 @@ if TYPE_CHECKING:
 IMPORT = "from diagnose.kernels.distributed.zero import zero_optimizer"
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
     name = finding.facts.get("optimizer") or "AdamW"
-    return Advice(
+    return Proposal(
         before=f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)",
         after=f"{IMPORT}\n\noptimizer = zero_optimizer(torch.optim.{name}, model.parameters(), lr=lr)",
         needs="several ranks, and more parameters than ranks",
-        frees_bytes=share_freed(finding, "optimizer"),
+        frees_bytes=freed_by(finding, (OPTIMIZER,)),
     )
 
 
-def _applies(program: Program, finding: Finding) -> str:
-    return (
-        "a single process has no other rank to share with"
-        if num_ranks(finding) < 2
-        else to_data_parallel_training(program, finding)
-    )
+def _applies(program: Program, finding: Finding) -> bool:
+    return num_ranks(finding) > 1 and to_data_parallel_training(program, finding)
 
 
 CHANGE = Change(
     id="shard-optimizer",
     title="Split the optimizer's state over the ranks",
     numerics=identical(),
-    patch=ByHand("the class of the optimizer changes, which a patch of its constructor cannot make"),
     edit=EditLoop("with_zero_optimizer", "device", "cuda", IMPORT),
-    advice=_advice,
+    proposal=_proposal,
     applies=_applies,
     remedy="diagnose.kernels.distributed.zero",
 )

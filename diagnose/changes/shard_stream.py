@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, other_training
+from diagnose.changes.common.change import Change, EditLoop, Proposal, other_training
 from diagnose.changes.common.loading import is_iterable, loader_call
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 IMPORT = "from diagnose.kernels.sharding import ShardedStream"
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
     facts = finding.facts
     if not is_iterable(facts) or facts.get("shares_out") or facts.get("library") == "transformers":
         return None
     workers = facts.get("num_workers") or 2
-    return Advice(
+    return Proposal(
         before=loader_call(facts, num_workers=workers),
         after=f"{IMPORT}\n\n" + loader_call({**facts, "wrapped": "ShardedStream(dataset)"}, num_workers=workers),
         least=0.0,
@@ -40,8 +40,7 @@ CHANGE = Change(
     id="shard-stream",
     title="Share the stream out among the workers, so that none repeats it",
     numerics=other_training("batches consist of other samples than without workers"),
-    patch=ByHand("batches consist of other samples then, so that no trial could compare losses"),
     edit=EditLoop("with_sharded_stream", "device", "cpu", IMPORT),
-    advice=_advice,
+    proposal=_proposal,
     remedy="diagnose.kernels.sharding",
 )

@@ -10,7 +10,7 @@ What to watch
 
 from __future__ import annotations
 
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, reduced
+from diagnose.changes.common.change import Change, Patch, Proposal, reduced
 from diagnose.changes.patches import precision
 
 CHANGE = Change(
@@ -18,12 +18,10 @@ CHANGE = Change(
     title="Compute in float32 instead of float64",
     numerics=reduced("numbers keep 7 digits instead of 16; compare the loss curve"),
     patch=Patch(precision.single_precision, group="autocast"),
-    edit=ByHand("where float64 comes from only the script's author knows"),
-    advice=Advice(
+    proposal=Proposal(
         before="x = torch.from_numpy(array)            # NumPy makes float64\nmodel = Model().double()",
         after="x = torch.from_numpy(array).float()    # or array.astype(numpy.float32), once\nmodel = Model()",
         least=0.5,
         needs="results that need no more than 7 digits",
     ),
-    without_remedy="one type in place of another",
 )

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import at_line, own_place, to_shapes_and_branches, waits_for
-from diagnose.changes.common.change import Advice, ByHand, Change, EditLoop, rounding
+from diagnose.changes.common.applies import to_shapes_and_branches, waits_for
+from diagnose.changes.common.change import Change, EditLoop, Proposal, rounding
+from diagnose.model.locations import at_line, own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
 
-def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
-    place = own_place(finding)
+def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal:
+    place = own_place(finding.where)
     at = f" ({at_line(place)})" if place else ""
     code = (place.code or "") if place else ""
     if waits_for(finding) == "exchange":
-        return Advice(
+        return Proposal(
             title=f"Exchange a fixed number of rows, so that no rank reads sizes back{at}",
             before=code or "splits = counts.tolist()\ndist.all_to_all_single(out, x, received, splits)",
             after="from diagnose.kernels.indexing import compact\n\n"
@@ -37,14 +38,14 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
             needs="an upper bound of the rows for each rank; the rows that fill up are exchanged too",
         )
     if waits_for(finding) == "branch":
-        return Advice(
+        return Proposal(
             title=f"Keep the branch on the device: choose between results there{at}",
             before=code or "if mask.any():\n    x = x * scale",
             after="x = torch.where(mask.any(), x * scale, x)   # both are computed, nothing is read back",
             least=0.2,
             needs="both sides of the branch cheap enough to compute",
         )
-    return Advice(
+    return Proposal(
         title=f"Avoid shapes that depend on values on the device{at}",
         before=code or "mean = x[mask].mean()\nx[mask] = 0\nrows = x[keep]\nids = torch.nonzero(mask)",
         after="from diagnose.kernels.indexing import assign_where, compact, masked_mean\n\n"
@@ -61,9 +62,8 @@ CHANGE = Change(
     id="stay-on-device",
     title="Keep shapes and branches independent of values on the device",
     numerics=rounding("padding adds up in another order; compare the first results"),
-    patch=ByHand("the operator is a call in the script's own code"),
     edit=EditLoop("with_masked_results", "lines", (), "from diagnose.kernels import indexing"),
-    advice=_advice,
+    proposal=_proposal,
     applies=to_shapes_and_branches,
     remedy="diagnose.kernels.indexing",
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import script_of
-from diagnose.changes.common.change import Advice, ByHand, Change, Patch, rounding
+from diagnose.changes.common.change import Change, Patch, Proposal, rounding
 from diagnose.changes.patches import compiling
 from diagnose.text.numbers import growth
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 SLOWER = 0.2  # share of their time that kernels for all sizes add at most; measured, see above
 
 
-def _advice(finding: Finding, step_ns: float, program: Program) -> Advice:
+def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal:
     rest_ns = max(step_ns - finding.lost_ns, 0.0)
-    return Advice(
+    return Proposal(
         before="model = torch.compile(model)",
         after=f'# TORCH_LOGS="recompiles" python {script_of(program)}   prints which guard fails\n'
         "model = torch.compile(model, dynamic=True)\n"
@@ -69,8 +69,7 @@ CHANGE = Change(
     title="Mark the changing dimension dynamic so that one graph serves all sizes",
     numerics=rounding("other kernels are generated; compare the loss of the first steps"),
     patch=Patch(compiling.stop_recompiling, compiles=True, group="compile"),
-    edit=ByHand("which dimension changes only the script's author knows"),
-    advice=_advice,
+    proposal=_proposal,
     effect=_effect,
     remedy="diagnose.kernels.compiling",
 )

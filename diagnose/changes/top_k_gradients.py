@@ -11,7 +11,7 @@ What to watch
 
 from __future__ import annotations
 
-from diagnose.changes.common.change import ByHand, Change, Patch, reduced
+from diagnose.changes.common.change import Change, Patch, reduced
 from diagnose.changes.common.gradients import late_gradients, up_to_ranks
 from diagnose.changes.patches import distributed
 
@@ -23,8 +23,7 @@ CHANGE = Change(
     title="Send the largest gradients only (top-k with error feedback)",
     numerics=reduced("most gradients arrive steps later; compare the loss of the first thousand steps"),
     patch=Patch(distributed.top_k_gradients, group="hook"),
-    edit=ByHand("which variable holds the DistributedDataParallel only the script's author knows"),
-    advice=late_gradients('"top_k", density=0.05, warm_up=1000'),
+    proposal=late_gradients('"top_k", density=0.05, warm_up=1000'),
     applies=up_to_ranks(MAX_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

@@ -1,9 +1,10 @@
-"""``diagnose explain``: the page of a rule or of a change, or the list of all of them."""
+"""``diagnose explain``: the page of a rule, a change or an advice, or the list of all of them."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -18,9 +19,18 @@ from diagnose.text.pages import Page, parse_page
 from diagnose.text.plain_text import MAX_WIDTH, one_line
 
 if TYPE_CHECKING:
-    from diagnose.changes.common.change import Change
+    from diagnose.analyzers.common.advice import Advice
 
-__all__ = ["ChangePage", "ExplainRequest", "RulePage", "change_page", "explain_and_answer", "rule_pages"]
+__all__ = [
+    "ChangePage",
+    "ExplainRequest",
+    "RulePage",
+    "advice_title",
+    "change_page",
+    "explain_and_answer",
+    "rule_pages",
+    "titles",
+]
 
 SIMILAR_ID = 0.7  # of difflib: an id with a few letters wrong has more
 KINDS = {
@@ -54,6 +64,7 @@ class RulePage:
     kind: str
     page: Page
     changes: tuple[str, ...]
+    former: frozenset[str] = frozenset()  # ids of rules that are gone, whose findings it names
 
     def to_dict(self) -> dict[str, object]:
         """Return the page as JSON has it."""
@@ -75,10 +86,11 @@ class ChangePage:
     title: str
     page: Page
     numbers: str  # what it may do to the results
-    trial: str  # how it is measured, or why it is made by hand
-    patch: str  # how it is written into a script, or why it is not
-    remedy: str  # the module that does it, or why there is none
+    trial: str  # how it is measured
+    patch: str  # how it is written into a script
+    remedy: str  # the module that does it, or ""
     rules: tuple[str, ...]  # that prescribe it
+    is_advice: bool = False
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -107,6 +119,15 @@ class ChangePage:
         }
 
 
+def titles() -> dict[str, str]:
+    """Return the title of each change, and of all that rules advise, by id."""
+    from diagnose.analyzers import ADVICE
+    from diagnose.changes import CHANGES
+
+    found = {name: advice_title(entries[-1].title) for listed in ADVICE.values() for name, entries in listed.items()}
+    return dict(sorted((found | {name: change.title for name, change in CHANGES.items()}).items()))
+
+
 def explain_and_answer(request: ExplainRequest) -> None:
     """Print the page that was asked for, or the list.
 
@@ -114,59 +135,74 @@ def explain_and_answer(request: ExplainRequest) -> None:
         UsageError: there is neither a rule nor a change of that name.
         OutputError: the file cannot be written.
     """
-    from diagnose.analyzers import FORMER
-    from diagnose.changes import CHANGES
-
     files = plan_text(request)
     rules = {rule.id: rule for rule in rule_pages()}
     if request.name is None:
         answer_text(lambda: "\n".join(_list(rules.values())), lambda: _json(_all(rules.values())), request, files)
         return
-    name = _known(request.name, [*rules, *CHANGES, *FORMER])
-    name = FORMER.get(name, name)
-    page = rules[name] if name in rules else change_page(name, rules.values())
+    former = {old: rule.id for rule in rules.values() for old in rule.former if old not in rules}
+    name = _known(request.name, [*rules, *titles(), *former])
+    name = former.get(name, name)
+    page = rules[name] if name in rules else change_page(name)
     answer_text(lambda: "\n".join(_text(page)), lambda: _json(page.to_dict()), request, files)
 
 
-def rule_pages() -> list[RulePage]:
-    """Return the rules, those of other packages among them, in the order of their ids."""
+def rule_pages() -> Iterator[RulePage]:
+    """Yield the rules in the order of their ids, those of plug-ins too."""
     from diagnose.analyzers import RULES
 
-    pages = ((rule.META, parse_page(rule.__doc__ or "")) for rule in RULES)
-    found = [RulePage(meta.id, meta.kind, page, meta.changes) for meta, page in pages]
-    return sorted(found, key=attrgetter("id"))
+    for rule in sorted(RULES, key=attrgetter("META.id")):
+        meta = rule.META
+        former = frozenset(old for _, old in meta.former)
+        yield RulePage(meta.id, meta.kind, parse_page(rule.__doc__ or ""), meta.changes, former)
 
 
-def change_page(name: str, rules: Iterable[RulePage]) -> ChangePage:
-    """Return the page of a change; ``rules`` are those that may prescribe it."""
-    from diagnose.changes import CHANGES
+def change_page(name: str) -> ChangePage:
+    """Return the page of a change, or of what rules advise."""
+    from diagnose.analyzers import ADVICE, RULES
+    from diagnose.changes import CHANGES, trial_method, trial_words
 
+    rules = tuple(sorted(rule.META.id for rule in RULES if name in rule.META.changes))
+    if name not in CHANGES:
+        entries = [entry for listed in ADVICE.values() for entry in listed.get(name, ())]
+        return _advice_page(entries, rules)
     change = CHANGES[name]
+    losses = "" if trial_method(name) == "by hand" else f" {LOSSES[change.numerics.promise]}"
     return ChangePage(
         id=name,
         title=change.title,
         page=parse_page(CHANGES.module(name).__doc__ or ""),
         numbers=_sentence(change.numerics.safety),
-        trial=_trial(change),
-        patch=_patch(change),
-        remedy=change.remedy or f"No module: {change.without_remedy}.",
-        rules=tuple(rule.id for rule in rules if name in rule.changes),
+        trial=f"{trial_words(name)}{losses}",
+        patch="prove --write-patch writes it into the script." if change.edit else "Its code is pasted by hand.",
+        remedy=change.remedy,
+        rules=rules,
     )
 
 
-def _trial(change: Change) -> str:
-    from diagnose.changes import trial_method, trial_words
+def _advice_page(entries: Sequence[Advice], rules: tuple[str, ...]) -> ChangePage:
+    """Return the page of one advice: the code of each of its forms, and what to watch."""
+    first = entries[-1]  # the most general one
+    watch = " ".join(dict.fromkeys(entry.watch for entry in entries if entry.watch))
+    needs = "; ".join(dict.fromkeys(entry.needs for entry in entries if entry.needs))
+    sections = (("What it needs", _sentence(needs)), ("What to watch", watch))
+    return ChangePage(
+        id=first.id,
+        title=advice_title(first.title),
+        page=Page(advice_title(first.title), tuple((heading, text) for heading, text in sections if text)),
+        numbers=_sentence(first.numerics.safety),
+        trial="Advice: no trial applies it.",
+        patch="Its code is pasted by hand.",
+        remedy=first.remedy,
+        rules=rules,
+        is_advice=True,
+    )
 
-    losses = "" if trial_method(change.id) == "by hand" else f" {LOSSES[change.numerics.promise]}"
-    return f"{trial_words(change.id)}{losses}"
 
-
-def _patch(change: Change) -> str:
-    from diagnose.changes.common.change import ByHand
-
-    if isinstance(change.edit, ByHand):
-        return f"Made by hand: {change.edit.reason}."
-    return "prove --write-patch writes it into the script."
+def advice_title(template: str) -> str:
+    """Return the title of an advice without what a finding fills in."""
+    plain = template.replace("{at}", "").replace("{there}", "")
+    return re.sub(r"\{[^}]*\}", "…", plain)
 
 
 def _sentence(clause: str) -> str:
@@ -184,33 +220,30 @@ def _known(name: str, names: Sequence[str]) -> str:
 
 
 def _list(rules: Collection[RulePage]) -> Iterator[str]:
-    from diagnose.changes import CHANGES
-
-    # In a file and in a pipe lines are whole.
-    width = _width() if sys.stdout is not None and sys.stdout.isatty() else sys.maxsize
-    column = max(map(len, CHANGES)) + 2
+    width = (
+        _width() if sys.stdout is not None and sys.stdout.isatty() else None
+    )  # in a file and in a pipe lines are whole
+    column = max(map(len, titles())) + 2
     for kind, words in KINDS.items():
         yield f"Rules about {words}:"
         for rule in (rule for rule in rules if rule.kind == kind):
             yield _shortened(f"  {rule.id:<{column}}{rule.page.summary}", width)
         yield ""
     yield "Changes:"
-    for name, change in CHANGES.items():
-        yield _shortened(f"  {name:<{column}}{change.title}", width)
+    for name, title in titles().items():
+        yield _shortened(f"  {name:<{column}}{title}", width)
 
 
 def _text(page: RulePage | ChangePage) -> Iterator[str]:
-    from diagnose.changes import CHANGES
-
     if isinstance(page, ChangePage):
-        yield f"{page.id}: a change"
+        yield f"{page.id}: {'advice' if page.is_advice else 'a change'}"
         yield from _sections(page.title, page.sections)
         return
     yield f"{page.id}: a rule about {KINDS[page.kind]}"
     yield from _sections(page.page.summary, page.page.sections)
     if page.changes:
         yield "\nChanges"
-        yield from (line for name in page.changes for line in _indented(f"{name}: {CHANGES[name].title}", hanging=4))
+        yield from (line for name in page.changes for line in _indented(f"{name}: {titles()[name]}", hanging=4))
 
 
 def _sections(first: str, sections: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -225,16 +258,19 @@ def _indented(text: str, hanging: int = 0) -> list[str]:
     """Return a paragraph of a section; ids, options and dotted names stay whole."""
     rest = " " * (4 + hanging)
     return textwrap.wrap(
-        text, _width(), initial_indent="    ", subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+        text,
+        _width(),
+        initial_indent="    ",
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
 def _all(rules: Iterable[RulePage]) -> dict[str, object]:
-    from diagnose.changes import CHANGES
-
     return {
         "rules": [{"id": rule.id, "kind": rule.kind, "summary": rule.page.summary} for rule in rules],
-        "changes": [{"id": name, "title": change.title} for name, change in CHANGES.items()],
+        "changes": [{"id": name, "title": title} for name, title in titles().items()],
     }
 
 
@@ -246,5 +282,5 @@ def _width() -> int:
     return min(shutil.get_terminal_size().columns, MAX_WIDTH)
 
 
-def _shortened(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+def _shortened(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else line[: width - 1].rstrip() + "…"

@@ -289,13 +289,13 @@ def _after(
 
 def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, best: Sequence[str]) -> None:
     """Write what helped, and what no trial can apply, into a diff of the script; name what is left to its author."""
-    from diagnose.changes import CHANGES, by_hand
-    from diagnose.changes.common.change import ByHand
+    from diagnose.changes import CHANGES
     from diagnose.trials.source_edits import write_patch
 
     report, patch = request.progress.report, str(request.write_patch)
     tried = {name for trial in diagnosis.trials if not trial.failure for name in (trial.ids or (trial.id,))}
-    writable = [p.id for p in diagnosis.prescriptions if by_hand(p.id) and not isinstance(CHANGES[p.id].edit, ByHand)]
+    changes = [CHANGES[p.id] for p in diagnosis.prescriptions if p.id in CHANGES]
+    writable = [change.id for change in changes if change.patch is None and change.edit is not None]
     untried = [name for name in writable if name not in tried]
     if not best and not untried:
         report(f"no change made the step faster, so {patch} was not written")
@@ -310,6 +310,6 @@ def _write_patch(request: ProveRequest, command: Command, diagnosis: Diagnosis, 
         apply = command_line(["git", "apply", patch])
         report(f"wrote {patch} ({', '.join(written.done)}); apply it with {apply}")
     for name in (name for name in untried if name in written.done):
-        report(f"{name} was not measured: {by_hand(name)}; review its part of the diff")
+        report(f"{name} was not measured; review its part of the diff")
     for name, why in written.left.items():
         report(f"{name} must be applied by hand: {why}")

@@ -187,6 +187,7 @@ class Prescription:
     diff: str = ""  # the edit as a unified diff of the script, as git applies it
     apply_with: str = ""  # the command that applies the diff, where it was written to a file
     trial_method: TrialMethod | Literal[""] = ""  # "" in a report of an earlier version
+    is_advice: bool = False  # text of the rule: nothing applies it
     records_again: bool = False  # it changes the recording, not the script
     records_more: bool = False  # so that it holds what this one lacks, whatever it is prescribed for
     mean_step_ns: float | None = None  # of the whole run, where saves_ns is a part of that and not of the recorded step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -110,3 +111,22 @@ class Example(NamedTuple):
     after: str  # the device task after, or ""
     host: str  # what the launching thread did meanwhile
     where: Where = Where()
+
+
+def own_place(places: Iterable[Where]) -> Where | None:
+    """Return the first place in the user's own files: a line of a library or of generated code cannot be edited."""
+    return next((place for place in places if place.file and is_own_file(place.file)), None)
+
+
+def in_library(places: Iterable[Where]) -> bool:
+    """Return whether a library or generated code does it, inside a line of the user's or without one."""
+    places = tuple(places)
+    place = next((w for w in places if w.file or w.library), None)
+    return place is not None and (place.library is not None or own_place(places) is None)
+
+
+def at_line(place: Where) -> str:
+    """Return "model.py:40", "model.py" without a line: of a full path the name alone, the finding has the rest."""
+    file = place.file or ""
+    name = file.rpartition("/")[2] if file.startswith("/") else file
+    return name if place.line is None else f"{name}:{place.line}"

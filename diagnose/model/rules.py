@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 __all__ = [
     "FREES_HOST", "HOST_WORK", "LATE_RANKS", "OF_PAUSES", "OF_WORK", "OUTSIDE", "TAKES_LEAD", "UNEXPLAINED_HOST",
-    "WORK", "Cause", "Legend", "Pause", "Records", "RuleKind", "RuleMeta",
+    "WORK", "Cause", "Legend", "Records", "RuleKind", "RuleMeta",
 ]  # fmt: skip
 
 Records: TypeAlias = Literal[
@@ -51,10 +51,6 @@ Cause: TypeAlias = Literal[
 """What takes the time that a rule finds, so that a replay can leave it out: work or waiting of the host (of a kind that
 the trace shows under the device as well, or any other), waiting for the device, pauses between queued tasks, exposed
 collectives or copies, or the device tasks that the finding names."""
-
-Pause: TypeAlias = Literal["", "collection", "python", "cores", "batches"]
-"""What ranks do where pauses of this kind delay them in turns: collect or save at the same step, have cores of their
-own, keep more batches ready."""
 
 WORK: Final = "operators"
 """What is left of the training thread's time where there is no device: operators that compute."""
@@ -107,7 +103,6 @@ class RuleMeta(NamedTuple):
     awaits_ranks: bool = False  # its time is waiting for other ranks, and not the rank's own
     paced_by: Literal["", "host", "dispatch"] = ""  # grows where a host executes the same more slowly; of it, operators
     cause: Cause = "tasks"
-    pause: Pause = ""  # what helps where it pauses one rank after the other
     needs: tuple[Records, ...] = ()  # without one of them the rule is not said to have looked
     former: tuple[tuple[str, str], ...] = ()  # kinds of findings (facts), and the rule that named each before
     fallback: bool = False  # takes the idle time that no other rule claims

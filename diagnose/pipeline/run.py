@@ -12,7 +12,6 @@ import numpy as np
 from diagnose.analyzers import META, RANK_RULES, TRAITS
 from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
-from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import further, prescribe
 from diagnose.errors import InputError
 from diagnose.model.capture import Capture
@@ -335,7 +334,7 @@ def _with(
             mine = [f for f in found if f.rule == rule.META.id]
             prescribed += [p for f in mine for p in prescribe(f, answer.step_ns, program)]
             also += further(mine, prescribed, answer.step_ns, program)
-    again = tuple(takewhile(lambda p: CHANGES[p.id].records is not None, answer.prescriptions))
+    again = tuple(takewhile(lambda p: p.records_again, answer.prescriptions))
     others = [p for p in (*answer.prescriptions, *prescribed) if p not in again]
     return replace(
         answer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from diagnose.analyzers import META
 from diagnose.changes import CHANGES, group_of
-from diagnose.changes.common.prescribe import effect_of
+from diagnose.changes.common.prescribe import effect_of, is_moved
 from diagnose.model.diagnosis import CriticalPath, Finding, Forecast, Prescription, Waterfall
 from diagnose.model.limits import MIN_GAIN_SHARE
 from diagnose.model.rules import TAKES_LEAD
@@ -80,8 +80,7 @@ def effect_in(t: Tables, finding: Finding | None, prescription: Prescription) ->
         limits.append(finding.lost_ns)
     if t.device_id < 0 and change is not None and change.is_within_share:
         limits.append(max(prescription.saves_ns))
-    is_moved = change is not None and change.is_moved
-    error = cost_error(t, finding, cause, t.steps.step_ns, is_moved=is_moved)
+    error = cost_error(t, finding, cause, t.steps.step_ns, is_moved=is_moved(prescription))
     return effect._replace(limit_ns=min(limits), error=error)
 
 

@@ -17,7 +17,6 @@ from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
 from diagnose.analyzers.common.memory import memory_of
-from diagnose.changes import CHANGES
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     handover_ns,
@@ -424,7 +423,7 @@ def _asked_prescriptions(
 
 def _why_unpredicted(p: Prescription) -> str:
     """Return why what a prescription saves is not predicted, "" where it is."""
-    if CHANGES[p.id].records:
+    if p.records_again:
         return "changes the recording, not the step"
     is_predicted = p.predicted_step_ns is not None or p.mean_step_ns is not None
     return "" if is_predicted else "saves what this recording does not show"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose.changes import CHANGES, any_compiles, by_hand, group_of, patch_of, trial_method
+from diagnose.changes import CHANGES, any_compiles, group_of, patch_of, trial_method
 from diagnose.errors import UsageError
 from diagnose.model.diagnosis import Diagnosis, Facts
 
@@ -66,11 +66,11 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
             where a process begins, which ``own_process`` says every run does.
     """
     for name in asked:
-        if name not in CHANGES:
+        if name not in CHANGES and name not in _advised():
             known = ", ".join(one for one in CHANGES if trial_method(one) != "by hand")
             raise UsageError(f"Invalid change {name}: use one of {known}.")
         if trial_method(name) == "by hand":
-            raise UsageError(f"{name} cannot be applied from outside: {by_hand(name)}. Make the change by hand.")
+            raise UsageError(f"{name} is advice that no trial can apply. Make the change by hand.")
         if own_process:
             continue
         patch = patch_of(name)
@@ -86,7 +86,7 @@ def check_ids(asked: Sequence[str], *, own_process: bool = True) -> None:
 def not_run(diagnosis: Diagnosis, asked: Sequence[str] = (), *, edits: bool = False) -> tuple[str, ...]:
     """Return a sentence for each prescription that cannot be run, and for compiling where nothing prescribes it."""
     prescribed = [p.id for p in diagnosis.prescriptions]
-    whys = [f"{name} was not run: {by_hand(name)}." for name in prescribed if not _is_made(name, edits=edits)]
+    whys = [f"{name} was not run: no trial can apply it." for name in prescribed if not _is_made(name, edits=edits)]
     return tuple(whys) if asked or any_compiles(prescribed) else (*whys, NOT_COMPILED)
 
 
@@ -125,3 +125,9 @@ def lines_of(diagnosis: Diagnosis, rule: str, script: Path) -> tuple[int, ...]:
 def _is_made(name: str, *, edits: bool) -> bool:
     """Return whether a trial can make the change: by a patch, or in the script's text if that can be edited."""
     return trial_method(name) == "patch" or (edits and trial_method(name) == "edited copy")
+
+
+def _advised() -> set[str]:
+    from diagnose.analyzers import ADVICE  # which a trial's process does not need
+
+    return {name for entries in ADVICE.values() for name in entries}

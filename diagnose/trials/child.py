@@ -22,7 +22,7 @@ from diagnose.capture.record.script_config import ScriptConfig
 from diagnose.capture.steps.hooks import when_imported
 from diagnose.capture.steps.listener import Listener
 from diagnose.changes import edits_script, patch_of
-from diagnose.changes.common.patching import CannotApply, Log, Undo
+from diagnose.changes.common.change import CannotApply, Log, Undo
 from diagnose.errors import DiagnoseError
 from diagnose.model.files import replace_private
 from diagnose.trials.measuring import (

@@ -23,7 +23,7 @@ from diagnose.capture.process.process import rank_and_size
 from diagnose.capture.process.run import silence_kineto
 from diagnose.capture.steps.hooks import shut_workers
 from diagnose.changes import patch_of
-from diagnose.changes.common.patching import Log, replace_attribute
+from diagnose.changes.common.change import Log, replace_attribute
 from diagnose.errors import CaptureError, DiagnoseError, UsageError
 from diagnose.text.progress import Progress
 from diagnose.trials.candidates import arguments_of, check_ids

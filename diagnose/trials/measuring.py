@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from diagnose.capture.process.process import compiled_graphs
 from diagnose.capture.steps.step_source import converged_since
-from diagnose.changes.common.patching import replace_attribute
+from diagnose.changes.common.change import replace_attribute
 from diagnose.text.plain_text import clean
 
 __all__ = [

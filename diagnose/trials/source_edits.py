@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import AddStatement, ByHand, EditLoop
+from diagnose.changes.common.change import AddStatement, EditLoop
 from diagnose.changes.common.prescribe import also_possible
 from diagnose.changes.common.separate_diffs import separated
 from diagnose.errors import UsageError
@@ -103,9 +103,10 @@ def edited_source(
     done, left = [], {}
     for name in wanted:
         edit = CHANGES[name].edit
-        changed, why = (
-            (tree, edit.reason) if isinstance(edit, ByHand) else edited_tree(tree, edit, arguments.get(name, {}))
-        )
+        if edit is None:
+            left[name] = "its page shows the code"
+            continue
+        changed, why = edited_tree(tree, edit, arguments.get(name, {}))
         if why:
             left[name] = why
         else:

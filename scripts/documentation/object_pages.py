@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from rules import GROUPS, modules_section
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES
-from diagnose.cli.explain import KINDS, ChangePage, RulePage, change_page, rule_pages
+from diagnose.cli.explain import KINDS, ChangePage, RulePage, change_page, rule_pages, titles
 from diagnose.model.rules import RuleMeta
 
-__all__ = ["change_pages", "changes_index", "rules_index", "rules_pages", "titles_of_changes"]
+__all__ = ["change_pages", "changes_index", "rules_index", "rules_pages"]
 
 METAS: Mapping[str, RuleMeta] = analyzers.META
 
@@ -23,8 +22,7 @@ def rules_pages() -> dict[str, str]:
 
 def change_pages() -> dict[str, str]:
     """Return the Markdown of each change's page by its id."""
-    rules = list(rule_pages())
-    return {name: "\n".join(_change(change_page(name, rules))) for name in CHANGES}
+    return {name: "\n".join(_change(change_page(name))) for name in titles()}
 
 
 def rules_index() -> str:
@@ -36,11 +34,6 @@ def rules_index() -> str:
 def changes_index() -> str:
     """Return the page that lists the changes, and the modules that make them."""
     return "\n".join(_changes_index())
-
-
-def titles_of_changes() -> dict[str, str]:
-    """Return the title of each change by its id."""
-    return {name: change.title for name, change in CHANGES.items()}
 
 
 def _needs(meta: RuleMeta) -> str:
@@ -56,11 +49,11 @@ def _rule(page: RulePage, meta: RuleMeta) -> Iterator[str]:
         yield f"## {heading}\n\n{text}\n"
     if needs := _needs(meta):
         yield f"## What a recording must hold\n\n{needs[0].upper()}{needs[1:]}.\n"
-    titles = titles_of_changes()
+    named = titles()
     for heading, ids in (("Changes", meta.changes), ("Also possible", meta.also)):
         if ids:
             yield f"## {heading}\n"
-            yield from (f"- [{name}](../changes/{name}.md): {titles[name]}" for name in ids)
+            yield from (f"- [{name}](../changes/{name}.md): {named[name]}" for name in ids)
             yield ""
     yield f"## In the terminal\n\n    diagnose explain {page.id}\n"
 
@@ -107,7 +100,7 @@ def _changes_index() -> Iterator[str]:
     yield "# The changes\n"
     yield "What a prescription is made of. A change's id stands in prescriptions, in `diagnose what-if --apply` and in"
     yield "`diagnose prove --apply`.\n"
-    rows = [(f"[{name}](changes/{name}.md)", f"{title}.") for name, title in titles_of_changes().items()]
+    rows = [(f"[{name}](changes/{name}.md)", f"{title}.") for name, title in titles().items()]
     yield from _table("| change | what it does |", rows)
     yield from modules_section()
 

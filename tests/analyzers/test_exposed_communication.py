@@ -188,7 +188,6 @@ def test_the_place_is_the_collectives_not_that_of_the_kernel_that_waits(recordin
 def test_an_all_gather_is_named_by_its_kernel_not_by_the_operator_around_it(recording, around, ids):
     found = [p for p in gathered(recording, around).prescribe("exposed-communication") if p.id == "overlap-exchange"]
     assert [p.id for p in found] == ids
-    assert all("all_gather_into_tensor" in p.after and "all_to_all" not in p.after for p in found)
 
 
 @pytest.mark.parametrize(("num", "length", "left"), [(11, 10, 0), (10, 10, 100), (31, 100, 3100)])

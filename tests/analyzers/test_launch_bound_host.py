@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.analyzers import launch_bound
-from diagnose.changes.common.graphs import COMPILATION
+from diagnose.changes.common.applies import COMPILATION
 from diagnose.model.intervals import intersect, span, total
 from diagnose.reports import text
 from diagnose.tables import Tables

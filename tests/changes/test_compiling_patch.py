@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 
 
 class Own(nn.Module):

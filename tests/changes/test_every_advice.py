@@ -17,6 +17,7 @@ from tests.changes.pasted import is_prose, is_python
 
 FOLDER = Path(changes.__file__).parent
 FILES = sorted([*FOLDER.glob("*.py"), *(FOLDER / "common").glob("*.py")])
+END = 20  # characters of a text
 MAX_PROSE = 5  # texts without a statement, which may only become fewer
 Lines = set[tuple[str, int]]
 
@@ -47,7 +48,7 @@ def gives_advice(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.FunctionDef)
         and node.returns is not None
-        and ast.unparse(node.returns) in ("Advice", "Advice | None")
+        and ast.unparse(node.returns) in ("Proposal", "Proposal | None")
     )
 
 
@@ -85,7 +86,14 @@ def texts(path: Path) -> Iterator[str]:
 def test_every_change_that_a_rule_names_is_printed():
     named = {name for rule in analyzers.RULES for name in (*rule.META.changes, *rule.META.also)}
     assert {each.prescription.id for each in distinct()} == named
-    assert named == {name for name in CHANGES if CHANGES[name].advice is not None}
+    advised = {name for listed in analyzers.ADVICE.values() for name in listed}
+    assert named == advised | {name for name in CHANGES if CHANGES[name].proposal is not None}
+
+
+def test_every_form_of_an_advice_is_printed():
+    shown = {(p.id, p.after[-END:]) for p in (each.prescription for each in distinct())}
+    advised = (e for listed in analyzers.ADVICE.values() for entries in listed.values() for e in entries)
+    assert {(e.id, e.after[-END:]) for e in advised if "{" not in e.after} - shown == set()
 
 
 def test_every_rule_with_changes_was_asked():

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from diagnose.changes import patch_of
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 from diagnose.trials.source_edits import edited_source
 
 

@@ -98,19 +98,6 @@ def test_an_example_of_inference_starts_no_training(rule, facts):
     assert any("train.py" in p.after for p in advised(rule, Program(trains=True, allocator="caching"), facts=facts))
 
 
-@pytest.mark.parametrize(
-    ("heavy", "kept"),
-    [
-        ({"convolution"}, "(torch.ops.aten.convolution.default,)"),
-        ({"product"}, "(torch.ops.aten.mm.default, torch.ops.aten.addmm.default,)"),
-        ({"product", "convolution"}, "(torch.ops.aten.convolution.default, torch.ops.aten.mm.default, "),
-    ],
-)
-def test_a_checkpoint_keeps_what_the_network_computes(heavy, kept):
-    (p,) = advised("recompute", Program(trains=True, heavy=frozenset(heavy)))
-    assert kept in p.after
-
-
 def test_an_operator_moves_to_the_device_only_from_the_host():
     assert ids("host-compute", TRAINING, facts={"operator": "", "on_host": 0.0}) == []
     (p,) = advised(
@@ -167,7 +154,7 @@ def test_torchs_own_optimizer_is_not_to_be_moved():
 def test_a_library_that_runs_inside_a_line_is_called_ahead():
     place = Where("serve.py", 3, "main", library="transformers/image_transforms.py:390 in normalize")
     (p,) = advised("python-stall", INFERENCE, where=(place,))
-    assert p.title == "Run normalize of transformers one step ahead, on a thread of its own"
+    assert p.title == "Call the library at serve.py:3 one step ahead, on a thread of its own"
 
 
 @pytest.mark.parametrize(
@@ -188,18 +175,9 @@ def test_float32_attention_has_one_backend():
     assert ids("slow-kernel", program, facts={"attention": True}) == []
 
 
-def test_only_products_become_one_batched_call():
-    (p,) = advised("small-grid", INFERENCE, where=(Where(op="aten::mm"),))
-    assert "torch.bmm" in p.after
-    (p,) = advised("small-grid", Program(trains=False, batch_size=4), where=(Where(op="aten::batch_norm"),))
-    assert "bmm" not in p.after
-    assert "8:" in p.after
-    assert "trains" not in p.safety
-
-
 def test_a_larger_batch_without_a_loader_is_a_larger_call():
     (p,) = advised("memory-headroom", Program(trains=False, has_loader=False, batch_size=4))
-    assert (p.before, p.after.startswith("y = model(x)   # 8 samples")) == ("y = model(x)   # 4 samples", True)
+    assert (p.before, p.after.startswith("y = model(x)   # twice as many")) == ("y = model(x)", True)
 
 
 def test_an_optimizer_that_is_not_torchs_has_no_such_argument():
@@ -270,13 +248,6 @@ def test_a_host_operator_of_a_library_or_of_ddp_is_not_the_scripts_to_move(opera
     assert ids("host-compute", TRAINING, facts=facts, where=(where,)) == ["compute-on-device"] * is_advised
 
 
-def test_without_graphs_a_recording_lacks_steps_and_not_the_nodes_of_graphs():
-    (p,) = advised("lost-records", TRAINING)
-    assert p.needs == "a few whole steps"
-    (p,) = advised("lost-records", Program(has_graphs=True))
-    assert "CUDA graphs" in p.needs
-
-
 def test_what_no_loader_made_may_be_prepared_by_other_means_too():
     copied = {"where": (Where("train.py", 46, code="mask.to(device)"),), "facts": {"num": 3, "to_host": 0}}
     (p,) = advised("exposed-copy", Program(trains=True, has_loader=False), **copied)
@@ -299,8 +270,6 @@ def test_no_graph_for_a_loop_outside_the_model(in_model, share, fits):
 @pytest.mark.parametrize(
     ("names", "reads", "code"),
     [
-        (("aten::linalg_vector_norm", "aten::item"), 200.0, "clip_grad_norm_"),
-        (("aten::detach", "aten::mul", "aten::copy_"), 0.0, "_foreach_lerp_"),
         (("aten::sum", "aten::item"), 200.0, "tolist()"),
         (("aten::index", "aten::sub"), 0.0, "x[:, None]"),
     ],
@@ -309,16 +278,6 @@ def test_a_loop_gets_an_example_like_it(names, reads, code):
     loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": reads, "share": 0.9, "in_model": False, "names": names}
     (p,) = advised("launch-bound", TRAINING, facts={"has_device": True, "issuer": loop})
     assert code in p.after
-
-
-@pytest.mark.parametrize(
-    ("code", "fits"),
-    [("for layer in self.layers:", False), ("for i, block in enumerate(self.blocks):", False), ("for row in x:", True)],
-)
-def test_layers_that_need_each_other_are_no_loop_to_vectorise(code, fits):
-    loop = {"file": "a.py", "line": 3, "num": 400.0, "reads": 0.0, "share": 0.9, "in_model": False}
-    where = (Where("a.py", 3, "forward", code=code),)
-    assert ("vectorise-loop" in ids("launch-bound", TRAINING, where=where, facts={"issuer": loop})) is fits
 
 
 def test_no_compiled_model_has_gradients_of_gradients():

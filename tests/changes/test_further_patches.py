@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from diagnose.changes import CHANGES, patch_of
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 from diagnose.kernels import _host_copies
 
 

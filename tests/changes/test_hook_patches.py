@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from diagnose.changes import patch_of
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 
 
 @pytest.fixture(scope="module", autouse=True)

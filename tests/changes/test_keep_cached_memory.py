@@ -2,7 +2,7 @@
 
 import torch
 
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 from diagnose.changes.common.prescribe import prescribe
 from diagnose.changes.patches.memory import keep_cached_memory
 from diagnose.model.diagnosis import Finding

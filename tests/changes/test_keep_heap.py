@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from diagnose.changes.patches import heap
+from diagnose.changes.patches import memory
 
 # Blocks of 24 MB, filled and freed: what comes after the first ones has faults only where they were given back.
 LOOP = """
 import torch
 from diagnose.capture.steps.phases import minor_faults
-from diagnose.changes.common.patching import Log
-from diagnose.changes.patches.heap import keep_heap
+from diagnose.changes.common.change import Log
+from diagnose.changes.patches.memory import keep_heap
 
 torch.set_num_threads(1)
 log = Log()
@@ -53,6 +53,6 @@ def test_blocks_that_are_freed_are_used_again():
     ],
 )
 def test_another_library_is_left(patched, monkeypatch, library, why):
-    monkeypatch.setattr(heap.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
     log = patched("keep-heap")
     assert (log.done, log.refused) == ([], [f"the process: {why}"])

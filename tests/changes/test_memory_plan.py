@@ -1,10 +1,5 @@
 """Memory that is full: each change has the bytes that it frees, the batch that then fits, and what it costs a step."""
 
-from dataclasses import replace
-
-import pytest
-
-from diagnose.changes import CHANGES
 from diagnose.changes.common.prescribe import also_possible, prescribe
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Device
@@ -72,19 +67,7 @@ def test_a_batch_that_does_not_fit_even_so_is_not_named(recording):
     assert "fits at batch" not in plan(r)["eight-bit-optimizer"]  # 200 MB are somebody else's
 
 
-@pytest.mark.parametrize(("costs", "first"), [(5e6, "offload-activations"), (1e5, "accumulate-gradients")])
-def test_most_bytes_come_first_and_of_as_many_the_cheaper(monkeypatch, costs, first):
-    facts = {"by_category": {"activations": 400 * MB}}
-    finding, program = Finding("memory-pressure", "", 0.0, facts=facts), Program(trains=True)
-    offload, accumulate = CHANGES["offload-activations"], CHANGES["accumulate-gradients"]
-    advised = {
-        "offload-activations": replace(offload.advice_for(finding, 5e6, program), costs_ns=(1e6, 1e6)),
-        "accumulate-gradients": replace(
-            accumulate.advice_for(finding, 5e6, program), frees_bytes=400 * MB, costs_ns=(costs, costs)
-        ),
-    }
-    advice_for = type(offload).advice_for
-    monkeypatch.setattr(
-        type(offload), "advice_for", lambda self, *args: advised.get(self.id) or advice_for(self, *args)
-    )
-    assert also_possible(finding, 5e6, program)[0].id == first
+def test_most_bytes_come_first():
+    facts = {"by_category": {"activations": 400 * MB, "optimizer state": 350 * MB}}
+    found = also_possible(Finding("memory-pressure", "", 0.0, facts=facts), 5e6, Program(trains=True))
+    assert [p.id for p in found[:3]] == ["offload-activations", "offload-optimizer", "accumulate-gradients"]

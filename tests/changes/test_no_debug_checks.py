@@ -4,8 +4,8 @@ import os
 
 import torch
 
-from diagnose.changes.common.patching import Log
-from diagnose.changes.patches.debugging import no_debug_checks
+from diagnose.changes.common.change import Log
+from diagnose.changes.patches.memory import no_debug_checks
 
 
 def test_launches_do_not_block_while_the_patch_is_in_place(monkeypatch):

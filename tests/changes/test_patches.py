@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from diagnose.changes import CHANGES, patch_of
-from diagnose.changes.common.patching import Log
+from diagnose.changes.common.change import Log
 
 
 def data(num=12):

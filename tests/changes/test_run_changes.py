@@ -49,13 +49,12 @@ def test_long_steps_now_and_then(ran, known, ids):
         assert name in d.waterfall.forecasts[-1].ids
 
 
+HALF = "if step % 32 == 0:   # half as often: half of the cost\n    torch.save(state, path)"
+
+
 @pytest.mark.parametrize(
     ("known", "after"),
-    [
-        ({"checkpoint": True}, "if step % 32 == 0:   # half as often: half of the cost\n    torch.save(state, path)"),
-        ({"line": "torch.save(m, p)"}, "if step % 32 == 0:   # half as often: half of the cost\n    torch.save(m, p)"),
-        ({"evaluation": True}, ""),
-    ],
+    [({"checkpoint": True}, HALF), ({"line": "torch.save(m, p)"}, HALF), ({"evaluation": True}, "")],
 )
 def test_a_checkpoint_may_also_be_saved_half_as_often(ran, known, after):
     found = [p for p in ran(**known).diagnosis().also_possible if p.id == "save-less-often"]

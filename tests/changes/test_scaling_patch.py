@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from diagnose.changes import CHANGES
-from diagnose.changes.common.patching import CannotApply, Log
-from diagnose.changes.patches.scaling import ScaledTraining
+from diagnose.changes.common.change import CannotApply, Log
+from diagnose.changes.patches.precision import ScaledTraining
 from diagnose.trials.measuring import Numbers
 
 NUM_STEPS = 4

@@ -112,7 +112,7 @@ def test_under_debug_a_fault_is_raised(late, monkeypatch):
 
 @pytest.mark.usefixtures("noted")
 def test_so_does_one_that_cannot_prescribe(late, monkeypatch):
-    monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, advice=broken))
+    monkeypatch.setattr(schedule_gc, "CHANGE", replace(schedule_gc.CHANGE, proposal=broken))
     answer = several(late).diagnosis()
     assert ids(answer.findings) == ["python-stall", "gc-pause", "launch-bound"]
     assert "gc-pause" not in {p.rule for p in answer.prescriptions}

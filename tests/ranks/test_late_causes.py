@@ -84,7 +84,9 @@ def test_a_rank_without_a_core_is_late_for_that_and_nothing_else(make_profile):
     assert found.reason.where == ()
     finding = find_in_all(found)[0]
     assert finding.title.endswith("its thread had no core for 7.63 ms of each step more than theirs for as much work")
-    assert [p.title for p in prescribe(finding, 30.5e6)] == ["Find out what else runs on the cores of rank 2"]
+    assert [p.title for p in prescribe(finding, 30.5e6)] == [
+        "Find out why everything takes longer on rank 2: its clocks, and what else runs there"
+    ]
 
 
 def test_a_rank_that_has_more_to_do_lacks_busy_cores_for_longer(make_profile):

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from diagnose.analyzers import LEGENDS, OUTSIDE
 from diagnose.answer.screen import answer
 from diagnose.changes import CHANGES
-from diagnose.changes.common.change import Advice
+from diagnose.changes.common.change import Proposal
 from diagnose.model.charts import KernelTime
 from diagnose.model.diagnosis import Where
 from diagnose.model.words import english
@@ -57,7 +57,7 @@ def test_code_is_still_code_where_it_is_folded(width):
     """Of all changes: a comment that is too long stays one on each of its lines."""
     asked = 0
     for change in CHANGES.values():
-        code = change.advice.after if isinstance(change.advice, Advice) else ""
+        code = change.proposal.after if isinstance(change.proposal, Proposal) else ""
         try:
             meant = ast.dump(ast.parse(code))
         except SyntaxError:  # a command, or only a part of a block

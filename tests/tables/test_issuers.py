@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from diagnose.changes import CHANGES
-from diagnose.changes.vectorise_loop import MIN_REPEATS
+from diagnose.analyzers import ADVICE
+from diagnose.analyzers.common.advice import MIN_REPEATS
 from diagnose.model.diagnosis import Finding
 from diagnose.tables.issuers import issuer_of
 from diagnose.tables.program import Program
@@ -63,4 +63,4 @@ def test_only_what_a_usual_step_repeats_is_a_loop(recording, steps, is_loop):
 def test_lines_that_run_once_are_no_loop_to_vectorise(repeats, fits):
     facts = {"issuer": {"file": "a.py", "line": 3, "num": 87.0, "share": 0.7, "in_model": False, **repeats}}
     finding = Finding(rule="launch-bound", title="", lost_ns=1.0, share=0.5, facts=facts)
-    assert (CHANGES["vectorise-loop"].applies(Program(), finding) == "") is fits
+    assert any(entry.when(finding, Program()) for entry in ADVICE["launch-bound"]["vectorise-loop"]) is fits

@@ -63,4 +63,4 @@ def test_that_nothing_compiles_is_said_unless_other_changes_were_asked_for():
     assert not_run(listed("fused-optimizer"), ("fused-optimizer",)) == ()
     assert not_run(listed("fused-optimizer", "compile-model")) == ()
     (why, _) = not_run(listed("cheaper-sample"))
-    assert why == "cheaper-sample was not run: what the line computes only the dataset's author knows."
+    assert why == "cheaper-sample was not run: no trial can apply it."

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.capture.process.script import Outcome
-from diagnose.changes.common.patching import CannotApply
+from diagnose.changes.common.change import CannotApply
 from diagnose.trials.child import why_nothing
 from diagnose.trials.measuring import StepTimer, TrialRequest
 

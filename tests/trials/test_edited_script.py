@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from diagnose.changes.common.patching import CannotApply, Log
+from diagnose.changes.common.change import CannotApply, Log
 from diagnose.errors import UsageError
 from diagnose.trials.candidates import check_ids
 from diagnose.trials.child import edited

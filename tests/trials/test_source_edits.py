@@ -64,9 +64,9 @@ def test_it_applies_and_runs(script, tmp_path, capsys):
 
 
 def test_what_has_to_be_written_by_hand(script, tmp_path):
-    written = write_patch(script, ("fused-attention", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
+    written = write_patch(script, ("compile-graphs", "no-buffer-broadcast"), {}, tmp_path / "fix.patch")
     assert written.left == {
-        "fused-attention": "which lines are the attention only the model's author knows",
+        "compile-graphs": "its page shows the code",
         "no-buffer-broadcast": "the script calls no DistributedDataParallel or DDP itself",
     }
     assert written.diff == ""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from diagnose.changes.common.patching import Install
+from diagnose.errors import DiagnoseError
+from diagnose.model.numerics import Numerics, identical, other_training, redrawn, reduced, rounding
+from diagnose.model.numerics import NumericsPromise as Promise
 
 if TYPE_CHECKING:
     from diagnose.changes.common.call_edits import EditedCall
@@ -23,82 +25,91 @@ __all__ = [
     "REMOVED",
     "UNREADABLE",
     "AddStatement",
-    "Advice",
-    "ByHand",
+    "CannotApply",
     "Change",
     "Edit",
     "EditLoop",
     "HostWork",
+    "Install",
+    "Log",
     "Numerics",
     "Patch",
     "Promise",
-    "Recording",
+    "Proposal",
     "SetArguments",
+    "Undo",
     "identical",
     "other_training",
     "redrawn",
     "reduced",
+    "replace_attribute",
     "rounding",
 ]
 
+# What the functions of patches share: a log, and the way in which an attribute is replaced and put back.
+
+Undo: TypeAlias = Callable[[], None]
+
+
+class CannotApply(DiagnoseError):
+    """A patch meets something that it cannot follow: the trial ends there, and the sentence is its result."""
+
+
+class Log:
+    """What a patch did to the script: one line for each kind of thing that it changed."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.refused: list[str] = []
+        self._open: list[tuple[Callable[[], bool], str, str]] = []
+
+    def did_unless(self, fell_back: Callable[[], bool], what: str, why: str) -> None:
+        """Note a change that may take itself back while the script runs: `settle` checks whether it has."""
+        self._open.append((fell_back, what, why))
+
+    def settle(self) -> None:
+        """Note what became of the changes that could take themselves back; the script has ended."""
+        while self._open:
+            fell_back, what, why = self._open.pop(0)
+            if fell_back():
+                self.left(why)
+            else:
+                self.did(what)
+
+    def did(self, what: str) -> None:
+        """Note a change, once."""
+        if what not in self.done:
+            self.done.append(what)
+
+    def left(self, why: str) -> None:
+        """Note something that could have been changed but was left alone, once."""
+        if why not in self.refused:
+            self.refused.append(why)
+
+
+Install: TypeAlias = Callable[[Log, Mapping[str, Any]], Undo]
+
+
+def replace_attribute(owner: Any, name: str, value: Any) -> Undo:  # a class or a module, any attribute
+    """Set an attribute and return what puts the former one back, unless someone else has replaced it since."""
+    before = owner.__dict__[name] if name in vars(owner) else None
+    setattr(owner, name, value)
+
+    def undo() -> None:
+        if vars(owner).get(name) is value:
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+    return undo
+
+
 MIN_PART = 0.3  # of a CPU's step, for a trial of what makes it faster
-
-Promise: TypeAlias = Literal["identical", "rounding", "reduced"]
-"""What happens to the numbers: nothing, another order of roundings, or arithmetic of fewer bits."""
-
-
-Recording: TypeAlias = Literal["more", "later"]
-"""What a better recording holds: device work that this one lacks, or steps after the warm-up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """What a change does to the numbers: the text of a prescription and the promise that a trial checks.
-
-    ``promise`` is None where no comparison of losses can check it: the script trains differently.
-    """
-
-    promise: Promise | None
-    detail: str = ""
-    own_draws: bool = False  # samples that draw random numbers draw others than without the change
-    first_epoch: bool = False  # the promise ends with it: later epochs draw other random numbers
-    other_draws: bool = False  # whatever the script, other random numbers are drawn
-
-    @property
-    def safety(self) -> str:
-        """Return the words of a prescription."""
-        if self.promise == "identical":
-            return f"same numbers{'' if self.detail.startswith(',') or not self.detail else ' '}{self.detail}"
-        return f"may change the numbers: {self.detail}"
-
-
-def identical(condition: str = "", *, own_draws: bool = False, first_epoch: bool = False) -> Numerics:
-    """Return that the numbers stay the same; ``condition`` goes on after those words."""
-    return Numerics("identical", condition, own_draws, first_epoch)
-
-
-def rounding(what: str) -> Numerics:
-    """Return that the numbers are rounded in another order; ``what`` names where, and how to check it."""
-    return Numerics("rounding", what)
-
-
-def reduced(what: str) -> Numerics:
-    """Return that fewer bits are computed with; ``what`` names where, and how to check it."""
-    return Numerics("reduced", what)
-
-
-def redrawn(what: str) -> Numerics:
-    """Return that other random numbers are drawn, of the same distribution; ``what`` names which."""
-    return Numerics("reduced", what, other_draws=True)
-
-
-def other_training(what: str) -> Numerics:
-    """Return that the script trains differently, so that its losses cannot be compared."""
-    return Numerics(None, what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Proposal:
     """How a change is made in one script; ``least`` and ``most`` are shares of what the finding costs.
 
     Where ``most`` is 0 nothing is predicted.
@@ -135,13 +146,6 @@ class Patch:
     needs_gpu: bool = False
     compiles: bool = False
     group: str = ""  # of changes to the same thing: only the best of them goes into a combination
-
-
-@dataclass(frozen=True, slots=True)
-class ByHand:
-    """Why only the script's author can make a change: a clause that follows a colon."""
-
-    reason: str
 
 
 REMOVED = object()
@@ -235,8 +239,8 @@ class HostWork(NamedTuple):
 class Change:
     """One change: ``CHANGE`` of a file in ``changes/``, whose name is the id with underscores.
 
-    Which rules prescribe it is a field of their META. ``advice`` is None where none does: it is asked for by name.
-    A function that gives advice takes the finding, the step's length in ns and what is known of the program; it returns
+    Which rules prescribe it is a field of their META. ``proposal`` is None where none does: it is asked for by name.
+    A function that gives one takes the finding, the step's length in ns and what is known of the program; it returns
     None where the finding needs another change. ``applies`` returns why the change does not fit the program, ""
     where it does.
     """
@@ -244,25 +248,20 @@ class Change:
     id: str
     title: str  # imperative
     numerics: Numerics
-    patch: Patch | ByHand
-    edit: Edit | ByHand
-    advice: Advice | Callable[[Finding, float, Program], Advice | None] | None = None
-    applies: Callable[[Program, Finding], str] | None = None
+    patch: Patch | None = None
+    edit: Edit | None = None
+    proposal: Proposal | Callable[[Finding, float, Program], Proposal | None] | None = None
+    edits_expressions: bool = False  # its proposals hold the edits, which a printed diff has
+    applies: Callable[[Program, Finding], bool] | None = None
     effect: Callable[[Tables, Finding], Effect | None] | None = None  # a model of its own, in a replay with a device
     is_within_share: bool = False  # without a device it saves no more than the share it takes of the recorded cost
     is_moved: bool = False  # what takes the time is done all the same, elsewhere
     to_try: Callable[[HostWork], bool] | None = None  # where a recording of a CPU cannot judge it, and a trial may
-    records: Recording | None = None  # of a change to the recording instead of the script: what it records
     remedy: str = ""  # dotted name of the module that does it
     modules: tuple[str, ...] = ()  # dotted names of further modules of kernels that its code or its patch takes
-    without_remedy: str = ""  # why there is none
 
-    def why_not(self, program: Program, finding: Finding) -> str:
-        """Return why the change does not fit the program, "" where it does as far as the trace shows."""
-        return self.applies(program, finding) if self.applies else ""
-
-    def advice_for(self, finding: Finding, step_ns: float, program: Program) -> Advice | None:
+    def proposal_for(self, finding: Finding, step_ns: float, program: Program) -> Proposal | None:
         """Return how to make the change where this was found, None where it does not apply."""
-        if self.why_not(program, finding):
+        if self.applies is not None and not self.applies(program, finding):
             return None
-        return self.advice(finding, step_ns, program) if callable(self.advice) else self.advice
+        return self.proposal(finding, step_ns, program) if callable(self.proposal) else self.proposal

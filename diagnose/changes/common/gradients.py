@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from diagnose.changes.common.applies import to_data_parallel_training
-from diagnose.changes.common.change import Advice, SetArguments
+from diagnose.changes.common.change import Proposal, SetArguments
 from diagnose.changes.common.memory import num_ranks
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def is_dominant(finding: Finding, step_ns: float) -> bool:
     return finding.lost_ns >= MIN_DOMINANT_SHARE * step_ns
 
 
-def late_gradients(options: str) -> Callable[[Finding, float, Program], Advice | None]:
+def late_gradients(options: str) -> Callable[[Finding, float, Program], Proposal | None]:
     """Return the advice of a hook that leaves most of the gradients for later steps; ``options`` are its arguments."""
 
-    def advice(finding: Finding, step_ns: float, _program: Program) -> Advice | None:
+    def advice(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
         if not is_a_reduction(finding) or not is_dominant(finding, step_ns):
             return None
-        return Advice(
+        return Proposal(
             after="from diagnose.kernels.distributed.comm_hooks import install\n\n"
             f"hook = install(ddp, {options})   # before the first backward\n"
             'checkpoint = {"model": model.state_dict(), "hook": hook.state_dict()}   # on every rank: errors differ',
@@ -114,26 +114,17 @@ def late_gradients(options: str) -> Callable[[Finding, float, Program], Advice |
     return advice
 
 
-def up_to_ranks(limit: int) -> Callable[[Program, Finding], str]:
-    """Return why a hook does not fit in which each rank receives the bytes of all others, if it helps up to a limit."""
-
-    def applies(program: Program, finding: Finding) -> str:
-        if num_ranks(finding) > limit:
-            return f"each of {num_ranks(finding)} ranks would receive the bytes of all others"
-        return to_large_gradients(program, finding)
-
-    return applies
+def up_to_ranks(limit: int) -> Callable[[Program, Finding], bool]:
+    """Return a test for a hook in which each rank receives the bytes of all others, which helps up to so many ranks."""
+    return lambda program, finding: num_ranks(finding) <= limit and to_large_gradients(program, finding)
 
 
-def to_large_gradients(program: Program, finding: Finding) -> str:
-    """Return why fewer bytes do not fit: they are few already, or the ranks exchange something else."""
-    wide = program.exchanged - _OF_16_BITS
-    if program.exchanged and not wide:
-        return "what the ranks exchange has 16 bits or fewer already"
-    reduced, wide_bytes = finding.facts.get("reduced_bytes"), finding.facts.get("reduced_wide_bytes")
-    if isinstance(reduced, int) and isinstance(wide_bytes, int) and wide_bytes < MIN_WIDE_SHARE * reduced:
-        return "nearly all that the ranks reduce has 16 bits or fewer already"
-    for sent in (finding.facts.get("gradient_bytes"), wide_bytes):
-        if isinstance(sent, int) and sent < MIN_BYTES:
-            return f"the gradients are {sent} bytes: sending them is latency, which fewer bits do not shorten"
-    return to_data_parallel_training(program, finding)
+def to_large_gradients(program: Program, finding: Finding) -> bool:
+    """Return whether fewer bytes may help: the ranks exchange many, in elements of more than 16 bits."""
+    reduced, wide = finding.facts.get("reduced_bytes"), finding.facts.get("reduced_wide_bytes")
+    is_narrow = bool(program.exchanged) and not program.exchanged - _OF_16_BITS
+    if isinstance(reduced, int) and isinstance(wide, int):
+        is_narrow |= wide < MIN_WIDE_SHARE * reduced
+    sent = (finding.facts.get("gradient_bytes"), wide)
+    is_small = any(isinstance(each, int) and each < MIN_BYTES for each in sent)
+    return not is_narrow and not is_small and to_data_parallel_training(program, finding)

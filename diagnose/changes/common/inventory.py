@@ -21,6 +21,7 @@ BUILDING_BLOCKS = {
     "distributed.single_process_parity": "checks the numbers of any way of sharding against one process",
     "ops.custom_op": "what the bundled operators are built with, and one of your own can be",
     "ops.native": "builds the operators' C++ and CUDA sources, where Triton is not to be had",
+    "ops.rotary": "operators alone do not show a rotary embedding that is written out",
     "ops.scale": "an example: the smallest operator, in all four languages",
     "tiny": "shrinks a run before it is traced, so that a diagnosis takes minutes",
     "parity": "checks the numbers of any change of precision; a trial does so by itself",
@@ -50,7 +51,9 @@ def public_modules() -> list[PublicModule]:
 
 def _described(name: str) -> PublicModule:
     dotted = f"diagnose.kernels.{name}"
-    changes = tuple(c for c in CHANGES if dotted in (CHANGES[c].remedy, *CHANGES[c].modules))
+    advised = [entry for listed in analyzers.ADVICE.values() for entries in listed.values() for entry in entries]
+    handing = {c.id for c in CHANGES.values() if dotted in (c.remedy, *c.modules)}
+    changes = tuple(sorted(handing | {a.id for a in advised if dotted in (a.remedy, *a.modules)}))
     rules = tuple(r.META.id for r in analyzers.RULES if set(changes) & {*r.META.changes, *r.META.also})
     return PublicModule(name, changes, rules, tuple(map(trial_method, changes)), BUILDING_BLOCKS.get(name, ""))
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diagnose.changes.common.applies import own_place, to_training
-from diagnose.changes.common.change import Advice, Change, Patch, SetArguments, rounding
-from diagnose.changes.common.patching import Install
+from diagnose.changes.common.applies import to_training
+from diagnose.changes.common.change import Change, Install, Patch, Proposal, SetArguments, rounding
+from diagnose.model.locations import own_place
 
 if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
@@ -63,7 +63,7 @@ class Implementation:
 def change_to(chosen: Implementation, install: Install) -> Change:
     """Return the change to an implementation, which ``install`` makes in a trial."""
 
-    def advice(finding: Finding, _step_ns: float, _program: Program) -> Advice | None:
+    def advice(finding: Finding, _step_ns: float, _program: Program) -> Proposal | None:
         name = str(finding.facts.get("name", "AdamW"))
         if _differentiates(finding.facts):
             return None
@@ -71,7 +71,7 @@ def change_to(chosen: Implementation, install: Install) -> Change:
             return _in_a_graph(chosen) if chosen.flag == "fused" else None
         if _is_of_torch(name, finding):
             spared = chosen.on_device if finding.facts.get("has_device") else chosen.on_cpu
-            return _advice(chosen, name, finding, spared) if spared and chosen.advised_for(name) else None
+            return _proposal(chosen, name, finding, spared) if spared and chosen.advised_for(name) else None
         return _of_the_authors_own(name, finding) if chosen.serves_own else None
 
     def effect(t: Tables, finding: Finding) -> Effect | None:
@@ -83,16 +83,16 @@ def change_to(chosen: Implementation, install: Install) -> Change:
         numerics=rounding("the order of roundings differs; the same to about 1e-6 after a step"),
         patch=Patch(install, group="optimizer"),
         edit=EDITS[chosen.flag],
-        advice=advice,
+        proposal=advice,
         applies=to_training,
         effect=effect,
         remedy="diagnose.kernels.optimizers",
     )
 
 
-def _in_a_graph(chosen: Implementation) -> Advice:
+def _in_a_graph(chosen: Implementation) -> Proposal:
     """Return the advice for an Adam whose kernels are nodes of a graph; which of the two it is no kernel shows."""
-    return Advice(
+    return Proposal(
         title="Use the fused implementation of Adam or AdamW, and capture the graph again",
         before="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True)",
         after="optimizer = torch.optim.AdamW(params, lr=lr, capturable=True, fused=True)   # the other arguments stay",
@@ -109,12 +109,12 @@ def _is_of_torch(name: str, finding: Finding) -> bool:
     return name in FOREACH_CLASSES and (not isinstance(module, str) or module.startswith("torch.optim"))
 
 
-def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
+def _of_the_authors_own(name: str, finding: Finding) -> Proposal | None:
     module = finding.facts.get("module")
     if not isinstance(module, str) or module.startswith("torch.optim"):
         return None  # not known, or SparseAdam: no call of theirs takes other arguments
-    place = own_place(finding)
-    return Advice(
+    place = own_place(finding.where)
+    return Proposal(
         title=f"Use multi-tensor updates in {name}",
         before=(place.code or "") if place else "",
         after=OWN_STEP,
@@ -125,9 +125,9 @@ def _of_the_authors_own(name: str, finding: Finding) -> Advice | None:
     )
 
 
-def _advice(chosen: Implementation, name: str, finding: Finding, spared: tuple[float, float]) -> Advice:
+def _proposal(chosen: Implementation, name: str, finding: Finding, spared: tuple[float, float]) -> Proposal:
     before, after = _shown(EDITS[chosen.flag], name, finding.facts)
-    return Advice(
+    return Proposal(
         title=f"Use the {chosen.flag} implementation of {name}",
         before=before,
         after=after,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.patching import Log, Undo, replace_attribute
+from diagnose.changes.common.change import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import once_for_top_module, with_hooks_outside
 
 __all__ = ["compile_graphs", "compile_model", "stop_recompiling"]

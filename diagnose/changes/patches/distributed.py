@@ -7,9 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diagnose.changes.common.change import SetArguments
+from diagnose.changes.common.change import Log, SetArguments, Undo, replace_attribute
 from diagnose.changes.common.gradients import BUCKETS, NO_BROADCAST, NO_SEARCH
-from diagnose.changes.common.patching import Log, Undo, replace_attribute
 
 __all__ = [
     "bucket_gradients",

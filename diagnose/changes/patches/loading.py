@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from diagnose.changes.common.change import REMOVED
+from diagnose.changes.common.change import REMOVED, Log, Undo, replace_attribute
 from diagnose.changes.common.loading import (
     FIRST_WORKERS,
     IN_PROCESS,
@@ -16,7 +16,6 @@ from diagnose.changes.common.loading import (
     PREFETCH_FACTOR,
     THREADS,
 )
-from diagnose.changes.common.patching import Log, Undo, replace_attribute
 from diagnose.model.launched import usable_cores
 
 __all__ = [

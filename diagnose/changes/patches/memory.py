@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from diagnose.changes.common.patching import Log, Undo, replace_attribute
+from diagnose.changes.common.change import Log, Undo, replace_attribute
 from diagnose.changes.patches.top_module import around_top_module, once_for_top_module
 
 __all__ = [
+    "LAUNCH_BLOCKING",
+    "MMAP_THRESHOLD",
+    "TRIM_THRESHOLD",
     "channels_last",
     "checkpoint_blocks",
     "keep_cached_memory",
+    "keep_heap",
+    "no_debug_checks",
     "no_fills",
     "offload_activations",
     "offload_optimizer",
     "schedule_gc",
 ]
+
+# Patches that turn off what is meant for finding bugs.
+
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"  # read when the device is first used
+
+
+def no_debug_checks(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Keep anomaly detection off, whatever the script asks for, and let launches return at once."""
+    import torch
+
+    real, was_on, was_checking = (
+        torch.set_anomaly_enabled,
+        torch.is_anomaly_enabled(),
+        torch.is_anomaly_check_nan_enabled(),
+    )
+
+    def stay_off(mode: bool, check_nan: bool = True) -> None:  # torch's own signature
+        real(False, check_nan)
+        if mode:
+            log.did("torch.autograd.set_detect_anomaly(False)")
+
+    blocking = os.environ.pop(LAUNCH_BLOCKING, None)
+    if blocking not in (None, "", "0"):
+        log.did(f"{LAUNCH_BLOCKING} is not set")
+    if was_on:
+        stay_off(True)
+    put_back = replace_attribute(torch, "set_anomaly_enabled", stay_off)
+
+    def undo() -> None:
+        if blocking is not None:
+            os.environ[LAUNCH_BLOCKING] = blocking
+        put_back()
+        real(was_on, was_checking)
+
+    return undo
+
+
+# Patch of the C library's allocator: freed memory stays the process's own.
+
+# Parameters of glibc's mallopt, from malloc.h, and what they are set to: 32 MB is the most that it takes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+MMAP_THRESHOLD, TRIM_THRESHOLD = 32 << 20, (1 << 31) - 1
+_USUAL = 128 << 10  # of both, where nothing was set
+
+
+def keep_heap(log: Log, options: Mapping[str, Any]) -> Undo:  # the signature of a patch
+    """Let glibc keep freed blocks of up to 32 MB in its heap, and the heap's free end."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # no such function, or a system that loads no library without a name
+        log.left("the process: its C library has no mallopt")
+        return lambda: None
+    done = [mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD), mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD)]
+    if not all(done):
+        log.left("the process: its C library takes no such setting")
+    else:
+        log.did(f"malloc: blocks of up to {MMAP_THRESHOLD >> 20} MB come from the heap, which keeps what is freed")
+
+    def undo() -> None:
+        mallopt(_M_MMAP_THRESHOLD, _USUAL)
+        mallopt(_M_TRIM_THRESHOLD, _USUAL)
+
+    return undo
+
 
 MIN_BLOCKS = 2  # fewer of a kind in a list are no repeated blocks
 

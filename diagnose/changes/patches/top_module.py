@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from diagnose.changes.common.patching import Undo
+from diagnose.changes.common.change import Undo
 
 __all__ = ["around_top_module", "once_for_top_module", "with_hooks_outside"]
 
