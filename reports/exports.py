@@ -26,7 +26,7 @@ __all__ = [
     "speedscope",
 ]
 
-DEVICE, THREADS, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
+DEVICE, HOST_PART, CAUSES = 1, 2, 3  # processes of the trace, in this order on the screen
 DEVICE_LANE = "GPU "  # how the lanes of streams begin
 Value: TypeAlias = str | float | int | None
 Table: TypeAlias = Mapping[str, Sequence[Value]]  # of each column its values
@@ -40,9 +40,9 @@ def perfetto(d: Diagnosis, picture: Picture) -> str:
     events: list[dict[str, object]] = []
     lanes = sorted({lane for span in picture.spans for lane in [_track(span.lane)]})
     place = {
-        lane: (DEVICE if lane.startswith(DEVICE_LANE) else THREADS, number + 1) for number, lane in enumerate(lanes)
+        lane: (DEVICE if lane.startswith(DEVICE_LANE) else HOST_PART, number + 1) for number, lane in enumerate(lanes)
     }
-    for pid, name in ((DEVICE, "device"), (THREADS, "host"), (CAUSES, "diagnose")):
+    for pid, name in ((DEVICE, "device"), (HOST_PART, "host"), (CAUSES, "diagnose")):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
     for lane, (pid, tid) in place.items():
