@@ -30,7 +30,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, tota
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
+from diagnose.tables.anomaly_checks import recorded_stacks
 from diagnose.tables.host_gaps import without_operators
 from diagnose.text.numbers import duration, plural
 
@@ -55,7 +55,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, the checks themselves, and what recording stacks takes."""
-    return intersect(left, union(t.covering(anomaly_checks(t)), recorded_stacks(t)))
+    return intersect(left, union(t.covering(t.anomaly_checks), recorded_stacks(t)))
 
 
 def find(t: Tables) -> list[Finding]:
@@ -78,7 +78,7 @@ class _Setting:
 
 def _setting(t: Tables) -> _Setting | None:
     """Return the setting that costs most of those that are on, None where none is."""
-    if len(anomaly_checks(t)):
+    if len(t.anomaly_checks):
         return _ANOMALY_DETECTION
     return _LAUNCH_BLOCKING if _blocks_launches(t) else None
 
@@ -89,7 +89,7 @@ def _blocks_launches(t: Tables) -> bool:
 
 
 def _checks(t: Tables, _o: IdleGaps) -> list[str]:
-    rows = anomaly_checks(t)
+    rows = t.anomaly_checks
     num = sum(t.name(row) == "aten::item" for row in rows.tolist()) / t.steps.num
     spent_ms = total(t.covering(rows)) / t.steps.num / 1e6
     texts = [f"{plural(num, 'check')} a step, each read back by the host: {spent_ms:,.1f} ms of the step."]

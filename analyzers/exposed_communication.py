@@ -38,7 +38,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import collectives_of, element_bytes
 from diagnose.tables import Tables
-from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
+from diagnose.tables.collectives import exposed_broadcasts, exposed_small
 from diagnose.tables.lost import only_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, matching
 from diagnose.text.numbers import duration, percent
@@ -132,7 +132,7 @@ def find(t: Tables) -> list[Finding]:
     title = WAITING_TITLE if waits_ns > MIN_WAITING_SHARE * lost_ns else TITLE
     rate = slow_rate(t)
     mine = t.tasks.is_collective.copy()
-    mine[small_collectives(t)] = False
+    mine[t.small_collectives] = False
     rows, length = t.tasks.row[mine], (t.tasks.end - t.tasks.start)[mine]
     busy = max(int(length.sum()), 1)
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)

@@ -22,7 +22,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.collectives import collectives_of_calls, host_backend, host_exchanges
+from diagnose.tables.collectives import collectives_of_calls, host_exchanges
 
 META = RuleMeta(
     id="host-collective",
@@ -56,7 +56,7 @@ def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
     rows = t.causes.of(META.id)
     waits = Intervals(t.causes.start[rows], t.causes.end[rows])
-    own = intersect(waits, host_backend(t)) if t.device_id >= 0 else EMPTY
+    own = intersect(waits, t.host_backend) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
     title = f"The {thread_of(t)} waits for other ranks on the host"
     if facts["of_host_backend"]:

@@ -34,9 +34,9 @@ from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_compute, host_gaps
+from diagnose.tables.host_gaps import host_compute
 from diagnose.tables.names import LAUNCH, STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, batched_gaps, blocking_calls, late_by, reads_nothing, waits_for_host_copies
+from diagnose.tables.syncs import RETURN_NS, batched_gaps, reads_nothing, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
@@ -53,10 +53,10 @@ MIN_WORK_SHARE = 0.5  # a gap that Python or operators of the host fill to this 
 
 def _begun_by_sync(t: Tables) -> npt.NDArray[np.bool_]:
     gaps, events = t.gaps, t.trace.events
-    calls = blocking_calls(t)
+    calls = t.blocking_calls
     if not len(calls) or not len(gaps.start):
         return np.zeros(len(gaps.start), bool)
-    drained = gaps.start - late_by(t)
+    drained = gaps.start - t.late_by
     ends = np.sort(events.end[calls], kind="stable")
     i = np.minimum(np.searchsorted(ends, drained, side="left"), len(ends) - 1)
     order = np.argsort(events.end[calls], kind="stable")
@@ -70,7 +70,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     mine = _begun_by_sync(t)
     if not mine.any() and not batched.any():
         return EMPTY
-    work = union(host_gaps(t), host_compute(t))
+    work = union(t.host_gaps, host_compute(t))
     mine &= covered(work, gaps.start, gaps.queued_at) < MIN_WORK_SHARE * np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, union(gaps.host_part(mine), gaps.device_part(batched)))
 
@@ -135,16 +135,16 @@ def _annotation_end(t: Tables, call: int) -> int:
 
 def _last_calls(t: Tables, o: IdleGaps) -> Rows:
     """Return for each idle gap the blocking call that its gap begins after."""
-    events, calls = t.trace.events, blocking_calls(t)
+    events, calls = t.trace.events, t.blocking_calls
     calls = calls[np.argsort(events.end[calls], kind="stable")]
-    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t)), len(calls) - 1)
+    i = np.minimum(np.searchsorted(events.end[calls], t.gaps.start[o.gap] - t.late_by), len(calls) - 1)
     found: Rows = calls[i]
     return found
 
 
 def _calls(t: Tables, o: IdleGaps) -> list[str]:
     parents = Counter(_parent(t, int(row)) for row in _last_calls(t, o).tolist()[:500])
-    per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
+    per_step = len(t.in_window(t.blocking_calls)) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     if 2 * int(o.lost[batched_gaps(t)[o.gap]].sum()) > int(o.lost.sum()):
         return [

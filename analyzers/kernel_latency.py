@@ -23,7 +23,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import graph_nodes
 from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
@@ -65,13 +64,13 @@ def _share_in_graphs(t: Tables) -> float:
     """Return the share of the pauses, by time, behind which a node of a graph begins."""
     rows = t.causes.of(META.id)
     after, length = t.gaps.after[t.causes.gap[rows]], (t.causes.end - t.causes.start)[rows]
-    of_graph = np.append(graph_nodes(t), False)[after]  # the last place takes the -1 of no task
+    of_graph = np.append(t.graph_nodes, False)[after]  # the last place takes the -1 of no task
     return float(length[of_graph].sum() / max(int(length.sum()), 1))
 
 
 def _nodes(t: Tables) -> list[str]:
     """Return how many nodes there are, and how many of them take hardly longer than a pause."""
-    nodes = graph_nodes(t)
+    nodes = t.graph_nodes
     length = (t.tasks.end - t.tasks.start)[nodes]
     tiny = int((length < TINY_NS).sum()) / max(len(length), 1)
     return [

@@ -44,15 +44,12 @@ from diagnose.tables.issuers import (
     MIN_IN_MODEL,
     Issuer,
     SampledLoop,
-    issued,
     issued_in_loop,
-    issuer_of,
     sampled_loop,
 )
-from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
 from diagnose.tables.sampled_issuer import PASSES_ON
-from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, blocking_calls, in_sync_free
+from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
 
 __all__ = ["before_graphs", "share_before_graphs"]
@@ -132,7 +129,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
     Where there are launches the device was only not recorded, and short operators are what launching looks like.
     """
-    if len(launches_without_task(t)):
+    if len(t.launches_without_task):
         return EMPTY
     start, end = t.steps.window
     calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t))
@@ -202,7 +199,7 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
     """Return how much of it lies between waits, where that is most: the waits have to go first."""
     if graphable >= MIN_GRAPHABLE:
         return []
-    num = len(t.in_window(blocking_calls(t))) / t.steps.num
+    num = len(t.in_window(t.blocking_calls)) / t.steps.num
     return [
         f"{percent(1 - graphable)} of it lies in intervals of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
         f"blocking calls ({num:,.0f} a step): no graph holds them, and the host gets no lead before those are gone."
@@ -254,7 +251,7 @@ def _looping(t: Tables) -> Issuer | None:
 
     None where other rules account for most of the time in which it does.
     """
-    issuer = issuer_of(t)
+    issuer = t.issuer
     if issuer is not None and _is_of_others(t):
         return None
     few = issuer is not None and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
@@ -264,8 +261,8 @@ def _looping(t: Tables) -> Issuer | None:
 def _is_of_others(t: Tables) -> bool:
     """Return whether less than half of the idle time in which one function issues is what no rule before explains."""
     rows = t.causes.of(META.id)
-    mine = intersect(issued(t), Intervals(t.causes.start[rows], t.causes.end[rows]))
-    return 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
+    mine = intersect(t.issued, Intervals(t.causes.start[rows], t.causes.end[rows]))
+    return 2 * total(mine) < total(intersect(t.issued, union((t.causes.start, t.causes.end))))
 
 
 def _issuer(t: Tables) -> dict[str, object]:

@@ -46,7 +46,6 @@ from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase
-from diagnose.tables.op_launches import graph_nodes, operator_inputs
 from diagnose.text.numbers import plural
 
 META = RuleMeta(
@@ -95,8 +94,8 @@ def _script_first(places: tuple[Where, ...]) -> tuple[Where, ...]:
 
 def _casts(t: Tables, tasks: Rows) -> list[Finding]:
     facts: Facts = {"is_conversion": False, "cast_to": types_of_casts(t, tasks)}
-    in_graph = bool(2 * graph_nodes(t)[tasks].sum() > len(tasks))
-    confidence: Confidence = "medium" if operator_inputs(t).is_known.any() and not in_graph else "low"
+    in_graph = bool(2 * t.graph_nodes[tasks].sum() > len(tasks))
+    confidence: Confidence = "medium" if t.operator_inputs.is_known.any() and not in_graph else "low"
     title = "Tensors are converted to another type as soon as they are made"
     if in_graph:
         title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
@@ -107,7 +106,7 @@ def _casts(t: Tables, tasks: Rows) -> list[Finding]:
 
 
 def _around_graphs(t: Tables, tasks: Rows) -> list[Finding]:
-    num = plural(len(distinct(t.tasks.launch[graph_nodes(t)])) / t.steps.num, "launch")
+    num = plural(len(distinct(t.tasks.launch[t.graph_nodes])) / t.steps.num, "launch")
     moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
     evidence = [
         f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what the "
@@ -122,7 +121,7 @@ def _around_graphs(t: Tables, tasks: Rows) -> list[Finding]:
 
 def _same_type(t: Tables, tasks: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Return which copies keep the type, as far as the types of what is copied were recorded."""
-    given = operator_inputs(t)
+    given = t.operator_inputs
     by_name = np.zeros(len(given.texts) + 1, bool)
     for row in distinct(given.name[tasks]).tolist() if len(tasks) else []:
         by_name[row] = given.text(row) in _COPY_OPS

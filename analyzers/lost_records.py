@@ -26,7 +26,7 @@ from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, overl
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
-from diagnose.tables.syncs import RETURN_NS, blocking_calls
+from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import percent
 
 META = RuleMeta(
@@ -43,7 +43,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     holes = intersect(left, graph_holes(t))
     if lost_share(t) <= MIN_LOST_SHARE:
         return holes
-    waits = t.covering(blocking_calls(t))
+    waits = t.covering(t.blocking_calls)
     gaps = t.gaps
     late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)

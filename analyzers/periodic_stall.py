@@ -30,7 +30,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
+from diagnose.tables.run_steps import COLLECTION, TIMING, Stall
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -61,7 +61,7 @@ WHAT = {
 
 def find(t: Tables) -> list[Finding]:
     """Name each kind of long steps, the most expensive first."""
-    found = [_finding(t, stall) for stall in stalls(t) if stall.share >= _min_share(stall)]
+    found = [_finding(t, stall) for stall in t.stalls if stall.share >= _min_share(stall)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
 
 

@@ -36,15 +36,12 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
     gaps_of_every_step,
-    host_gaps,
     min_host_gap_ns,
-    python_gaps,
     ready_share,
     recurring_gaps,
     waiting_share,
 )
 from diagnose.tables.names import TO_HOST
-from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
 from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
@@ -74,7 +71,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and those alone
     are claimed that come at the same place of most steps.
     """
-    found = intersect(intersect(left, t.gaps.unlaunched()), python_gaps(t))
+    found = intersect(intersect(left, t.gaps.unlaunched()), t.python_gaps)
     if total(found) > ready_share(t) * (t.steps.window[1] - t.steps.window[0]):
         return found
     return intersect(found, gaps_of_every_step(t))
@@ -82,7 +79,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    intervals = host_gaps(t)
+    intervals = t.host_gaps
     text = (
         f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an "
         f"operator, {duration(total(intervals) / t.steps.num)} a step."
@@ -156,7 +153,7 @@ def _facts(t: Tables) -> Facts:
         "after_read": _share_after_reads(t, pieces),
         "in_pass": share_in_passes(t, pieces),
         "has_device": t.device_id >= 0,
-        "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
+        "in_optimizer": total(intersect(pieces, t.updates)) / max(total(pieces), 1),
     }
 
 

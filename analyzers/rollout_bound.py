@@ -28,10 +28,7 @@ from diagnose.model.capture import RunSteps
 from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of
-from diagnose.tables.growing_calls import growing_calls
 from diagnose.tables.no_grad_calls import HEAVY, NoGradCalls, no_grad_calls
-from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
 
@@ -86,7 +83,7 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
 
 def _named_by_others(t: Tables, calls: NoGradCalls) -> float:
     """Return the share of what is computed without gradients that repeats others, or computes a growing prefix anew."""
-    growing, flow = growing_calls(t), flow_of(t)
+    growing, flow = t.growing_calls, t.flow
     share = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0
     if flow is not None and t.capture.dataflow is not None:
         again = (one for one in flow.found.computed_again if one.kind == "repeated" and not one.with_gradients)
@@ -96,7 +93,7 @@ def _named_by_others(t: Tables, calls: NoGradCalls) -> float:
 
 
 def _finding(t: Tables, run: RunSteps, phase: str, title: str, share: float) -> Finding:
-    times, where, plain = run.phase(phase), _where(t, run), plain_steps(t)
+    times, where, plain = run.phase(phase), _where(t, run), t.plain_steps
     mean_ns = plain.mean_ns if plain is not None and plain.mean_ns else t.steps.step_ns
     median_ms, rest_ms = np.median(times) / 1e6, np.median(run.took_ns - times) / 1e6
     evidence = (

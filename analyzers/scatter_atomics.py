@@ -28,7 +28,6 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import groups
 
 META = RuleMeta(
     id="scatter-atomics",
@@ -51,7 +50,7 @@ _KERNELS = re.compile(
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
-    slow = [g for g in groups(t) if re.match(_OPS, g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
+    slow = [g for g in t.roofline_groups if re.match(_OPS, g.op) and g.limit == "memory" and g.share < SLOW_SHARE]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])

@@ -37,8 +37,7 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import operator_inputs
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group
 from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
@@ -92,7 +91,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
                 ),
             ),
             where=_where(t, [*found, *slow]),
-            confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
+            confidence="medium" if t.operator_inputs.is_known.any() and not in_graph else "low",
             facts={"chains": _top_chains(found), "in_graph": in_graph},
         )
     ]
@@ -126,7 +125,7 @@ def _slow(t: Tables) -> list[Group]:
         alone[chain.tasks] = False
     return [
         group
-        for group in groups(t)
+        for group in t.roofline_groups
         if group.share < SLOW_SHARE and group.op != "aten::copy_" and alone[group.tasks].all()
     ]
 

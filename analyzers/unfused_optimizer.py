@@ -35,8 +35,6 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.gaps import late_tasks
 from diagnose.tables.names import FUSED
-from diagnose.tables.op_launches import graphed_updates
-from diagnose.tables.optimizer_spans import updates
 
 META = RuleMeta(
     id="unfused-optimizer",
@@ -63,7 +61,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside the step of a for-loop optimizer, and the pauses between its kernels on a full queue."""
     if not is_loop(t):
         return EMPTY
-    gaps, steps = t.gaps, updates(t)
+    gaps, steps = t.gaps, t.updates
     called = t.trace.events.start[gaps.launch]
     pauses = (gaps.launch >= 0) & ~gaps.cross_stream & (gaps.end - gaps.queued_at < gaps.latency_ns)
     pauses &= contains(steps, called)
@@ -72,13 +70,13 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, the step of an optimizer that updates tensor by tensor."""
-    return intersect(left, updates(t)) if is_loop(t) else EMPTY
+    return intersect(left, t.updates) if is_loop(t) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
     facts = optimizer_facts(t)
-    if not facts["calls"] and (nodes := np.flatnonzero(graphed_updates(t))).size:
+    if not facts["calls"] and (nodes := np.flatnonzero(t.graphed_updates)).size:
         return _in_graphs(t, nodes)
     what = "launches" if t.device_id >= 0 else "operators"
     text = f"{facts['launches']:.0f} {what} per call of its step, {facts['multi_tensor']:.0f} of them for many tensors."
@@ -146,6 +144,6 @@ def _in_graphs(t: Tables, nodes: Rows) -> list[Finding]:
 def _separate_passes(t: Tables) -> Rows:
     """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
     called = t.trace.events.start[t.tasks.launch]
-    mine = (t.tasks.launch >= 0) & contains(updates(t), called)
+    mine = (t.tasks.launch >= 0) & contains(t.updates, called)
     found: Rows = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
     return found

@@ -14,7 +14,7 @@ from diagnose.model.intervals import among, grouped
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
+from diagnose.tables.op_launches import OperatorInputs
 
 __all__ = ["WrittenOut", "written_out_attention"]
 
@@ -67,7 +67,7 @@ class _Stream(NamedTuple):
 
 
 def _search(t: Tables) -> list[WrittenOut]:
-    ops, inputs_of = operators(t), operator_inputs(t)
+    ops, inputs_of = t.operators, t.operator_inputs
     names = inputs_of.name[inputs_of.is_known if inputs_of.is_known.any() else inputs_of.name >= 0]
     softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if inputs_of.texts[n] in _SOFTMAX]
     if not softmaxes:

@@ -18,7 +18,7 @@ from diagnose.model.diagnosis import Confidence, Facts, Finding, Where
 from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.flow import Flow, flow_of
+from diagnose.tables.flow import Flow
 
 __all__ = ["Avoidable", "AvoidableRule", "at", "avoidable_time", "calling_share", "issuer", "last_parts"]
 
@@ -77,7 +77,7 @@ class AvoidableRule(NamedTuple):
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
         """Claim the host's time for what can be avoided."""
-        flow = flow_of(t)
+        flow = t.flow
         if flow is None:
             return EMPTY
         lost = union(EMPTY, *[self.time_of(t, flow, one) for one in self._parts(flow)])
@@ -85,7 +85,7 @@ class AvoidableRule(NamedTuple):
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
-        flow = flow_of(t)
+        flow = t.flow
         parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []

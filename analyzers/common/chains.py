@@ -18,8 +18,7 @@ from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs
-from diagnose.tables.optimizer_spans import updates
+from diagnose.tables.op_launches import functor
 
 __all__ = ["Chain", "chains", "pointwise_tasks"]
 
@@ -60,10 +59,10 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
 
     Kernels that a compiler or a library wrote are fused as far as their authors could, and do not count.
     """
-    nodes, name, length = graph_nodes(t), t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
+    nodes, name, length = t.graph_nodes, t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
     if not nodes.any():
         return []
-    mine = nodes & t.tasks_matching(_OF_TORCH) & ~graphed_updates(t)
+    mine = nodes & t.tasks_matching(_OF_TORCH) & ~t.graphed_updates
     mine &= tasks_of(t, "elementwise", "copy")
     grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
     for tasks in t.streams.values():
@@ -85,7 +84,7 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
 
 
 def _chains(t: Tables) -> list[Chain]:
-    size, inputs_of = _sizes(t), operator_inputs(t)
+    size, inputs_of = _sizes(t), t.operator_inputs
     length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
     for tasks in t.streams.values():
@@ -106,7 +105,7 @@ def _chains(t: Tables) -> list[Chain]:
 
 def _sizes(t: Tables) -> npt.NDArray[np.int64]:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
-    inputs_of = operator_inputs(t)
+    inputs_of = t.operator_inputs
     size = np.zeros(len(inputs_of.name), np.int64)
     pointwise = np.zeros(len(inputs_of.texts) + 1, bool)  # by name; the last one is for tasks of no operator
     asked_names = np.flatnonzero(np.bincount(inputs_of.name[inputs_of.name >= 0], minlength=1))
@@ -145,5 +144,5 @@ def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
         taken[attention.between] = True
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]
-    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & contains(updates(t), called))
+    mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & contains(t.updates, called))
     return mine

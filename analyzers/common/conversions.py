@@ -14,8 +14,6 @@ from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
 from diagnose.model.intervals import covered, distinct
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import graph_nodes
-from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["conversions", "types_of_casts"]
 
@@ -48,9 +46,9 @@ def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:
     length = t.tasks.end - t.tasks.start
     keep = (producer >= 0) & (length[producer] >= MIN_PRODUCER_SHARE * length[found])
     called = t.trace.events.start[t.tasks.launch[found]]
-    keep &= covered(updates(t), called, called + 1) == 0
+    keep &= covered(t.updates, called, called + 1) == 0
     found, producer = found[keep], producer[keep]
-    own = _asked_for(t, found) | graph_nodes(t)[found]  # of a graph nothing shows who asked
+    own = _asked_for(t, found) | t.graph_nodes[found]  # of a graph nothing shows who asked
     found, producer = found[own], producer[own]
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[producer].tolist(), name[found].tolist(), strict=True))

@@ -12,7 +12,6 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, grouped
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import graph_nodes, operators
 
 __all__ = ["CASTS", "graph_copies"]
 
@@ -28,7 +27,7 @@ def graph_copies(t: Tables, free: Mask) -> Rows:
     A graph reads and writes the memory that it was captured with. What lies elsewhere is copied into it before each
     launch, and what must outlive the next launch is copied out.
     """
-    nodes = graph_nodes(t)
+    nodes = t.graph_nodes
     if not nodes.any():
         return np.zeros(0, np.intp)
     launches, first, _ = grouped(t.tasks.launch)
@@ -52,13 +51,13 @@ def graph_copies(t: Tables, free: Mask) -> Rows:
 
 def _operator_names(t: Tables) -> Rows:
     """Return for each task the name of the innermost operator that launched it, -1 where none is known."""
-    ops = operators(t)
+    ops = t.operators
     return np.where(ops >= 0, t.trace.events.name[ops], -1)
 
 
 def _within_device(t: Tables) -> Mask:
     """Return which tasks may be copies of one type within the device; operators show which kernels are."""
     kind = t.trace.events.kind[t.tasks.row]
-    kernels = (kind == Kind.KERNEL) & (operators(t) >= 0) & ~t.tasks_matching(CASTS)
-    found: Mask = ~t.tasks.is_copy & ~t.tasks.is_collective & ~graph_nodes(t) & ((kind == Kind.MEMCPY) | kernels)
+    kernels = (kind == Kind.KERNEL) & (t.operators >= 0) & ~t.tasks_matching(CASTS)
+    found: Mask = ~t.tasks.is_copy & ~t.tasks.is_collective & ~t.graph_nodes & ((kind == Kind.MEMCPY) | kernels)
     return found

@@ -26,11 +26,8 @@ from diagnose.model.locations import FRAME
 from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
-from diagnose.tables.open_frames import open_frames
-from diagnose.tables.passes import links
-from diagnose.tables.run_steps import late_samples
 from diagnose.tables.sampled_issuer import PASSES_ON
-from diagnose.tables.step_calls import Call, step_calls
+from diagnose.tables.step_calls import Call
 
 __all__ = ["enclosing_operators", "locate", "locate_one", "sampled_lines", "source_line"]
 
@@ -88,7 +85,7 @@ def _open(t: Tables, thread: int, time: Ints) -> list[tuple[list[int], list[int]
 
 def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
     """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
-    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
+    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in t.open_frames for row in frames))
     node = next((row for row in work if BACKWARD.match(t.name(row))), None)
     if node is not None and not _runs_own_code(t, frames, node):
         forward = _of_forward(t, node)
@@ -108,20 +105,20 @@ def _runs_own_code(t: Tables, frames: list[int], node: int) -> bool:
 
 def _of_forward(t: Tables, node: int) -> Where | None:
     """Return the place of the operator whose gradient a node takes, None if no line is known."""
-    linked, events = links(t), t.trace.events
+    linked, events = t.links, t.trace.events
     at = np.flatnonzero(linked.nodes == node)
     if not len(at):
         return None
     op = int(linked.ops[at[0]])
     ((work, frames),) = _open(t, int(events.thread[op]), events.start[op : op + 1])
-    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in open_frames(t) for row in frames))
+    here = _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(row in t.open_frames for row in frames))
     found = _with_line(t, here, _calls(t, work))
     return found if found.file is not None and found.line is not None else None
 
 
 def _calls(t: Tables, work: Sequence[int]) -> list[Call]:
     """Return which calls of a step open rows are, innermost first."""
-    of = step_calls(t).of
+    of = t.step_calls.of
     return [of[row] for row in reversed(work) if row in of]
 
 
@@ -132,7 +129,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
     """
     if where.file is None and t.named is not t:
         for call in calls:
-            rows = step_calls(t.named).rows.get(call)
+            rows = t.named.step_calls.rows.get(call)
             named = _recorded(t.named, int(rows[0])) if rows is not None else Where()
             if named.file is not None or named.library is not None:
                 where = replace(named, op=where.op, stack=where.stack)
@@ -158,7 +155,7 @@ def _recorded(t: Tables, row: int) -> Where:
     node = next((each for each in work if BACKWARD.match(t.name(each))), None)
     if node is not None and not _runs_own_code(t, frames, node):
         return Where()  # the backward pass is called from one line, whatever it computes
-    return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(r in open_frames(t) for r in frames))
+    return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), sum(r in t.open_frames for r in frames))
 
 
 def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
@@ -167,7 +164,7 @@ def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
     if samples is None or not t.trace.epoch_ns or not call[1]:
         return Counter()
     time, place = _samples(t)
-    rows, events = step_calls(t).rows[call], t.trace.events
+    rows, events = t.step_calls.rows[call], t.trace.events
     first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
     seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
     return Counter(samples.places[at] for at in seen)
@@ -178,7 +175,7 @@ def _samples(t: Tables) -> tuple[Ints, Rows]:
     """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
     samples = t.capture.samples
     assert samples is not None
-    kept = np.flatnonzero((samples.place >= 0) & ~late_samples(t))
+    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
     time = samples.time_ns[kept] - t.trace.epoch_ns
     order = np.argsort(time, kind="stable")
     return time[order], samples.place[kept][order].astype(np.intp)
@@ -265,7 +262,7 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     time = samples.time_ns - t.trace.epoch_ns
     i = np.searchsorted(during.start, time, side="right") - 1
     inside = (i >= 0) & (time < during.end[np.maximum(i, 0)]) & (samples.place >= 0)
-    inside &= ~late_samples(t)
+    inside &= ~t.late_samples
     seen = Counter(samples.place[inside].tolist())
     total = sum(seen.values())
     found, places = [], samples.places

@@ -24,7 +24,6 @@ from diagnose.tables import Tables
 from diagnose.tables.lost import NEVER, Allocations, find_allocations
 from diagnose.tables.names import BACKWARD, matching
 from diagnose.tables.nvml_readings import device_memory
-from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.roofline import device_of
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
     """Return in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
-    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
+    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, t.updates)):
         inside = contains(during, time[known])
         found[known[inside]] = phase
     return found
@@ -227,7 +226,7 @@ def _backward(t: Tables) -> Intervals:
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
     """Return which blocks the call of the optimizer that took them gave back itself."""
-    during = updates(t)
+    during = t.updates
     if not len(during.start):
         return np.zeros(len(held), bool)
     call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)

@@ -12,7 +12,6 @@ from diagnose.model.intervals import among, contains
 from diagnose.model.records import as_facts
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LAUNCH, OPTIMIZER_STEP
-from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["is_loop", "optimizer_facts"]
 
@@ -31,7 +30,7 @@ def _look(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     events = t.trace.events
     first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
-    steps = updates(t)
+    steps = t.updates
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[contains(steps, events.start[launches])]
     mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches
@@ -52,7 +51,7 @@ def _look(t: Tables) -> Facts:
 
 def _holds_backward(t: Tables) -> bool:
     """Return whether the optimizer's step calls a closure, as that of LBFGS does: most of its time is the model's."""
-    steps, rows = updates(t), t.calls(BACKWARD, Kind.OP)
+    steps, rows = t.updates, t.calls(BACKWARD, Kind.OP)
     start = t.trace.events.start[rows]
     return bool(len(rows) and contains(steps, start).mean() > MIN_INSIDE)
 

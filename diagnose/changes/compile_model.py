@@ -99,12 +99,10 @@ def _called_outside(t: Tables, tasks: Rows) -> Mask:
     """Return which tasks a loop of the script's own launches, which no compiled model holds."""
     import numpy as np
 
-    from diagnose.tables.issuers import issued, issuer_of
-
-    issuer = issuer_of(t)
+    issuer = t.issuer
     if issuer is None or issuer.in_model:
         return np.zeros(len(tasks), bool)
-    found: Mask = t.launched_in(issued(t))[tasks]
+    found: Mask = t.launched_in(t.issued)[tasks]
     return found
 
 

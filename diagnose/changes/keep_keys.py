@@ -46,9 +46,9 @@ def _advice(finding: Finding, _step_ns: float, _program: Program) -> Advice:
 def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of kernels that compute the new positions alone."""
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.growing_calls import growing_calls, tasks_of
+    from diagnose.tables.growing_calls import tasks_of
 
-    found = growing_calls(t)
+    found = t.growing_calls
     if found is None or not len(finding.tasks):
         return None
     tasks, spare = tasks_of(t, found)

@@ -30,12 +30,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     from diagnose.model.intervals import distinct
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.op_launches import operators
 
     if t.device_id < 0 or not len(finding.tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    called = distinct(operators(t)[finding.tasks])
+    called = distinct(t.operators[finding.tasks])
     return effect_of_tasks(
         t,
         finding,

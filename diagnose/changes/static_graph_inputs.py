@@ -61,14 +61,12 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
 
     from diagnose.model.intervals import distinct
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.op_launches import operators
-    from diagnose.tables.program import program_of
 
     if not finding.facts.get("around_graphs") or not len(finding.tasks):
         return None
-    least, most = COMPILED if program_of(t).is_compiled else BY_HAND
+    least, most = COMPILED if t.program.is_compiled else BY_HAND
     length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-    rows = distinct(operators(t)[finding.tasks])
+    rows = distinct(t.operators[finding.tasks])
     return effect_of_tasks(
         t,
         finding,

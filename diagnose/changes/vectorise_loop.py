@@ -149,14 +149,12 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.model.intervals import contains, total
     from diagnose.replay.effects import Effect
     from diagnose.replay.transforms import drop_waits, scale_host, shorten_tasks
-    from diagnose.tables.issuers import issued
-    from diagnose.tables.syncs import blocking_calls
 
-    own = issued(t)
+    own = t.issued
     if not finding.facts.get("issuer") or "kind" in finding.facts or not total(own):
         return None
     host, events, tasks = _with_backward(t, own), t.trace.events, t.tasks
-    calls = blocking_calls(t)
+    calls = t.blocking_calls
     calls = calls[contains(own, events.start[calls])]
     length = (tasks.end - tasks.start).astype(np.float64)
     mine = (tasks.launch >= 0) & contains(host, events.start[np.maximum(tasks.launch, 0)]) & (length <= MAX_SMALL_NS)

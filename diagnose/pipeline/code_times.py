@@ -23,8 +23,6 @@ from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
 from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.tables.optimizer_spans import updates
-from diagnose.tables.passes import links
 from diagnose.tables.step_clock import StepClock, own_clock, step_clock
 
 __all__ = ["MODULE", "PHASE_ORDER", "CallPaths", "call_paths", "code_phases", "code_times", "frames_of"]
@@ -137,7 +135,7 @@ def call_paths(t: Tables, clock: StepClock, is_wanted: Callable[[str], bool]) ->
             inside[mine] = frames.innermost(time[mine])
         return inside
 
-    linked = links(t)
+    linked = t.links
     nested = {thread: layers(t.trace, linked.nodes[mine]) for thread, mine in _by_thread(t, linked.nodes)}
     of_node, task_ns = within(linked.ops), (t.tasks.end - t.tasks.start).astype(np.float64)
     of_task, of_backward = (np.full(len(task_ns), -1, np.int64) for _ in range(2))
@@ -218,7 +216,7 @@ def code_phases(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     events, window = t.trace.events, span(int(clock.time[0]), int(clock.time[-1]))
     framed = _framed(t)
     backward = union(t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)), framed["backward"])
-    optimizer = union(updates(t), t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))
+    optimizer = union(t.updates, t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     found: dict[str, Intervals] = {}
     left = window

@@ -12,7 +12,6 @@ from diagnose.model.charts import DeviceShare, KernelTime
 from diagnose.model.intervals import grouped
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import kernel_times
-from diagnose.tables.op_launches import operators
 
 __all__ = ["by_operator", "every_kernel"]
 
@@ -36,7 +35,7 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
     """Return the device time that each operator launched; what no operator launched is one entry."""
     if t.device_id < 0 or not len(t.tasks.row):
         return ()
-    ops = operators(t)
+    ops = t.operators
     names = np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64)
     return _shares(t, names, {-1: "(no operator recorded)"})
 

@@ -25,7 +25,8 @@ from diagnose.pipeline import overhead
 from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
-from diagnose.tables.program import UNKNOWN, Program, program_of
+from diagnose.tables.program import UNKNOWN, Program
+from diagnose.tables.stages import add_causes, begin, complete
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "applied_rules",
     "build_tables",
     "costs_more",
+    "explained",
     "find_in_rank",
     "noting",
     "one_compilation",
@@ -131,21 +133,34 @@ def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | No
 def build_tables(
     capture: Capture, trace: Trace, notes: list[Note] | None = None, analyses: Analyses | None = None
 ) -> Tables:
-    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
+    """Return the tables of a trace, with all that rules read.
 
     A rule whose claim fails claims nothing, and is named in ``notes``. ``analyses`` are those of the capture's data
     flow, made here if none are given.
     """
     notes = [] if notes is None else notes
-    analyses = analyses or analysed(capture, notes)
-    has_device = Tables(capture, trace).device_id >= 0
+    t = begin(capture, trace, analyses or analysed(capture, notes))
+    return complete(explained(t, notes, named_tables(t, notes)), notes)
+
+
+def named_tables(t: Tables, notes: list[Note]) -> Tables | None:
+    """Return the tables of the attribution window, None where these are of it or it was not recorded."""
+    trace = t.capture.attribution
+    with noting("places", notes):
+        return build_tables(t.capture, trace, notes, t.analyses) if trace is not None and trace is not t.trace else None
+    return None
+
+
+def explained(t: Tables, notes: list[Note], named: Tables | None = None) -> Tables:
+    """Add the causes of idle time, by the rules that fit the trace: the device's, or the host's own."""
+    has_device = t.device_id >= 0
     rules = analyzers.IDLE_RULES if has_device else analyzers.HOST_RULES
     rest = analyzers.FALLBACK_RULE.META.id if has_device else analyzers.OUTSIDE
     claims = [(rule.META.id, _careful(rule, rule.claim if has_device else _host_claim(rule), notes)) for rule in rules]
     if not has_device:
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
-    return Tables(capture, trace, (*claims, (rest, lambda _t, left: left)), kinds, analyses)
+    return add_causes(t, (*claims, (rest, lambda _t, left: left)), kinds, notes, named)
 
 
 def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
@@ -201,10 +216,12 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     ``analyses`` are those of the capture's data flow, made here if none are given.
     """
     notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes, analyses)
+    t = begin(capture, capture.trace, analyses or analysed(capture, notes))
     recorded_ns = capture.recorded_step_ns or t.steps.step_ns
+    named = named_tables(t, notes)
     with noting(overhead.PROFILER, notes):
-        t = without_recording(t, notes)
+        t = without_recording(t)
+    complete(explained(t, notes, named), notes)
     true = true_step(t)
     step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
     if true.is_measured and (text := overhead.recording_note(recorded_ns, t.steps.step_ns)):
@@ -213,10 +230,8 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
     found = list(_findings(t, notes))
-    named: Tables | None = None
-    if capture.attribution is not None:
+    if named is not None:
         with noting("places", notes):
-            named = build_tables(capture, capture.attribution, notes, t.analyses)
             found = _with_places(found, named, notes)
     found = [replace(f, where=_shown(t, f.where)) for f in found]
     recording: dict[str, float] = {}
@@ -231,9 +246,7 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
         found = [replace(f, confidence="low") for f in found]
     found = [f if f.share is None else _of_mean(f, f.share, step_ns) for f in found]
     found.sort(key=lambda f: -f.lost_ns)
-    program = UNKNOWN
-    with noting("program", notes):
-        program = program_of(t)
+    program = getattr(t, "program", UNKNOWN)  # it failed
     prescribed = prescriptions_of(found, step_ns, program, notes)
     return RankFindings(
         capture,
@@ -250,25 +263,27 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     )
 
 
-def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
-    """Return the tables of the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
+def without_recording(t: Tables) -> Tables:
+    """Return the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
 
     The trace of one rank among others is scaled with theirs.
     """
     if t.capture.recorded_step_ns:
         return t
     if (without := overhead.as_unrecorded(t)) is not None:
-        t = build_tables(without.capture, without.capture.trace, notes, t.analyses)
+        t = begin(without.capture, without.capture.trace, t.analyses)
     factor = true_step(t).factor
     if factor == 1:
         return t
     capture = scaled(t, factor)
-    return build_tables(capture, capture.trace, notes, t.analyses)
+    return begin(capture, capture.trace, t.analyses)
 
 
 def tables_without_recording(capture: Capture) -> Tables:
     """Return the tables of a rank's timing trace that its findings and savings rest on."""
-    return without_recording(build_tables(capture, capture.trace))
+    notes: list[Note] = []
+    t = begin(capture, capture.trace, analysed(capture))
+    return complete(explained(without_recording(t), notes, named_tables(t, notes)), notes)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

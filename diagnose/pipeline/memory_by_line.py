@@ -12,7 +12,7 @@ from diagnose.model.locations import Where
 from diagnose.model.step_memory import KeptByLine, LeftByLine, MemoryByLine
 from diagnose.pipeline.operator_times import operator_times
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of, shows_values
+from diagnose.tables.flow import shows_values
 
 __all__ = ["memory_by_line"]
 
@@ -24,7 +24,7 @@ MAX_LINES = 20
 
 def memory_by_line(t: Tables) -> MemoryByLine | None:
     """Return the lines; None if there is no data flow, or if neither kind of them is worth a table."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None:
         return None
     memory = kept_by_line(flow.found.graph)

@@ -31,7 +31,7 @@ from diagnose.replay.unrecorded import (
 )
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.host import host_rows
-from diagnose.tables.plain_steps import plain_steps, steady_beside
+from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import Variation, variation
 from diagnose.text.numbers import duration, growth, percent
 
@@ -62,7 +62,7 @@ def _plain_ns(t: Tables, info: CaptureInfo) -> float:
 
     Where a script became faster before it was recorded, they are set against the steps behind them.
     """
-    beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
+    beside, before_ns = t.plain_steps, 1e6 * float(np.median(info.unprofiled_ms))
     if beside is None:
         return before_ns
     if beside.agree:

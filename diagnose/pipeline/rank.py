@@ -33,9 +33,10 @@ from diagnose.pipeline import overhead
 from diagnose.pipeline.code_times import code_times
 from diagnose.pipeline.find import (
     RankFindings,
+    analysed,
     applied_rules,
-    build_tables,
     costs_more,
+    explained,
     find_in_rank,
     noting,
     one_compilation,
@@ -53,9 +54,10 @@ from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
 from diagnose.tables.kernel_classes import kernel_families, kernel_times
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
-from diagnose.tables.program import Program, program_of
+from diagnose.tables.program import Program
 from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
+from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.commands import command_line
 
@@ -95,7 +97,7 @@ def to_try(
         operators: the most expensive ones, by self time.
         prescribed: changes that a finding has brought up already, most of them with a prediction.
     """
-    info, program, step_ns = t.capture.info, program_of(t), t.steps.step_ns
+    info, program, step_ns = t.capture.info, t.program, t.steps.step_ns
     if t.device_id >= 0 and t.trace.world_size <= 1:
         return tuple(dict.fromkeys(p.id for p in prescribed if not META[p.rule].is_avoidable and p.id in CHANGES))
     if t.device_id >= 0 or info is None or info.world_size > 1 or not step_ns or shares.get(WORK, 0.0) < MIN_COMPUTED:
@@ -374,7 +376,7 @@ def _judged(rank: RankFindings, valued: _Valued, shares: Mapping[str, float]) ->
     prescriptions = worth_showing(found, valued.prescribed, steps_after, rank.step_ns)
     prescriptions = tuple(sorted(prescriptions, key=lambda p: (place.get(p.rule, len(place)), by_value(p))))
     with noting("trust", notes):
-        prescriptions = recording_first(prescriptions, found, rank.step_ns, program_of(t), is_incomplete=again)
+        prescriptions = recording_first(prescriptions, found, rank.step_ns, t.program, is_incomplete=again)
         if again or (prescriptions and prescriptions[0].records_again):
             # Of a cold recording as of an incomplete one: what a steady step would save is not in it.
             prescriptions, steps_after = without_savings(prescriptions), None
@@ -395,7 +397,7 @@ def _further(rank: RankFindings, judged: _Judged, valued: _Valued) -> tuple[Pres
         return ()
     shown = {p.id for p in judged.prescriptions}
     instead = tuple(p for p in valued.instead if p.id in shown)
-    program = program_of(rank.tables)
+    program = rank.tables.program
     return *instead, *further(valued.findings, judged.prescriptions, rank.step_ns, program)
 
 
@@ -429,7 +431,7 @@ def profile_rank(capture: Capture, analyses: Analyses | None = None) -> RankProf
     from diagnose.ranks.measure import profile_of  # only where there are several ranks
 
     notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes, analyses)
+    t = explained(begin(capture, capture.trace, analyses or analysed(capture, notes)), notes)
     queue = t.queue if t.device_id >= 0 and not graphs_left_no_task(t) else None
     answer = verdict(queue, t.partition if queue else None, _shares(t) if queue else {})
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))

@@ -14,7 +14,7 @@ from diagnose.pipeline.rank import analyze_rank, examine_rank, profile_rank
 from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.comparison import Comparison, compare_ranks
 from diagnose.ranks.profile import JobProfile
-from diagnose.tables import Tables
+from diagnose.tables.stages import begin
 
 __all__ = ["analyze_captures", "analyze_paths", "compare_captures", "scaled_together", "shown_rank"]
 
@@ -67,7 +67,7 @@ def scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
     factor = factor_of_job(capture.info for capture in captures if capture.info is not None)
     if len(captures) == 1 or not factor or any(capture.recorded_step_ns for capture in captures):
         return captures
-    return [scaled(Tables(capture, capture.trace), factor) for capture in captures]
+    return [scaled(begin(capture, capture.trace), factor) for capture in captures]
 
 
 def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:

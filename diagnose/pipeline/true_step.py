@@ -21,9 +21,8 @@ from diagnose.model.capture import Capture, CaptureInfo
 from diagnose.model.intervals import total
 from diagnose.replay.unrecorded import in_order, moved_samples, warped
 from diagnose.tables import Tables
-from diagnose.tables.growing_steps import growing_steps
 from diagnose.tables.plain_steps import steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, stalls
+from diagnose.tables.run_steps import MIN_RATIO
 
 __all__ = ["TrueStep", "factor_of_job", "scaled", "true_step"]
 
@@ -66,7 +65,7 @@ def _is_measured(info: CaptureInfo) -> bool:
 def true_step(t: Tables) -> TrueStep:
     """Return the step that the user has; the recorded one if no step was timed without the profiler."""
     recorded_ns = t.steps.step_ns
-    rare_ns = sum(stall.lost_ns for stall in stalls(t))
+    rare_ns = sum(stall.lost_ns for stall in t.stalls)
     in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
     mean_ns = float(times.mean()) if len(times) else recorded_ns
@@ -74,7 +73,7 @@ def true_step(t: Tables) -> TrueStep:
         mean_ns += rare_ns - in_window_ns
     elif not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
         mean_ns += rare_ns - min(_rare_ns(times), rare_ns)
-    if (growing := growing_steps(t)) is not None:
+    if (growing := t.growing_steps) is not None:
         rare_ns += growing.unrecorded_ns
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, len(times) > 0)
 

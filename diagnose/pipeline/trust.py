@@ -29,15 +29,11 @@ from diagnose.tables.impossible_times import (
 from diagnose.tables.lost import (
     MIN_LOST_SHARE,
     graphs_left_no_task,
-    launches_without_task,
     lost_share,
     num_captured,
     only_collectives,
 )
 from diagnose.tables.names import BLOCKING, matching, rows_of
-from diagnose.tables.native import runs_no_python
-from diagnose.tables.program import program_of
-from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
 
 __all__ = ["is_incomplete", "is_scanty", "lacks_device", "trust_notes", "why_unusable"]
@@ -63,7 +59,7 @@ def is_scanty(t: Tables) -> bool:
 
 def _is_whole(t: Tables) -> bool:
     """Return whether several marked steps hold all that they launch, however little: a task for each launch."""
-    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any() or len(launches_without_task(t)):
+    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any() or len(t.launches_without_task):
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[t.tasks.launch], side="right") - 1
     return len(distinct(step[step >= 0])) == t.steps.num
@@ -74,7 +70,7 @@ def lacks_device(t: Tables) -> bool:
     if t.device_id >= 0 or accelerator_of(t.trace.names):
         return False
     info, (start, end) = t.capture.info, t.steps.window
-    if len(launches_without_task(t)) or (info is not None and _is_on_gpu(info.optimizer.devices)):
+    if len(t.launches_without_task) or (info is not None and _is_on_gpu(info.optimizer.devices)):
         return True
     if len(matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE)):
         return True
@@ -159,7 +155,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             f"Calls of one thread cross each other ({plural(num, 'pair')}), which no run does: the clock was set back, "
             "or parts of several recordings are in this file."
         )
-    if runs_no_python(t):
+    if t.runs_no_python:
         yield Note(
             "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
             "is not known. A profiler of native code names it: perf record -g -p PID."
@@ -190,7 +186,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
         )
     share = lost_share(t)
     if share > MIN_LOST_SHARE:
-        num = len(launches_without_task(t))
+        num = len(t.launches_without_task)
         yield Note(
             f"{num} launches ({percent(share)}) have no device task in the file: some device work is missing.",
             LOST,
@@ -222,7 +218,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
 
 
 def _of_mode(t: Tables) -> Iterator[Note]:
-    if program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
+    if t.program.trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)):
         yield Note(
             "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
             "model.eval() first, or the outputs depend on the batch and on chance."
@@ -244,7 +240,7 @@ def _of_clocks(t: Tables) -> Iterator[Note]:
             f"{early} of {len(launch)} device tasks begin before they are launched, by up to {ahead.max() / 1e3:.0f} "
             "µs: the clocks of host and device disagree, so what the device waited for may be read wrongly."
         )
-    if late := late_by(t):
+    if late := t.late_by:
         yield Note(
             f"Calls return up to {late / 1e3:.0f} µs before the device tasks that they wait for end: the clock of the "
             "device is late by as much, which counts as launch latency here."

@@ -50,8 +50,6 @@ from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, p
 from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.program import program_of
-from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import duration, growth, percent, plural
 from diagnose.text.plain_text import one_line
 from diagnose.text.titles import lower_first
@@ -206,7 +204,7 @@ def asked_prescriptions(
     alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
     found = find_in_rank(alone, t.analyses)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    program = program_of(found.tables)
+    program = found.tables.program
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
@@ -244,7 +242,7 @@ def listed(names: Iterable[str]) -> str:
 
 def without_syncs_at(t: Tables, file: str, line: int) -> Transform | None:
     """Return the change that drops the waits for the device made at a line, None where none was recorded there."""
-    calls = replay_base(t).t.in_window(blocking_calls(t))
+    calls = replay_base(t).t.in_window(t.blocking_calls)
     events = t.trace.events
     found = locate(t, events.thread[calls], events.start[calls])
     mine = np.array([w.line == line and bool(w.file) and _same(str(w.file), file) for w in found], bool)

@@ -21,7 +21,7 @@ from diagnose.replay.graph import Graph
 from diagnose.replay.predict import Predicted, predict
 from diagnose.replay.transforms import scale_host, shorten_tasks
 from diagnose.tables import Tables
-from diagnose.tables.flow import Flow, flow_of, shows_values
+from diagnose.tables.flow import Flow, shows_values
 from diagnose.text.numbers import duration, plural, size_words
 
 __all__ = ["ComputedAgain", "WithinMemory", "twice", "within_memory"]
@@ -98,7 +98,7 @@ def within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[Within
     Raises:
         UsageError: there is no data flow of the steps, or so little memory cannot be reached.
     """
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None or t.capture.dataflow is None:
         raise UsageError(
             "--memory needs the data flow of a step, which this recording does not have: record it with diagnose "

@@ -26,7 +26,6 @@ from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
-from diagnose.tables.syncs import blocking_calls
 from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
@@ -180,7 +179,7 @@ def _leaves(t: Tables) -> Rows:
     rows = host_rows(t.trace, t.main, Kind.OP)
     rows = rows[(events.start[rows] >= t.steps.start[0]) & (events.start[rows] < t.steps.end[-1])]
     if t.device_id >= 0:
-        rows = rows[covered(t.covering(blocking_calls(t)), events.start[rows], events.end[rows]) == 0]
+        rows = rows[covered(t.covering(t.blocking_calls), events.start[rows], events.end[rows]) == 0]
     following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max) if len(rows) else _NONE
     leaves: Rows = rows[events.end[rows] <= following]
     return leaves

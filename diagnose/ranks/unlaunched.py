@@ -6,37 +6,17 @@ one that the rules of idle time find where a device idles meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
 from diagnose.model.intervals import EMPTY, Intervals, contains, intersect, subtract, total, union
 from diagnose.tables import Tables, device
 from diagnose.tables.gaps import launches_unlinked
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.stages import of_tasks
 
 __all__ = ["unlaunched"]
 
 MIN_SHARE = 0.002  # of the window: less is not worth it to ask all rules once more
 WAKES_NS = 50_000  # a silent host that goes on within it behind a collective's end waited for that
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)  # as the tables that these are
-class _WithoutCollectives(Tables):
-    """The tables of a rank whose device idles while nothing but collectives runs; its host does what it did."""
-
-    whole: Tables
-
-    @property
-    def of_host(self) -> Tables:
-        """The tables of all tasks."""
-        return self.whole
-
-    @cached_property
-    def tasks(self) -> device.Tasks:
-        """The device's tasks but for collectives."""
-        return _computing(device.find_tasks(self.trace, self.device_id, *self.steps.window))
 
 
 def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
@@ -47,10 +27,10 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     exposed = t.occupancy.exposed_communication if t.device_id >= 0 else EMPTY
     if not len(exposed.start) or launches_unlinked(t.tasks):
         return {}
-    late = subtract(intersect(exposed, _before_launches(t)), t.covering(blocking_calls(t)))
+    late = subtract(intersect(exposed, _before_launches(t)), t.covering(t.blocking_calls))
     if total(late) < MIN_SHARE * (t.steps.window[1] - t.steps.window[0]):
         return {}
-    without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
+    without = of_tasks(t, _computing(t.tasks))
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
     rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}

@@ -5,28 +5,22 @@ A few steps of the window are enough: what a change saves in one steady step it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Rows
-from diagnose.model.events import Kind
 from diagnose.model.intervals import total
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.build import build
 from diagnose.replay.graph import Graph, Times
 from diagnose.replay.simulate import owners, period_ns, simulate
 from diagnose.replay.transforms import typical_delays
-from diagnose.tables import Tables, finished
+from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.gaps import launches_unlinked
-from diagnose.tables.host import Layers
 from diagnose.tables.lost import graph_holes
-from diagnose.tables.names import Pattern
-from diagnose.tables.steps import Steps
+from diagnose.tables.stages import of_steps
 from diagnose.text.numbers import percent
 
 __all__ = [
@@ -34,7 +28,6 @@ __all__ = [
     "MAX_ERROR_TO_RELY",
     "MAX_TASKS",
     "ReplayBase",
-    "StepSubset",
     "replay_base",
     "step_subset",
     "unreplayable",
@@ -123,55 +116,6 @@ def _why_not(t: Tables, error: float) -> str:
     return unreplayable(t)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepSubset(Tables):
-    """Tables of some consecutive steps: what does not depend on the window is that of the whole."""
-
-    whole: Tables
-    chosen_steps: Steps
-    chosen_tasks: Tasks
-
-    @cached_property
-    @finished
-    def steps(self) -> Steps:
-        """The chosen steps and the window they span."""
-        return self.chosen_steps
-
-    @cached_property
-    @finished
-    def tasks(self) -> Tasks:
-        """The device tasks that the chosen steps launched."""
-        return self.chosen_tasks
-
-    @cached_property
-    def device_id(self) -> int:
-        """The id of the busiest device."""
-        return self.whole.device_id
-
-    @cached_property
-    def launch_threads(self) -> tuple[int, ...]:
-        """Threads that launch the device's tasks."""
-        return self.whole.launch_threads
-
-    @cached_property
-    def main(self) -> int:
-        """The thread of the training loop."""
-        return self.whole.main
-
-    @cached_property
-    def work_layers(self) -> dict[int, Layers]:
-        """Operators, annotations and runtime calls by nesting, for each thread that matters."""
-        return self.whole.work_layers
-
-    def host_rows(self, *kinds: Kind) -> Rows:
-        """Return the rows of the given kinds on the threads that matter."""
-        return self.whole.host_rows(*kinds)
-
-    def calls(self, pattern: Pattern, *kinds: Kind) -> Rows:
-        """Return the rows on the threads that matter whose name the pattern finds."""
-        return self.whole.calls(pattern, *kinds)
-
-
 def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
@@ -182,10 +126,10 @@ def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)
-    return _of_steps(t, first, first + num)
+    return _chosen(t, first, first + num)
 
 
-def _of_steps(t: Tables, first: int, last: int) -> Tables:
+def _chosen(t: Tables, first: int, last: int) -> Tables:
     begin, finish = int(t.steps.start[first]), int(t.steps.end[last - 1])
     tasks, launch = t.tasks, t.tasks.launch
     queued = np.where(launch >= 0, t.trace.events.start[launch], tasks.start)
@@ -211,4 +155,4 @@ def _of_steps(t: Tables, first: int, last: int) -> Tables:
         window_start=window_start,
         window_end=max(finish, int(kept.end.max())),
     )
-    return StepSubset(t.capture, t.trace, t.claims, t.kinds, whole=t, chosen_steps=steps, chosen_tasks=kept)
+    return of_steps(t, steps, kept)

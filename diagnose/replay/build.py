@@ -23,7 +23,6 @@ from diagnose.replay.waits import (
 from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.gaps import MIN_LATENCY_NS
-from diagnose.tables.syncs import freeing_calls, late_by
 
 __all__ = ["build", "graph_of"]
 
@@ -63,7 +62,7 @@ def build(t: Tables) -> Graph:
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
     guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM) | (kind == Edge.STREAM)
     own = (nodes.row[src] >= 0) & (t.trace.events.cause[nodes.row[src]] == nodes.row[dst])
-    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - late_by(t)))
+    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - t.late_by))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
@@ -101,7 +100,7 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
         lane=np.concatenate([[-1], points.thread, tasks.stream]).astype(np.int64),
         start=np.concatenate([one, points.time, tasks.start]),
         end=np.concatenate([one, points.time, tasks.end]),
-        key=np.concatenate([one, points.time, np.maximum(tasks.start - late_by(t), queued)]),
+        key=np.concatenate([one, points.time, np.maximum(tasks.start - t.late_by, queued)]),
     )
 
 
@@ -117,7 +116,7 @@ def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) ->
     segment = np.zeros(len(nodes.row), bool)
     segment[1 : len(points.sort) + 1] = points.sort != AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
-    frees = freeing_calls(t)
+    frees = t.freeing_calls
     ends = np.flatnonzero(points.sort == AWAITED) + 1
     ends = ends[among(nodes.row[ends], frees.calls)]
     starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]

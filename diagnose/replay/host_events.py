@@ -18,7 +18,6 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct
 from diagnose.tables import Tables, shared_table
 from diagnose.tables.names import rows_of
-from diagnose.tables.syncs import blocking_calls, freeing_calls
 
 __all__ = ["AWAITED", "CALLED", "CALL_NS", "MARK", "FullQueue", "Points", "find_points", "full_queue", "handoffs"]
 
@@ -82,7 +81,7 @@ def find_points(t: Tables) -> Points:
     events = t.trace.events
     begin, finish = t.steps.window
     launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
-    waits = t.in_window(distinct(blocking_calls(t), freeing_calls(t).calls, full_queue(t).calls).astype(np.intp))
+    waits = t.in_window(distinct(t.blocking_calls, t.freeing_calls.calls, full_queue(t).calls).astype(np.intp))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)

@@ -18,7 +18,7 @@ from diagnose.model.intervals import grouped
 from diagnose.replay.host_events import AWAITED, Points, full_queue
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.tables.syncs import AGREE_NS, late_by
+from diagnose.tables.syncs import AGREE_NS
 
 __all__ = [
     "LATE_NS",
@@ -109,7 +109,7 @@ def _drained(t: Tables, lanes: _Lanes, calls: list[int], stream_of: Mapping[int,
     The stream is known where sync records were captured. Without them the one that ended last within the call is
     taken, and those of all streams for a synchronisation of the whole device.
     """
-    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + late_by(t))
+    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + t.late_by)
     found: dict[int, list[int]] = {}
     of_any: list[int] = []
     for call in calls:

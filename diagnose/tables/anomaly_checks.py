@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import BACKWARD
 
@@ -22,7 +22,6 @@ _FUNCTION = r"Backward\d*$"
 AT_ONCE_NS = 200_000  # from one part of a check to the next
 
 
-@shared_table
 def anomaly_checks(t: Tables) -> Rows:
     """Return the operators of the checks, empty where anomaly detection is off."""
     trace = t.trace
@@ -40,14 +39,13 @@ def anomaly_checks(t: Tables) -> Rows:
     return mine
 
 
-@shared_table
 def recorded_stacks(t: Tables) -> Intervals:
     """Return the begins of the training thread's operators, as long as recording their stacks takes.
 
     The capture measured how long that is for one; each function that an operator leaves behind has a stack.
     """
     info = t.capture.info
-    if info is None or not info.stack_ns or not len(anomaly_checks(t)):
+    if info is None or not info.stack_ns or not len(t.anomaly_checks):
         return EMPTY
     rows, number = _numbered(t)
     left_behind = np.diff(number, append=number[-1:])

@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, union
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import matching
 
@@ -18,7 +18,6 @@ _EVALUATES = re.compile(r"^autograd::engine::evaluate_function")
 _ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
 
 
-@host_table
 def autograd_waits(t: Tables) -> Intervals:
     """Return the time from the gradient of the root to what the engine evaluates first on that thread, and so on.
 

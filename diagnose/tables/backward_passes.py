@@ -8,16 +8,14 @@ import numpy as np
 
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct, grouped
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.names import OPTIMIZER_STEP, matching
-from diagnose.tables.python_calls import called_by_python
 
 __all__ = ["passes_per_update"]
 
 _ACCUMULATE = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
 
 
-@host_table
 def passes_per_update(t: Tables) -> int | None:
     """Return how many backward passes add up before each call of an optimizer, as of micro-batches.
 
@@ -32,7 +30,7 @@ def passes_per_update(t: Tables) -> int | None:
     starts, update = starts[update < len(updates)], update[update < len(updates)]
     if len(updates) < t.steps.num or not len(starts):
         return None
-    calls = called_by_python(t)
+    calls = t.called_by_python
     # An operator has a number of autograd's where a gradient may be taken of it.
     part = np.searchsorted(events.start[calls[events.sequence[calls] >= 0]], starts)
     each = set()

@@ -17,7 +17,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, among
 from diagnose.model.locations import FRAME
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
 from diagnose.tables.python_calls import names_of
 from diagnose.tables.sampled_issuer import LIBRARY, READ
@@ -52,7 +52,6 @@ def _has_sequences(t: Tables) -> bool:
     return bool((t.trace.events.sequence[rows] >= 0).any())
 
 
-@shared_table
 def _draws(t: Tables) -> Rows:
     rows = host_rows(t.trace, t.main, Kind.OP)
     is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, union
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP, rows_of
 from diagnose.tables.steps import COLD_CALL_NS
 
@@ -55,14 +55,13 @@ def code_loads(t: Tables) -> Rows:
     events = t.trace.events
     setup = t.calls(MODULE_LOAD)
     setup = setup[events.end[setup] - events.start[setup] > SETUP_NS]
-    setup = setup[~among(setup, of_known_kernels(t))]
+    setup = setup[~among(setup, t.known_kernel_calls)]
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not re.search(_COPY_OR_GRAPH, t.name(r))], np.intp)
     return distinct(slow, setup)
 
 
-@host_table
 def of_known_kernels(t: Tables) -> Rows:
     """Return the calls for attributes of a kernel after which their thread launches one that ran before in the file."""
     trace, events, asked = t.trace, t.trace.events, t.calls(_OF_A_KERNEL)

@@ -20,7 +20,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
 
@@ -110,7 +110,6 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
-@shared_table
 def small_collectives(t: Tables) -> Rows:
     """Return the rows of Tasks that are collectives of under ``MAX_SMALL_NS``, none where they are few.
 
@@ -125,7 +124,7 @@ def small_collectives(t: Tables) -> Rows:
 
 def exposed_small(t: Tables) -> Intervals:
     """Return the time in which such a small collective runs and nothing else does."""
-    rows = small_collectives(t)
+    rows = t.small_collectives
     if not len(rows):
         return EMPTY
     alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
@@ -145,10 +144,9 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
 def host_exchanges(t: Tables) -> Intervals:
     """Return when the host waits for other ranks: in calls that do, and while a backend of the host exchanges."""
     rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    return union(longer_than(t.covering(rows), MIN_HOST_NS), host_backend(t) if t.device_id >= 0 else EMPTY)
+    return union(longer_than(t.covering(rows), MIN_HOST_NS), t.host_backend if t.device_id >= 0 else EMPTY)
 
 
-@shared_table
 def host_backend(t: Tables) -> Intervals:
     """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
     exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))

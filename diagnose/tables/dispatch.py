@@ -11,9 +11,9 @@ from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
 from diagnose.model.limits import MAX_READY_SHARE
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, intervals_of, layers
-from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, outside_operators, ready_share
+from diagnose.tables.host_gaps import gaps_of_every_step, ordinals, outside_operators, ready_share
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
@@ -44,7 +44,6 @@ class Unrecorded(NamedTuple):
     calling_ns: float
 
 
-@shared_table
 def operator_work(t: Tables) -> Intervals:
     """Return the time in which operators work: they take TINY_NS or more themselves, the ones they call left out.
 
@@ -59,7 +58,6 @@ def operator_work(t: Tables) -> Intervals:
     return intersect(union(*parts), span(*t.steps.window)) if parts and len(events) else EMPTY
 
 
-@shared_table
 def _nested(t: Tables) -> list[Layers]:
     return [layers(t.trace, host_rows(t.trace, thread, Kind.OP)) for thread in t.threads]
 
@@ -70,7 +68,6 @@ def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
     return list(pairwise([*rows, np.empty(0, np.intp)]))
 
 
-@shared_table
 def _own_ns(t: Tables) -> Floats:
     """Return for each event what an operator takes itself, without the ones that it calls."""
     events = t.trace.events
@@ -82,7 +79,6 @@ def _own_ns(t: Tables) -> Floats:
     return own
 
 
-@shared_table
 def _usual_own_ns(t: Tables) -> Floats:
     """Return for each event what an operator takes itself, as the same call of the steps does in the median."""
     events, rows = t.trace.events, t.host_rows(Kind.OP)
@@ -104,12 +100,12 @@ def overhead(t: Tables) -> Intervals:
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
-    between = subtract(outside_operators(t), host_gaps(t))
+    between = subtract(outside_operators(t), t.host_gaps)
     in_operators = subtract(t.covering(t.host_rows(Kind.OP)), operator_work(t))
     calls = intersect(union(in_operators, between), window)
     # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
     lost_ns = _lost_in_calls_ns(t)
-    apart_ns = total(subtract(host_gaps(t), own_gaps(t))) + lost_ns
+    apart_ns = total(subtract(t.host_gaps, own_gaps(t))) + lost_ns
     return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
 
 
@@ -122,7 +118,7 @@ def _lost_in_calls_ns(t: Tables) -> float:
 
 def own_gaps(t: Tables) -> Intervals:
     """Return the host gaps that are the program's: where the thread had to wait for a core, those of most steps."""
-    return host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
+    return t.host_gaps if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
 
 
 def unrecorded_calling(t: Tables) -> Unrecorded | None:

@@ -20,7 +20,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
 
@@ -64,7 +64,7 @@ class Flow(NamedTuple):
 
 def shows_values(t: Tables) -> bool:
     """Return whether the data flow shows what most of the window's operators computed."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None or t.capture.dataflow is None:
         return False
     pairs = zip(t.capture.dataflow.operators, flow.rows, strict=True)
@@ -72,7 +72,6 @@ def shows_values(t: Tables) -> bool:
     return sum(ns for ns, is_joined in times if is_joined) >= MIN_JOINED * sum(ns for ns, _ in times)
 
 
-@host_table
 def flow_of(t: Tables) -> Flow | None:
     """Return the data flow of the capture, None where it has none."""
     flow = t.capture.dataflow

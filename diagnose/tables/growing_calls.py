@@ -14,10 +14,8 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import Intervals
 from diagnose.model.shapes import Shape
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import JOINS, shapes_of_each
-from diagnose.tables.op_launches import matched_steps, outermost_by_step
-from diagnose.tables.program import program_of
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 
@@ -62,14 +60,13 @@ class _Run(NamedTuple):
     at: list[int]  # indices of operators
 
 
-@shared_table
 def growing_calls(t: Tables) -> GrowingCalls | None:
     """Return what is computed again in calls that grow, None where there are none."""
     spared, chains = _spared(t.named)
     if not chains:
         return None
     rows, spare = [np.empty(0, np.intp)], [np.empty(0)]
-    for step in matched_steps(t):
+    for step in t.matched_steps:
         share = np.array([spared.get(row, 0.0) for row in step.named.tolist()])
         rows.append(step.rows[share > 0])
         spare.append(share[share > 0])
@@ -106,8 +103,8 @@ def tasks_of(t: Tables, found: GrowingCalls) -> tuple[Rows, Floats]:
 
 def _spared(t: Tables) -> tuple[dict[int, float], list[_Chain]]:
     """Return for each operator of calls that grow the share that it computes again, and the longest chains."""
-    steps = outermost_by_step(t)
-    trains = program_of(t).trains is not False
+    steps = t.outermost_by_step
+    trains = t.program.trains is not False
     if not trains and steps:
         steps = [np.concatenate(steps)]
     spared: dict[int, float] = {}

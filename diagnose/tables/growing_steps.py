@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.model.growth import grows
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.run_steps import PLAIN, TIMING, Shared, place_of, usable_steps
 
 __all__ = ["GrowingSteps", "growing_steps"]
@@ -34,7 +34,6 @@ class GrowingSteps(NamedTuple):
     place: Shared
 
 
-@shared_table
 def growing_steps(t: Tables) -> GrowingSteps | None:
     """Return how the steps that were not recorded grow, and where; None where they do not, or no place shows."""
     run, info = t.capture.run, t.capture.info

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,21 @@ from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.tables.names import is_of, rows_of
 
-__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread", "outermost"]
+if TYPE_CHECKING:
+    from diagnose.tables import Tables
+
+__all__ = [
+    "Layers",
+    "frame_layers",
+    "host_rows",
+    "in_ops",
+    "intervals_of",
+    "launch_threads",
+    "layers",
+    "main_thread",
+    "outermost",
+    "work_layers",
+]
 
 
 # A thread counts as launching where it launched at least this share of its tasks.
@@ -192,3 +206,19 @@ def intervals_of(trace: Trace, rows: Rows) -> Intervals:
     if not len(rows):
         return EMPTY
     return union((trace.events.start[rows], trace.events.end[rows]))
+
+
+def work_layers(t: Tables) -> dict[int, Layers]:
+    """Return operators, annotations and runtime calls by nesting, for each thread that matters."""
+    kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
+    return {each: layers(t.trace, host_rows(t.trace, each, *kinds)) for each in t.threads}
+
+
+def frame_layers(t: Tables) -> dict[int, Layers]:
+    """Return Python frames by nesting, for each thread that matters; empty where stacks were not recorded."""
+    return {each: layers(t.trace, host_rows(t.trace, each, Kind.PYTHON), deep=True) for each in t.threads}
+
+
+def in_ops(t: Tables) -> Intervals:
+    """Return when a thread that matters was inside an operator or a runtime call."""
+    return t.covering(t.host_rows(Kind.OP, Kind.RUNTIME))

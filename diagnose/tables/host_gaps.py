@@ -25,15 +25,14 @@ from diagnose.model.intervals import (
     union,
 )
 from diagnose.model.rules import Cause
-from diagnose.tables import Tables, host_table, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.autograd_waits import autograd_waits
-from diagnose.tables.calls import allocations, code_loads, collections, compile_frames, of_known_kernels
+from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
 from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADER_NEXT
-from diagnose.tables.native import runs_no_python
 from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = [
@@ -89,7 +88,6 @@ def min_host_gap_ns(t: Tables) -> int:
     return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
-@host_table
 def host_gaps(t: Tables) -> Intervals:
     """Return the long intervals between operators within the window, loading left out.
 
@@ -105,7 +103,6 @@ def host_gaps(t: Tables) -> Intervals:
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
-@host_table
 def without_calls(t: Tables) -> Intervals:
     """Return the time of the window outside loading, runtime calls and the operators that make such calls.
 
@@ -134,7 +131,6 @@ def _that_call(t: Tables, thread: int) -> Rows:
     return found
 
 
-@host_table
 def python_gaps(t: Tables) -> Intervals:
     """Return the host gaps of which something shows that the thread was in the loop, and ran Python.
 
@@ -142,9 +138,9 @@ def python_gaps(t: Tables) -> Intervals:
     thread's own events surround them. A capture that sampled the thread has watched it all the time. A program that
     runs no Python has none; nor has a thread within backward() that waits for autograd's other threads.
     """
-    if runs_no_python(t):
+    if t.runs_no_python:
         return EMPTY
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     if t.capture.samples is not None:
         return subtract(gaps, autograd_waits(t))
     inside = intersect(gaps, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
@@ -156,7 +152,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
 
     Its operators must lie before and behind; a thread without any may belong to a program that runs no Python.
     """
-    gaps, events = host_gaps(t), t.trace.events
+    gaps, events = t.host_gaps, t.trace.events
     mine = np.zeros(len(gaps.start), bool)
     for thread in t.launch_threads:
         own, ops = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME), host_rows(t.trace, thread, Kind.OP)
@@ -174,7 +170,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
 
 def recurring_gaps(t: Tables) -> Intervals:
     """Return the host gaps that come back before the same operator, as often as steps do: they are part of the loop."""
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     if not len(gaps.start):
         return gaps
     alike = _what_follows(t, gaps)
@@ -188,7 +184,7 @@ def gaps_of_every_step(t: Tables) -> Intervals:
 
     A thread that loses its core loses it anywhere: what comes back at one place of the step is the program's.
     """
-    gaps, events = host_gaps(t), t.trace.events
+    gaps, events = t.host_gaps, t.trace.events
     rows = np.append(t.host_rows(Kind.OP), -1)
     next_row = rows[np.searchsorted(events.start[rows[:-1]], gaps.end)]
     at = ordinals(t)[next_row]
@@ -349,9 +345,9 @@ def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
 
     What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     touched = overlaps(pieces, gaps.start, gaps.end)
-    python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
+    python = union(Intervals(gaps.start[touched], gaps.end[touched]), t.python_gaps)
     others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
     return subtract(python, others)
 
@@ -398,22 +394,20 @@ def host_compute(t: Tables) -> Intervals:
     That are silent intervals of operators, and intervals without any call that many short operators fill for more
     than a half.
     """
-    silent = (_chosen(intervals, _computes(t, rows)) for intervals, rows in silent_operators(t))
-    return union(*silent, intersect(filled_by_operators(t), t.gaps.unlaunched()))
+    silent = (_chosen(intervals, _computes(t, rows)) for intervals, rows in t.silent_operators)
+    return union(*silent, intersect(t.filled_by_operators, t.gaps.unlaunched()))
 
 
-@shared_table
 def filled_by_operators(t: Tables) -> Intervals:
     """Return the intervals without any call that operators which make none, and can compute, fill for more than a half.
 
     Silent ones are left out: each of them is judged by itself.
     """
-    others = union(host_gaps(t), *(_silent(t, thread)[0] for thread in t.threads))
+    others = union(t.host_gaps, *(intervals for intervals, _ in t.silences.values()))
     intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(intervals, operator_share(t, intervals, computing_operators(t)) > MIN_FILLED_SHARE)
+    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MIN_FILLED_SHARE)
 
 
-@shared_table
 def computing_operators(t: Tables) -> Rows:
     """Return the operators of the threads that launch, but for allocations, views, and what only wraps others."""
     rows = t.host_rows(Kind.OP)
@@ -432,16 +426,16 @@ def interruptions(t: Tables) -> Intervals:
 
     So is a call of a millisecond that only notes or asks something, which takes microseconds.
     """
-    if not silent_operators(t):
+    if not t.silent_operators:
         return EMPTY
-    noted = distinct(t.calls(_INSTANT), of_known_kernels(t))
+    noted = distinct(t.calls(_INSTANT), t.known_kernel_calls)
     calls = longer_than(t.covering(noted), MIN_SILENCE_NS)
-    return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in silent_operators(t)))
+    return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in t.silent_operators))
 
 
 def without_operators(t: Tables) -> Intervals:
     """Return the long intervals outside operators and the interruptions within, where nothing was launched."""
-    return intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
+    return intersect(union(t.host_gaps, interruptions(t)), t.gaps.unlaunched())
 
 
 def _chosen(intervals: Intervals, which: Mask) -> Intervals:
@@ -455,7 +449,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
     microseconds: it computes only where its like are silent in most of their calls, or the same call of each step is.
     """
     names, all_names = t.trace.events.name[operators], t.trace.events.name
-    prepares, silent = _launching(t, operators), np.concatenate([_silent(t, thread)[1] for thread in t.threads])
+    prepares, silent = _launching(t, operators), np.concatenate([rows for _, rows in t.silences.values()])
     ops = t.in_window(t.host_rows(Kind.OP))
     found = np.ones(len(operators), bool)
     for name in distinct(names).tolist() if len(names) else []:
@@ -498,7 +492,7 @@ def first_use(t: Tables) -> Intervals:
     """
     new = _ends_in_first_launch(t)
     found, seen = [], set[int]()
-    for intervals, operator in silent_operators(t):
+    for intervals, operator in t.silent_operators:
         gap = np.searchsorted(t.gaps.start, intervals.start, side="right") - 1
         is_new = new[np.maximum(gap, 0)]
         names = t.trace.events.name[operator]
@@ -559,16 +553,11 @@ def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     """
     if t.device_id < 0 or launches_unlinked(t.tasks):
         return ()
-    return t.cached("silent operators", lambda: _of_threads(t))
-
-
-def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     gaps, events = t.gaps, t.trace.events
     thread = np.where(gaps.launch >= 0, events.thread[gaps.launch], t.main)
     found = []
-    for each in t.threads:
+    for each, (intervals, operators) in t.silences.items():
         late = thread == each
-        intervals, operators = _silent(t, each)
         unlaunched = union((gaps.start[late], gaps.launch_start[late]))
         mine = intersect(intervals, unlaunched)
         at = np.searchsorted(intervals.start, mine.start, side="right") - 1
@@ -576,12 +565,12 @@ def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     return found
 
 
+def silences(t: Tables) -> Mapping[int, tuple[Intervals, Rows]]:
+    """Return, for each thread that launches, the intervals without an event that one operator is innermost in."""
+    return {thread: _silent(t, thread) for thread in t.threads}
+
+
 def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    """Return the intervals of a thread without any event's begin or end that one operator is innermost in."""
-    return t.of_host.cached(("silent", thread), lambda: _find_silent(t, thread))
-
-
-def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
     events, layers = t.trace.events, t.work_layers[thread]
     begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
     inner = [open_rows[-1] if open_rows else -1 for open_rows in layers.at_each((begin + end) // 2)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask
 from diagnose.model.events import Kind
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 
 __all__ = ["MAX_CROSSING_SHARE", "MAX_OVERLAP_SHARE", "MIN_OVERLAP_SHARE", "Crossing", "crossing", "overlap_share"]
@@ -34,7 +34,6 @@ class Crossing(NamedTuple):
     share: float  # of the recording, that they last at once with what they cross
 
 
-@shared_table
 def overlap_share(t: Tables) -> float:
     """Return the share of the tasks' time in which an earlier task of their stream still runs, 0 to 1.
 
@@ -53,7 +52,6 @@ def overlap_share(t: Tables) -> float:
     return float(overlap[counts].sum()) / length
 
 
-@shared_table
 def crossing(t: Tables) -> Crossing:
     """Return how many calls cross another one, for longer than clocks are inexact."""
     events = t.trace.events

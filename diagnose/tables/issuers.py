@@ -13,10 +13,10 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
 from diagnose.model.locations import FRAME
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.call_frames import MODULE_CALL, NO_LAYERS, is_rollout, kind_of, num_calls, stacks
 from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
+from diagnose.tables.python_calls import Issuer, names_of, repeats
 from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, PASSES_ON, READ, sampled_issuer
 
 __all__ = [
@@ -77,7 +77,6 @@ class _Owner(NamedTuple):
     in_model: bool  # a module calls it
 
 
-@shared_table
 def issuer_of(t: Tables) -> Issuer | None:
     """Return the function that issues most, where one stands out; None where neither frames nor samples show it."""
     if _has_frames(t):
@@ -86,14 +85,13 @@ def issuer_of(t: Tables) -> Issuer | None:
     return None if sampled is None else sampled[0]
 
 
-@shared_table
 def issued(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators, short Python between two of them included.
 
     A step of the timing window is matched with one of the attribution window that calls the same operators in the
     same order; a step without a match is left out, and so is a function whose operators do work.
     """
-    issuer, named = issuer_of(t), t.named
+    issuer, named = t.issuer, t.named
     if issuer is None or issuer.median_ns > MAX_NS:
         return EMPTY
     if not _has_frames(t):
@@ -113,9 +111,9 @@ def issued(t: Tables) -> Intervals:
 
 def issued_in_loop(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators if they are so many that it has a loop."""
-    issuer = issuer_of(t)
+    issuer = t.issuer
     is_loop = issuer is not None and issuer.num >= (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
-    return issued(t) if is_loop else EMPTY
+    return t.issued if is_loop else EMPTY
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
@@ -127,7 +125,7 @@ def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
 
 
 def _issued_by_samples(t: Tables) -> Intervals:
-    sampled, rows = sampled_issuer(t), called_by_python(t)
+    sampled, rows = sampled_issuer(t), t.called_by_python
     if sampled is None:
         return EMPTY
     mine = among(rows, sampled[1])
@@ -142,7 +140,7 @@ def _has_frames(t: Tables) -> bool:
 
 def _by_step(t: Tables) -> list[Rows]:
     """Return the operators of each step that Python calls, in the order of their starts."""
-    rows = called_by_python(t)
+    rows = t.called_by_python
     cuts = np.searchsorted(t.trace.events.start[rows], t.steps.start)
     return [part for part in np.split(rows, cuts)[1:] if len(part)]
 
@@ -159,7 +157,7 @@ def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | No
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = called_by_python(t)[:MAX_LOOKED_AT]
+    rows = t.called_by_python[:MAX_LOOKED_AT]
     if not len(rows) or not len(t.steps.start):
         return None
     called, owners = _owners_of(t, rows)
@@ -168,7 +166,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
         return None
     (frame, in_model), num = counted.most_common(1)[0]
     match = FRAME.match(frame)
-    steps = t.steps.num * len(rows) / len(called_by_python(t))
+    steps = t.steps.num * len(rows) / len(t.called_by_python)
     if match is None or num < MIN_OPERATOR_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):

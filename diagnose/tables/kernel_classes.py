@@ -17,10 +17,9 @@ from diagnose.model.arrays import Mask, Rows
 from diagnose.model.charts import KernelTime
 from diagnose.model.events import Events, Kind, Trace
 from diagnose.model.intervals import among, distinct, grouped
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import COLLECTIVE, NAME_PART, AnyCase, Pattern
-from diagnose.tables.op_launches import OperatorInputs, operator_inputs
-from diagnose.tables.roofline import groups
+from diagnose.tables.op_launches import OperatorInputs
 from diagnose.text.kernel_names import shorten
 
 __all__ = [
@@ -159,11 +158,10 @@ def tasks_of(t: Tables, *classes: str) -> Mask:
     """Return which device tasks are of one of these classes."""
     chosen = np.zeros(len(CLASSES), bool)
     chosen[[CLASSES.index(name) for name in classes]] = True
-    found: Mask = chosen[task_classes(t)]
+    found: Mask = chosen[t.task_classes]
     return found
 
 
-@shared_table
 def task_classes(t: Tables) -> npt.NDArray[np.int8]:
     """Return the class of every device task of these tables, an index into ``CLASSES``."""
     return kernel_classes(t.trace, t.tasks.row)
@@ -224,7 +222,7 @@ def kernel_families(t: Tables) -> dict[str, float]:
     if t.device_id < 0:
         return {}
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
-    of = task_classes(t)
+    of = t.task_classes
     cost = dict(zip(CLASSES, np.bincount(of, length, len(CLASSES)).tolist(), strict=True))
     unknown = np.flatnonzero(of == CLASSES.index(OTHER))
     names, _, inverse = grouped(t.trace.events.name[t.tasks.row[unknown]])
@@ -251,7 +249,7 @@ def _row(t: Tables, tasks: Rows, whole: float) -> tuple[KernelTime, int]:
     time = float(length[tasks].sum())
     row = KernelTime(
         name=name,
-        family=CLASSES[task_classes(t)[longest]],
+        family=CLASSES[t.task_classes[longest]],
         calls_per_step=len(tasks) / t.steps.num,
         time_ns=time / t.steps.num,
         share=time / whole,
@@ -263,18 +261,17 @@ def _row(t: Tables, tasks: Rows, whole: float) -> tuple[KernelTime, int]:
     return row, int(t.tasks.launch[at]) if at >= 0 else -1
 
 
-@shared_table
 def _peak_shares(t: Tables) -> npt.NDArray[np.float64]:
     """Return for each task the share of the device's peak that its operator reaches, NaN where that is not known."""
     found = np.full(len(t.tasks.row), np.nan)
-    for group in groups(t):
+    for group in t.roofline_groups:
         found[group.tasks] = group.share
     return found
 
 
 def _dtype(t: Tables, tasks: Rows, length: npt.NDArray[np.float64], name: str) -> str:
     """Return the type that is computed with: of the inputs, or as the name shows it; TF32 takes float32 inputs."""
-    of_inputs, of_name = _dtype_of_inputs(operator_inputs(t), tasks, length), _dtype_of_name(name)
+    of_inputs, of_name = _dtype_of_inputs(t.operator_inputs, tasks, length), _dtype_of_name(name)
     return of_name if of_inputs == "float32" and of_name == "tf32" else of_inputs or of_name
 
 

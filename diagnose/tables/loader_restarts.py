@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import LOADER_NEXT
 
@@ -19,7 +19,6 @@ _ORDER = "aten::randperm"
 _BEGIN = r"^aten::(empty|random_|item|_local_scalar_dense|randperm|scalar_tensor|resize_|resolve_\w+)$"
 
 
-@shared_table
 def restart_share(t: Tables) -> float | None:
     """Return which share of loading beginning anew takes: drawing the order, and making a list of it.
 

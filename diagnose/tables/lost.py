@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.graph_capture import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
 
@@ -79,7 +79,6 @@ MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is
 MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
-@shared_table
 def _launches(t: Tables) -> Rows:
     """Return the launches in the window that put work on the device: those into a graph do not."""
     rows = _all_launches(t)
@@ -91,7 +90,6 @@ def num_captured(t: Tables) -> int:
     return len(_all_launches(t)) - len(_launches(t))
 
 
-@shared_table
 def _all_launches(t: Tables) -> Rows:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
@@ -99,14 +97,12 @@ def _all_launches(t: Tables) -> Rows:
     return rows[(began >= start) & (began < end)]
 
 
-@shared_table
 def only_collectives(t: Tables) -> bool:
     """Return whether the device's tasks are collectives alone, in a file without launches: the rest was left out."""
     tasks = t.tasks
     return bool(len(tasks.row) and tasks.is_collective.all()) and not len(matching(t.trace, (Kind.RUNTIME,), LAUNCH))
 
 
-@shared_table
 def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
     has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
@@ -123,18 +119,18 @@ def graphs_left_no_task(t: Tables) -> bool:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)
     rows = rows[(t.trace.events.start[rows] >= start) & (t.trace.events.start[rows] < end)]
-    without = len(rows) and among(rows, launches_without_task(t)).all()
+    without = len(rows) and among(rows, t.launches_without_task).all()
     return bool(without) and int((~t.tasks.is_copy).sum()) < MIN_KERNELS * len(rows)
 
 
 def lost_share(t: Tables) -> float:
     """Return the share of launches without a task, 0 to 1."""
-    return len(launches_without_task(t)) / max(1, len(_launches(t)))
+    return len(t.launches_without_task) / max(1, len(_launches(t)))
 
 
 def time_without_task(t: Tables) -> Intervals:
     """Return the intervals from a launch without a task to the next launch that has one."""
-    lost = launches_without_task(t)
+    lost = t.launches_without_task
     if not len(lost):
         return EMPTY
     events = t.trace.events

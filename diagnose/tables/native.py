@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from diagnose.model.events import Kind
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, names_of, rows_of
 
 __all__ = ["runs_no_python"]
@@ -22,7 +22,6 @@ MIN_QUALIFIED = 0.5  # of the annotations
 MIN_ANNOTATIONS = 10
 
 
-@host_table
 def runs_no_python(t: Tables) -> bool:
     """Return whether nothing shows Python and the program's own marks have names of C++.
 

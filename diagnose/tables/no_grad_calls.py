@@ -10,10 +10,9 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, contains
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, outermost
 from diagnose.tables.names import BACKWARD, MODULE
-from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["HEAVY", "NoGradCalls", "no_grad_calls"]
 
@@ -32,7 +31,6 @@ class NoGradCalls(NamedTuple):
     all_modules: float  # calls of outermost modules, with gradients or without
 
 
-@shared_table
 def no_grad_calls(t: Tables) -> NoGradCalls | None:
     """Return what a step computes of models without gradients; None where no operator has a sequence number.
 
@@ -46,7 +44,7 @@ def no_grad_calls(t: Tables) -> NoGradCalls | None:
     outer = outermost(named.trace, rows)
     is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
     heavy = outer[is_heavy[events.name[outer]]]
-    for apart in (updates(named), named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
+    for apart in (named.updates, named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
         heavy = heavy[~contains(apart, events.start[heavy])]
     mine = heavy[events.sequence[heavy] < 0]
     counts = len(mine), len(_outermost_modules(named, mine)), len(_outermost_modules(named, heavy))

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
-from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
 
 __all__ = [
@@ -53,7 +52,6 @@ _FUNCTOR = (
 _WRAPPERS = r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
 
 
-@shared_table
 def graph_nodes(t: Tables) -> Mask:
     """Return which tasks of the window a launch of a graph carries."""
     of_graph = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
@@ -62,7 +60,6 @@ def graph_nodes(t: Tables) -> Mask:
     return found
 
 
-@shared_table
 def graphed_updates(t: Tables) -> Mask:
     """Return which nodes of graphs update parameters as an Adam does that is not fused.
 
@@ -70,7 +67,7 @@ def graphed_updates(t: Tables) -> Mask:
     within a few nodes, and by torch's other pointwise kernels between one and the next; or as kernels for lists.
     """
     found = np.zeros(len(t.tasks.row), bool)
-    nodes = np.flatnonzero(graph_nodes(t))
+    nodes = np.flatnonzero(t.graph_nodes)
     if not len(nodes):
         return found
     divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(FUSED, nodes)
@@ -115,7 +112,6 @@ class MatchedStep(NamedTuple):
     named: Rows
 
 
-@shared_table
 def outermost_by_step(t: Tables) -> list[Rows]:
     """Return each step's outermost operators of the training thread, those of the loader left out."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
@@ -126,16 +122,15 @@ def outermost_by_step(t: Tables) -> list[Rows]:
     return [part for part in np.split(outer, cuts)[1:] if len(part)]
 
 
-@shared_table
 def matched_steps(t: Tables) -> list[MatchedStep]:
     """Return the steps that the attribution window has a like of; all steps where they are of one window."""
     named = t.named
     if named is t:
-        return [MatchedStep(rows, rows) for rows in outermost_by_step(t)]
+        return [MatchedStep(rows, rows) for rows in t.outermost_by_step]
     number = {name: i for i, name in enumerate(named.trace.names)}
     mine = np.array([number.get(name, -1) for name in t.trace.names] or [-1], np.int64)
-    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in outermost_by_step(named)}
-    each = ((rows, mine[t.trace.events.name[rows]]) for rows in outermost_by_step(t))
+    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in named.outermost_by_step}
+    each = ((rows, mine[t.trace.events.name[rows]]) for rows in t.outermost_by_step)
     found = [_like(named, rows, names, others) for rows, names in each]
     return [step for step in found if step is not None]
 
@@ -229,7 +224,6 @@ class OperatorInputs(NamedTuple):
         return self.texts[row] if row >= 0 else ""
 
 
-@shared_table
 def operators(t: Tables) -> Rows:
     """Return for each task the innermost operator that launched it, -1 where none is known.
 
@@ -254,7 +248,7 @@ def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
     It is what goes where one operator stands in the place of a run. Runs that more than one thread launched are left
     out, and so are long pauses between two operators, which are not about issuing.
     """
-    ops, events = operators(t), t.trace.events
+    ops, events = t.operators, t.trace.events
     spans = []
     for tasks in runs:
         rows = ops[tasks]
@@ -262,10 +256,9 @@ def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
         if len(rows) and (events.thread[rows] == events.thread[rows[0]]).all():
             spans.append((events.end[rows].min(), events.end[rows].max()))
     start, end = np.array(spans, np.int64).reshape(-1, 2).T
-    return subtract(union((start, end)), host_gaps(t))
+    return subtract(union((start, end)), t.host_gaps)
 
 
-@shared_table
 def operator_inputs(t: Tables) -> OperatorInputs:
     """Return the inputs of each task's operator, as far as they were recorded."""
     own = _recorded(t)
@@ -280,7 +273,7 @@ def operator_inputs(t: Tables) -> OperatorInputs:
 
 
 def _recorded(t: Tables) -> OperatorInputs:
-    events, ops = t.trace.events, operators(t)
+    events, ops = t.trace.events, t.operators
     columns = (events.name, events.shapes, events.types, events.values)
     if not len(events):
         return OperatorInputs(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 
 __all__ = ["names_of_open_frames", "open_frames"]
 
 
-@host_table
 def open_frames(t: Tables) -> frozenset[int]:
     """Return the training thread's frames that were open as the recording began and as its steps did.
 
@@ -30,4 +29,4 @@ def open_frames(t: Tables) -> frozenset[int]:
 
 def names_of_open_frames(t: Tables) -> frozenset[int]:
     """Return the rows of `Trace.names` that these frames have: no other frame has such a name."""
-    return frozenset(t.trace.events.name[list(open_frames(t))].tolist())
+    return frozenset(t.trace.events.name[list(t.open_frames)].tolist())

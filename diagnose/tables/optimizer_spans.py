@@ -12,13 +12,12 @@ import numpy as np
 from diagnose.model.arrays import Ints
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, intersect, union
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, ZERO_GRAD, matching
 
 __all__ = ["updates"]
 
 
-@host_table
 def updates(t: Tables) -> Intervals:
     """Return the times in which a step of an optimizer updates parameters."""
     steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))

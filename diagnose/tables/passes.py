@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, intersect, total, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD
 
 __all__ = ["Links", "links", "passes", "share_in_passes"]
@@ -22,7 +22,6 @@ class Links(NamedTuple):
     nodes: Rows
 
 
-@shared_table
 def links(t: Tables) -> Links:
     """Return which operator each node of the backward pass belongs to: they share their sequence numbers."""
     events, ops = t.trace.events, t.host_rows(Kind.OP)
@@ -43,13 +42,12 @@ def links(t: Tables) -> Links:
     return Links(ops[at[mine]], nodes[mine])
 
 
-@shared_table
 def passes(t: Tables) -> Intervals:
     """Return the time from each operator whose gradient is taken to the end of its backward.
 
     It is that of model, loss and backward.
     """
-    events, linked = t.trace.events, links(t)
+    events, linked = t.trace.events, t.links
     return union((events.start[linked.ops], events.end[linked.nodes]))
 
 

@@ -18,7 +18,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct, grouped, intersect, span, total
 from diagnose.model.shapes import Shape, num_elements
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import (
     BACKWARD,
@@ -68,7 +68,7 @@ def _grows_by_cat(trace: Trace) -> bool:
 
 def _grows_with_steps(t: Tables, trace: Trace) -> bool:
     """Return whether the largest tensor that is concatenated, or attended to, grows by as much in each step."""
-    steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
+    steps = t.steps if trace is t.trace else t.named.steps
     if steps.num < MIN_GROWING:
         return False
     for pattern in (JOINS, ATTENTION):
@@ -156,7 +156,6 @@ class Program:
 UNKNOWN = Program()
 
 
-@shared_table
 def program_of(t: Tables) -> Program:
     """Return what the trace, its attribution window and the capture's description show of the program."""
     traces = [t.trace] if t.capture.attribution is None else [t.trace, t.capture.attribution]
@@ -345,7 +344,7 @@ def _layer_sizes(trace: Trace) -> Iterator[int]:
 def _varying_sizes(t: Tables, traces: list[Trace]) -> frozenset[int]:
     """Return the sizes of matrix products that some steps have and others have not."""
     for trace in traces:
-        steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
+        steps = t.steps if trace is t.trace else t.named.steps
         if steps.num < 2:
             continue
         each: list[set[int]] = [set() for _ in range(steps.num)]

@@ -9,10 +9,9 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.optimizer_spans import updates
 
 __all__ = ["Issuer", "called_by_python", "names_of", "repeats"]
 
@@ -38,7 +37,6 @@ class Issuer:
     repeats: float = 1.0  # share of the operators after which the same comes again, at the same distance in the step
 
 
-@host_table
 def called_by_python(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
@@ -47,7 +45,7 @@ def called_by_python(t: Tables) -> Rows:
     outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
-    kept: Rows = outer[~contains(updates(t), start) & ~contains(loading, start)]
+    kept: Rows = outer[~contains(t.updates, start) & ~contains(loading, start)]
     return kept
 
 

@@ -14,8 +14,8 @@ from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.matmul_cost import is_convolution, output_of_convolution
 from diagnose.perf_model.op_cost import OpCost, cost_of, reads_values
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
+from diagnose.tables import Tables
+from diagnose.tables.op_launches import OperatorInputs
 
 if TYPE_CHECKING:
     from diagnose.model.charts import FlopUtilisation, Roofline
@@ -103,13 +103,12 @@ def has_tensor_cores(t: Tables) -> bool:
     return device is not None and device.compute_capability[0] >= TENSOR_CORES
 
 
-@shared_table
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
     peak = gpu_spec(t)
     if peak is None:
         return []
-    op_inputs, ops = operator_inputs(t), operators(t)
+    op_inputs, ops = t.operator_inputs, t.operators
     length = t.tasks.end - t.tasks.start
     chosen = np.flatnonzero((ops >= 0) & op_inputs.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
     if not len(chosen):
@@ -145,7 +144,7 @@ def _group(t: Tables, op_inputs: OperatorInputs, peak: GpuSpec, tasks: Rows) -> 
     each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, op_inputs, int(tasks[0]), op)
     if each is None:
         return None
-    calls = len(distinct(operators(t)[tasks]))
+    calls = len(distinct(t.operators[tasks]))
     precision: Precision = (
         "tf32" if each.precision == "fp32" and each.flop and re.search(_TF32, kernel) else each.precision
     )
@@ -175,7 +174,7 @@ def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> Op
     if not is_convolution(op):
         return None
     mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
-    for i in _next(t, operators(t), task) if mine else []:
+    for i in _next(t, t.operators, task) if mine else []:
         theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
@@ -191,7 +190,7 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
 
 def flop_utilisation(t: Tables) -> FlopUtilisation | None:
     """Return how much of its peak the device reached over the steps; None where no operation could be counted."""
-    peak, found = gpu_spec(t), groups(t)
+    peak, found = gpu_spec(t), t.roofline_groups
     flop = sum(g.work.flop for g in found)
     if peak is None or not flop:
         return None
@@ -213,7 +212,7 @@ def flop_utilisation(t: Tables) -> FlopUtilisation | None:
 
 def roofline(t: Tables) -> Roofline | None:
     """Return the chart's points, the most expensive first; None for an unknown device or where no work is known."""
-    peak, found = gpu_spec(t), groups(t)
+    peak, found = gpu_spec(t), t.roofline_groups
     if peak is None or not found:
         return None
     from diagnose.model.charts import Roofline, RooflinePoint

@@ -18,7 +18,7 @@ from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among, contains, covered, quantiles, union
 from diagnose.model.statistics import sum_factor
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 from diagnose.tables.run_phases import phase_steps
 
@@ -60,7 +60,6 @@ def is_loop_head(code: str | None) -> bool:
     return re.match(_LOOP_HEAD, (code or "").strip()) is not None
 
 
-@shared_table
 def late_samples(t: Tables) -> Mask:
     """Return which of the sampler's rows were read later than their time shows, of those that this is known of."""
     samples = t.capture.samples
@@ -291,7 +290,6 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     )
 
 
-@shared_table
 def stalls(t: Tables) -> tuple[Stall, ...]:
     """Return the kinds of long steps that recur, or that a phase explains."""
     run = t.capture.run

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 
 from diagnose.model.arrays import Ints, Rows
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.no_grad_calls import HEAVY
-from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
+from diagnose.tables.python_calls import Issuer, names_of, repeats
 
 __all__ = ["LIBRARY", "MIN_OPERATOR_SHARE", "MIN_PER_STEP", "NUM_NAMED", "PASSES_ON", "READ", "sampled_issuer"]
 
@@ -25,13 +25,12 @@ LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|
 READ = "aten::item"
 
 
-@shared_table
 def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     """Return the function that most operators lie in by samples, and these; None for one that does a model's work.
 
     An operator is a function's where the sampler saw the thread in that function on both sides of it.
     """
-    samples, rows = t.capture.samples, called_by_python(t)
+    samples, rows = t.capture.samples, t.called_by_python
     if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
         return None
     functions = sorted({(file, function) for file, _, function in samples.places})

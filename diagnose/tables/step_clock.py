@@ -13,8 +13,8 @@ import numpy as np
 
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.intervals import Intervals, contains
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.op_launches import MatchedStep, matched_steps
+from diagnose.tables import Tables
+from diagnose.tables.op_launches import MatchedStep
 
 __all__ = ["StepClock", "own_clock", "step_clock"]
 
@@ -47,7 +47,6 @@ class StepClock(NamedTuple):
         return contains(self.steps, time)
 
 
-@shared_table
 def step_clock(t: Tables) -> StepClock:
     """Return the clock of the window with names: that of its own times where no step has its like in the other one."""
     named = t.named
@@ -66,7 +65,7 @@ def own_clock(t: Tables) -> StepClock:
 
 def _matched(t: Tables, named: Tables) -> StepClock | None:
     like: dict[int, list[MatchedStep]] = {}
-    for step in matched_steps(t):
+    for step in t.matched_steps:
         like.setdefault(_step_of(named, step.named), []).append(step)
     numbers = sorted(i for i in like if i >= 0)
     if not numbers:

@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
-from diagnose.tables import Tables, host_table, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
 __all__ = [
@@ -45,7 +45,6 @@ _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
 
 
-@host_table
 def late_by(t: Tables) -> int:
     """Return by how much device times are late at most, ns; 0 where no call returned before what it waited for."""
     tasks, events = t.tasks, t.trace.events
@@ -96,7 +95,6 @@ _QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
 _WHOLE_DEVICE = r"(Device|Ctx)Synchronize|^cnrtSyncDevice$"
 
 
-@host_table
 def blocking_calls(t: Tables) -> Rows:
     """Return the synchronisations, and the copy calls that returned only after their copy was done.
 
@@ -109,7 +107,7 @@ def blocking_calls(t: Tables) -> Rows:
     copies = copies[events.cause[copies] >= 0]
     call = events.cause[copies]
     staged = among(copies, matching(t.trace, (Kind.MEMCPY,), _STAGED))
-    waited = events.end[call] >= events.end[copies] - AGREE_NS - late_by(t)
+    waited = events.end[call] >= events.end[copies] - AGREE_NS - t.late_by
     waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (_free(t, copies) > events.start[call])
     waited &= among(events.thread[call], t.threads)
     queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
@@ -135,7 +133,6 @@ class Frees(NamedTuple):
     done: Ints  # when the device had; what follows is the call's own work
 
 
-@shared_table
 def freeing_calls(t: Tables) -> Frees:
     """Return the calls that free memory and wait for the device.
 
@@ -150,16 +147,16 @@ def freeing_calls(t: Tables) -> Frees:
     ended = np.maximum.accumulate(tasks.end[order])
     before = np.searchsorted(queued[order], events.start[calls]) - 1
     done = np.where(before >= 0, ended[np.maximum(before, 0)], events.start[calls])
-    waited = done <= events.end[calls] + AGREE_NS + late_by(t)
+    waited = done <= events.end[calls] + AGREE_NS + t.late_by
     calls, done = calls[waited], done[waited]
     return Frees(calls, np.clip(done, events.start[calls], events.end[calls]))
 
 
 def whole_device_calls(t: Tables) -> Rows:
     """Return the calls that wait for all streams of the device."""
-    calls = t.in_window(blocking_calls(t))
+    calls = t.in_window(t.blocking_calls)
     whole = np.array([re.search(_WHOLE_DEVICE, t.name(call)) is not None for call in calls.tolist()], bool)
-    return distinct(calls[whole], freeing_calls(t).calls).astype(np.intp)
+    return distinct(calls[whole], t.freeing_calls.calls).astype(np.intp)
 
 
 def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
@@ -181,7 +178,7 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     events, tasks = t.trace.events, t.tasks
     copies = tasks.launch[t.tasks_matching(TO_HOST) & (tasks.launch >= 0)]
     queued = np.sort(events.start[copies], kind="stable")
-    ended = np.sort(events.end[blocking_calls(t)], kind="stable")
+    ended = np.sort(events.end[t.blocking_calls], kind="stable")
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
@@ -217,13 +214,12 @@ def _operators(t: Tables, call: int) -> list[int]:
 MIN_GRAPH_LAUNCHES = 10
 
 
-@shared_table
 def sync_free(t: Tables) -> Intervals:
     """Return the intervals of the window between two blocking calls that hold launches enough for a graph.
 
     Without any blocking call that is the whole window, however little is launched in it.
     """
-    events, calls = t.trace.events, t.in_window(blocking_calls(t))
+    events, calls = t.trace.events, t.in_window(t.blocking_calls)
     if not len(calls):
         return span(*t.steps.window)
     start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls], kind="stable")))
@@ -236,7 +232,7 @@ def sync_free(t: Tables) -> Intervals:
 
 def in_sync_free(t: Tables, time: Ints) -> Mask:
     """Return which times lie in such an interval."""
-    intervals = sync_free(t)
+    intervals = t.sync_free
     if not len(intervals.start):
         return np.zeros(len(time), bool)
     at = np.searchsorted(intervals.start, time, side="right") - 1
@@ -253,12 +249,11 @@ MIN_GAPS = 3
 MIN_CALLS_SHARE = 0.5  # of the blocking calls, in which the device begins with what was launched before
 
 
-@shared_table
 def batched_gaps(t: Tables) -> Mask:
     """Return which gaps end, before work that was launched already, with the first task to begin within a wait."""
     gaps, events = t.gaps, t.trace.events
     none = np.zeros(len(gaps.start), bool)
-    calls = t.in_window(blocking_calls(t))
+    calls = t.in_window(t.blocking_calls)
     if not len(calls) or not len(gaps.start):
         return none
     calls = calls[np.argsort(events.start[calls], kind="stable")]
