@@ -50,4 +50,4 @@ def test_a_table_that_fails_costs_what_reads_it_and_is_named(recording, monkeypa
     assert "The table step_calls failed on this trace (ZeroDivisionError: division by zero)." in [
         note.text for note in d.trust
     ]
-    assert d.dominant
+    assert d.step_ns == 1_000_000
