@@ -30,7 +30,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.text.numbers import duration, plural
 
@@ -44,7 +44,6 @@ _DRAW = "aten::bernoulli_"
 _CALLED = r"^aten::(dropout|scaled_dot_product_attention)$"  # by functions that Python can replace
 
 
-@shared_table
 def dropout_draws(t: Tables) -> Rows:
     """Return the draws of dropouts and attentions that Python calls; those of an `nn.LSTM` no Python replaces."""
     names = t.trace.names

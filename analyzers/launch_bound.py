@@ -36,7 +36,7 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_gaps import without_operators
 from diagnose.tables.issuers import (
@@ -59,7 +59,6 @@ __all__ = ["before_graphs", "share_before_graphs"]
 _REGION = re.compile(r"^(Torch-Compiled Region|TorchDynamo Cache Lookup|CompiledFunction(Backward)?$)")
 
 
-@shared_table
 def before_graphs(t: Tables) -> Intervals:
     """Return the time from a compiled function's begin to its first launch, where that is the launch of a graph.
 

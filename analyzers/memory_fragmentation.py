@@ -16,7 +16,6 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import memory_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.records import AllocatorRecord
 from diagnose.model.rules import RuleMeta
@@ -36,7 +35,7 @@ MIN_UNUSED_SHARE = 1 / 3
 
 def find(t: Tables) -> list[Finding]:
     """State how much is held for nothing."""
-    memory = memory_of(t)
+    memory = t.memory
     if memory is None or not memory.capacity or not memory.peak_reserved:
         return []
     unused = memory.peak_reserved - memory.peak_allocated

@@ -18,7 +18,7 @@ How sure
 
 from __future__ import annotations
 
-from diagnose.analyzers.common.memory import GROWING, driver_evidence, memory_of
+from diagnose.analyzers.common.memory import GROWING, driver_evidence
 from diagnose.model.diagnosis import Finding
 from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
 from diagnose.model.rules import RuleMeta
@@ -38,7 +38,7 @@ MAX_TAKEN_SHARE = 0.5
 
 def find(t: Tables) -> list[Finding]:
     """State how much larger the batch may be."""
-    memory = memory_of(t)
+    memory = t.memory
     start, end = t.steps.window
     if (
         memory is None

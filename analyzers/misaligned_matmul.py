@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
@@ -48,7 +47,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     if peak is None or not found:
         return []
     free = free.copy()
-    for attention in written_out_attention(t):  # its sequence has the length it has; the fused operator takes any
+    for attention in t.attention:  # its sequence has the length it has; the fused operator takes any
         free[attention.products] = False
     found = [(g, odd) for g, odd in found if free[g.tasks].all()]
     tasks = np.concatenate([g.tasks for g, _ in found]) if found else np.zeros(0, np.intp)

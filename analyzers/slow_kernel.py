@@ -27,8 +27,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.attention import written_out_attention
-from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.extent import of_whole
 from diagnose.analyzers.common.kernel_findings import busy_part
 from diagnose.analyzers.common.locate import locate_one
@@ -99,9 +97,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 def _of_other_rules(t: Tables, free: Mask) -> npt.NDArray[np.bool_]:
     """Return which tasks are counted elsewhere: by rules asked before, in written-out attention, in pointwise runs."""
     taken = ~free
-    for attention in written_out_attention(t):
+    for attention in t.attention:
         taken[attention.products] = taken[attention.between] = True
-    for chain in chains(t):
+    for chain in t.chains:
         taken[chain.tasks] = True
     return taken
 

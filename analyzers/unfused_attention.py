@@ -23,7 +23,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
@@ -44,7 +43,7 @@ MIN_BUSY_SHARE = 0.02  # of the busy time, or of the step; its products gain as 
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time between the products of written-out attention."""
-    found = written_out_attention(t)
+    found = t.attention
     if not found:
         return []
     between = np.concatenate([attention.between for attention in found])

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.chains import Chain, chains, pointwise_tasks
+from diagnose.analyzers.common.chains import pointwise_tasks
 from diagnose.analyzers.common.kernel_findings import busy_part, is_minor
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
@@ -37,6 +37,7 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
+from diagnose.tables.op_launches import Chain
 from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group
 from diagnose.text.numbers import duration, percent, plural
 
@@ -54,7 +55,7 @@ MIN_BUSY_SHARE = 0.1  # of the busy time, or of the step: less comes back only i
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of runs of pointwise kernels above one pass each."""
-    found, slow = chains(t), _slow(t)
+    found, slow = t.chains, _slow(t)
     if not found and not slow:
         return []
     tasks = np.concatenate([*(chain.tasks for chain in found), *(group.tasks for group in slow)])
@@ -121,7 +122,7 @@ def _slow(t: Tables) -> list[Group]:
     Copies are left to the rules of layouts and types.
     """
     alone = pointwise_tasks(t)
-    for chain in chains(t):
+    for chain in t.chains:
         alone[chain.tasks] = False
     return [
         group

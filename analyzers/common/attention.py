@@ -14,28 +14,14 @@ from diagnose.model.intervals import among, grouped
 from diagnose.model.shapes import Shape, num_elements
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import OperatorInputs
+from diagnose.tables.op_launches import OperatorInputs, WrittenOut
 
-__all__ = ["WrittenOut", "written_out_attention"]
+__all__ = ["written_out_attention"]
 
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _PRODUCT = ("aten::bmm", "aten::baddbmm")
 # Operators that stand between a product and the softmax at most: scaling, bias, mask, casts, dropout, copies.
 _REACH = 6
-
-
-class WrittenOut(NamedTuple):
-    """One attention; indices into Tasks."""
-
-    products: npt.NDArray[np.intp]  # of the two products
-    between: npt.NDArray[np.intp]  # of softmax, scaling, mask, dropout
-    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
-    softmax: int  # row of the softmax's operator
-
-
-def written_out_attention(t: Tables) -> list[WrittenOut]:
-    """Return each softmax that stands between a product that made its input and one that takes its output."""
-    return t.cached("written-out attention", lambda: _search(t))
 
 
 class _Stream(NamedTuple):
@@ -66,7 +52,8 @@ class _Stream(NamedTuple):
         return self.shape(j, first), self.shape(j, first + 1)
 
 
-def _search(t: Tables) -> list[WrittenOut]:
+def written_out_attention(t: Tables) -> list[WrittenOut]:
+    """Return each softmax that stands between a product that made its input and one that takes its output."""
     ops, inputs_of = t.operators, t.operator_inputs
     names = inputs_of.name[inputs_of.is_known if inputs_of.is_known.any() else inputs_of.name >= 0]
     softmaxes = [n for n in np.flatnonzero(np.bincount(names)).tolist() if inputs_of.texts[n] in _SOFTMAX]

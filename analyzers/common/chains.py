@@ -7,36 +7,24 @@ Nodes of a CUDA graph have no operators either: of one size are torch's own poin
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.attention import written_out_attention
 from diagnose.model.arrays import Mask
 from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import functor
+from diagnose.tables.op_launches import Chain, functor
 
-__all__ = ["Chain", "chains", "pointwise_tasks"]
+__all__ = ["chains", "pointwise_tasks"]
 
 
 # Pointwise kernels over as many elements read one to three tensors and write one.
 MAX_TIME_RATIO = 2.0
 MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which then shows no size
 _OF_TORCH = re.compile(r"at::native::")
-
-
-class Chain(NamedTuple):
-    """Two or more different pointwise operators, one after the other on a stream."""
-
-    tasks: npt.NDArray[np.intp]  # indices into Tasks
-    ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
-    time_ns: int
-    longest_ns: int  # one pass over all inputs takes at least as long
-    in_graph: bool = False  # nodes of a CUDA graph
 
 
 def chains(t: Tables) -> list[Chain]:
@@ -46,7 +34,7 @@ def chains(t: Tables) -> list[Chain]:
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """
-    return t.cached("chains", lambda: [*_chains(t), *_chains_in_graphs(t)])
+    return [*_chains(t), *_chains_in_graphs(t)]
 
 
 def pointwise_tasks(t: Tables) -> Mask:
@@ -140,7 +128,7 @@ def _alike(t: Tables, pointwise: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]
 
 def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
     taken = np.zeros(len(t.tasks.row), bool)
-    for attention in written_out_attention(t):
+    for attention in t.attention:
         taken[attention.between] = True
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]

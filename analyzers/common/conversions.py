@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.arrays import Mask
 from diagnose.model.events import Kind
@@ -39,7 +38,7 @@ def conversions(t: Tables, free: Mask) -> npt.NDArray[np.intp]:
     answer for the first two, and of the third nobody on the device can write another type.
     """
     casts = free & t.tasks_matching(_CAST) & (t.tasks.launch >= 0)
-    for chain in chains(t) if casts.any() else []:
+    for chain in t.chains if casts.any() else []:
         casts[chain.tasks] = False
     found = np.flatnonzero(casts)
     producer = _kernels_before(t)[found]

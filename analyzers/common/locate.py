@@ -19,12 +19,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Ints
 from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, distinct
 from diagnose.model.locations import FRAME
 from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
 from diagnose.tables.sampled_issuer import PASSES_ON
 from diagnose.tables.step_calls import Call
@@ -163,38 +163,17 @@ def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
     samples = t.capture.samples
     if samples is None or not t.trace.epoch_ns or not call[1]:
         return Counter()
-    time, place = _samples(t)
+    time, place = t.sampled_lines
     rows, events = t.step_calls.rows[call], t.trace.events
     first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
     seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
     return Counter(samples.places[at] for at in seen)
 
 
-@shared_table
-def _samples(t: Tables) -> tuple[Ints, Rows]:
-    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
-    samples = t.capture.samples
-    assert samples is not None
-    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
-    time = samples.time_ns[kept] - t.trace.epoch_ns
-    order = np.argsort(time, kind="stable")
-    return time[order], samples.place[kept][order].astype(np.intp)
-
-
 def _as_sampled(t: Tables, file: str) -> str:
     """Return a file's name as the sampler has it, where one file is meant: the profiler cuts folders off."""
-    alike = {each for each in _sampled_files(t).get(PurePosixPath(file).name, ()) if f"/{each}".endswith(f"/{file}")}
+    alike = {each for each in t.sampled_files.get(PurePosixPath(file).name, ()) if f"/{each}".endswith(f"/{file}")}
     return alike.pop() if len(alike) == 1 else file
-
-
-@shared_table
-def _sampled_files(t: Tables) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    samples, run = t.capture.samples, t.capture.run
-    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
-    for file in {file for file, _, _ in places}:
-        found.setdefault(PurePosixPath(file).name, set()).add(file)
-    return found
 
 
 @lru_cache(maxsize=1024)  # all steps pass the same places

@@ -58,13 +58,9 @@ _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 def memory_of(t: Tables) -> Memory | None:
     """Return the memory of the steady steps, from the attribution window where the timing window lacks it."""
-    return t.cached("memory", lambda: _memory(t))
-
-
-def _memory(t: Tables) -> Memory | None:
     blocks = find_allocations(t)
     if blocks is None and t.named is not t:
-        return memory_of(t.named)
+        return t.named.memory
     if blocks is None:
         return None
     from diagnose.model.charts import Memory
@@ -221,7 +217,7 @@ def _phase(t: Tables, time: Ints) -> npt.NDArray[np.intp]:
 
 
 def _backward(t: Tables) -> Intervals:
-    return t.cached("backward", lambda: t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)))
+    return t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
 
 
 def _same_call(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from diagnose.ranks.collectives import BUS_FACTORS, collectives_of
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.text.numbers import duration
 
 __all__ = ["SlowRate", "slow_rate"]
@@ -23,7 +23,6 @@ class SlowRate(NamedTuple):
     evidence: str
 
 
-@shared_table
 def slow_rate(t: Tables) -> SlowRate | None:
     """Return the rate of the large collectives together, None where it is usual or not known."""
     found = collectives_of(t)

@@ -67,7 +67,6 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
     from diagnose.analyzers import unfused_elementwise
-    from diagnose.analyzers.common.chains import chains
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 
@@ -87,7 +86,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         (MIN_FUSED_SHARE * lost * length, lost * length),
         f"Between {percent(MIN_FUSED_SHARE, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(
-            t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
+            t, [chain.tasks for chain in t.chains if not _called_outside(t, chain.tasks).any()]
         ),
         host_left=(1 - MIN_FUSED_SHARE, 0.0),
         pauses_left=(1 - MIN_FUSED_SHARE * (1 - launched), launched),

@@ -60,11 +60,10 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     """Return the effect of one kernel: what stands between the products goes, and the second one's launch."""
     import numpy as np
 
-    from diagnose.analyzers.common.attention import written_out_attention
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 
-    found = written_out_attention(t)
+    found = t.attention
     if not found or not len(finding.tasks):
         return None
     length = (t.tasks.end - t.tasks.start).astype(np.float64)

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from diagnose import analyzers
+from diagnose.analyzers.common.attention import written_out_attention
+from diagnose.analyzers.common.chains import chains
 from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.dataflow import Analyses, analyse
@@ -26,7 +29,7 @@ from diagnose.pipeline.true_step import scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
 from diagnose.tables.program import UNKNOWN, Program
-from diagnose.tables.stages import add_causes, begin, complete
+from diagnose.tables.stages import Order, add_causes, begin, complete
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ __all__ = [
     "without_recording",
     "worth_showing",
 ]
+
+SEARCHES: Order = {"attention": written_out_attention, "chains": chains, "memory": memory_of}
 
 # A fault of one rule, or of a part that only a report shows, costs that part alone.
 
@@ -140,7 +145,7 @@ def build_tables(
     """
     notes = [] if notes is None else notes
     t = begin(capture, trace, analyses or analysed(capture, notes))
-    return complete(explained(t, notes, named_tables(t, notes)), notes)
+    return complete(explained(t, notes, named_tables(t, notes)), notes, SEARCHES)
 
 
 def named_tables(t: Tables, notes: list[Note]) -> Tables | None:
@@ -221,7 +226,7 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     named = named_tables(t, notes)
     with noting(overhead.PROFILER, notes):
         t = without_recording(t)
-    complete(explained(t, notes, named), notes)
+    complete(explained(t, notes, named), notes, SEARCHES)
     true = true_step(t)
     step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
     if true.is_measured and (text := overhead.recording_note(recorded_ns, t.steps.step_ns)):
@@ -283,7 +288,7 @@ def tables_without_recording(capture: Capture) -> Tables:
     """Return the tables of a rank's timing trace that its findings and savings rest on."""
     notes: list[Note] = []
     t = begin(capture, capture.trace, analysed(capture))
-    return complete(explained(without_recording(t), notes, named_tables(t, notes)), notes)
+    return complete(explained(without_recording(t), notes, named_tables(t, notes)), notes, SEARCHES)
 
 
 def _findings(t: Tables, notes: list[Note]) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.analyzers.common.memory import memory_of
 from diagnose.dataflow.checkpoints import checkpoints
 from diagnose.dataflow.graph import graph_of
 from diagnose.dataflow.kept import KeptMemory, StepMemory, step_memory
@@ -134,7 +133,7 @@ def within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[Within
 
 
 def _peak(t: Tables, memory: StepMemory) -> tuple[int, str]:
-    held, records = int(memory.held.max(initial=0)), memory_of(t)
+    held, records = int(memory.held.max(initial=0)), t.memory
     is_same = (t.device_id < 0) == memory.device.startswith("cpu")
     if records is not None and is_same and records.peak_allocated > held:
         return records.peak_allocated, "memory records"

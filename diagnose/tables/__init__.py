@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.dataflow import Analyses
-from diagnose.model.arrays import Mask, Rows, read_only
+from diagnose.model.arrays import Ints, Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
@@ -22,13 +22,14 @@ from diagnose.tables.host import Layers
 from diagnose.tables.steps import Steps
 
 if TYPE_CHECKING:
+    from diagnose.model.charts import Memory
     from diagnose.model.plain_steps import PlainSteps
     from diagnose.model.rules import Cause
     from diagnose.tables.flow import Flow
     from diagnose.tables.growing_calls import GrowingCalls
     from diagnose.tables.growing_steps import GrowingSteps
     from diagnose.tables.issuers import Issuer
-    from diagnose.tables.op_launches import MatchedStep, OperatorInputs
+    from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
     from diagnose.tables.passes import Links
     from diagnose.tables.program import Program
     from diagnose.tables.roofline import Group
@@ -109,6 +110,8 @@ class Tables:
     step_calls: StepCalls = field(init=False)
     links: Links = field(init=False)
     late_samples: Mask = field(init=False)
+    sampled_lines: tuple[Ints, Rows] = field(init=False)
+    sampled_files: Mapping[str, set[str]] = field(init=False)
     program: Program = field(init=False)
     outermost_by_step: list[Rows] = field(init=False)
     matched_steps: list[MatchedStep] = field(init=False)
@@ -121,6 +124,11 @@ class Tables:
     roofline_groups: list[Group] = field(init=False)
     small_collectives: Rows = field(init=False)
     sync_free: Intervals = field(init=False)  # what a CUDA graph can hold
+
+    # What several rules search for
+    attention: list[WrittenOut] = field(init=False)
+    chains: list[Chain] = field(init=False)
+    memory: Memory | None = field(init=False)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Keep a table, with its columns read-only; none is replaced."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -81,7 +80,6 @@ def stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
     return found
 
 
-@lru_cache(maxsize=4096)  # all stacks have few different ones
 def kind_of(frame: str) -> Literal["torch", "user", "other"]:
     """Return whether a frame is of a module, a backward pass or an optimizer of torch's, or of the user's files."""
     if MODULE_CALL.search(frame) or re.search(_BACKWARD, frame) or re.search(_OPTIMIZER, frame):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +126,6 @@ _BY_OP: tuple[tuple[str, re.Pattern[str]], ...] = (
 CLASSES = (*dict.fromkeys(name for name, _ in _BY_NAME), OTHER)
 
 
-@lru_cache(maxsize=4096)  # several rules ask for the same kernels
 def classify(name: str, op: str = "") -> str:
     """Return the class of a device task from its name, or from the operator behind it, or `other`."""
     name = name[:NAME_PART]

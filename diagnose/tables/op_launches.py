@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,10 @@ from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
 
 __all__ = [
+    "Chain",
     "MatchedStep",
     "OperatorInputs",
+    "WrittenOut",
     "functor",
     "graph_nodes",
     "graphed_updates",
@@ -86,7 +87,6 @@ def graphed_updates(t: Tables) -> Mask:
     return found
 
 
-@lru_cache(maxsize=4096)  # all launches of a graph have the same kernels
 def functor(kernel: str) -> str:
     """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
     for match in re.finditer(_FUNCTOR, kernel):
@@ -240,6 +240,25 @@ def operators(t: Tables) -> Rows:
             is_op = (rows >= 0) & (events.kind[np.maximum(rows, 0)] == Kind.OP)
             found[mine[is_op]] = rows[is_op]
     return found
+
+
+class Chain(NamedTuple):
+    """Two or more different pointwise operators, one after the other on a stream."""
+
+    tasks: npt.NDArray[np.intp]  # indices into Tasks
+    ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
+    time_ns: int
+    longest_ns: int  # one pass over all inputs takes at least as long
+    in_graph: bool = False  # nodes of a CUDA graph
+
+
+class WrittenOut(NamedTuple):
+    """One attention; indices into Tasks."""
+
+    products: npt.NDArray[np.intp]  # of the two products
+    between: npt.NDArray[np.intp]  # of softmax, scaling, mask, dropout
+    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
+    softmax: int  # row of the softmax's operator
 
 
 def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ __all__ = [
     "phase_shares",
     "place_of",
     "run_mean",
+    "sampled_files",
+    "sampled_lines",
     "stalls",
     "usable_steps",
     "variation",
@@ -81,6 +84,27 @@ def late_samples(t: Tables) -> Mask:
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
     late |= watched & at_head & contains(t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)), time)
     return late
+
+
+def sampled_lines(t: Tables) -> tuple[Ints, Rows]:
+    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns:
+        return np.empty(0, np.int64), np.empty(0, np.intp)
+    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
+    time = samples.time_ns[kept] - t.trace.epoch_ns
+    order = np.argsort(time, kind="stable")
+    return time[order], samples.place[kept][order].astype(np.intp)
+
+
+def sampled_files(t: Tables) -> Mapping[str, set[str]]:
+    """Return the files that the sampler saw, by the last part of their names."""
+    found: dict[str, set[str]] = {}
+    samples, run = t.capture.samples, t.capture.run
+    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
+    for file in {file for file, _, _ in places}:
+        found.setdefault(PurePosixPath(file).name, set()).add(file)
+    return found
 
 
 # The lines in which long steps of a run spend their time, by the samples that the run has of them.

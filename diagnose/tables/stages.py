@@ -52,20 +52,20 @@ from diagnose.tables.program import program_of
 from diagnose.tables.python_calls import called_by_python
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.roofline import groups
-from diagnose.tables.run_steps import late_samples, stalls
+from diagnose.tables.run_steps import late_samples, sampled_files, sampled_lines, stalls
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
 from diagnose.tables.syncs import blocking_calls, freeing_calls, late_by, sync_free
 
-__all__ = ["add_causes", "begin", "complete", "of_steps", "of_tasks"]
+__all__ = ["Order", "add_causes", "begin", "complete", "of_steps", "of_tasks"]
 
-_Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
+Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
 
 # Each table may read those above it.
 
-WAITS: _Order = {"late_by": late_by, "blocking_calls": blocking_calls, "freeing_calls": freeing_calls}
-RUN: _Order = {"stalls": stalls, "growing_steps": growing_steps, "plain_steps": plain_steps}
-HOST: _Order = {
+WAITS: Order = {"late_by": late_by, "blocking_calls": blocking_calls, "freeing_calls": freeing_calls}
+RUN: Order = {"stalls": stalls, "growing_steps": growing_steps, "plain_steps": plain_steps}
+HOST: Order = {
     "work_layers": host.work_layers,
     "frame_layers": host.frame_layers,
     "in_ops": host.in_ops,
@@ -80,25 +80,27 @@ HOST: _Order = {
     "python_gaps": python_gaps,
     "flow": flow_of,
 }
-IDLE: _Order = {
+IDLE: Order = {
     "launches_without_task": launches_without_task,
     "host_backend": host_backend,
     "anomaly_checks": anomaly_checks,
     "silent_operators": silent_operators,
     "filled_by_operators": filled_by_operators,
 }
-PROGRAM: _Order = {"program": program_of, "outermost_by_step": outermost_by_step}
-CALLS: _Order = {  # that claims read where there is no device, and rules of all
+PROGRAM: Order = {"program": program_of, "outermost_by_step": outermost_by_step}
+CALLS: Order = {  # that claims read where there is no device, and rules of all
     **PROGRAM,
     "matched_steps": matched_steps,
     "growing_calls": growing_calls,
     "issuer": issuer_of,
     "issued": issued,
 }
-TOLD: _Order = {
+TOLD: Order = {
     "step_calls": step_calls,
     "links": links,
     "late_samples": late_samples,
+    "sampled_lines": sampled_lines,
+    "sampled_files": sampled_files,
     "operators": operators,
     "operator_inputs": operator_inputs,
     "graph_nodes": graph_nodes,
@@ -175,9 +177,12 @@ def add_causes(
     return t
 
 
-def complete(t: Tables, notes: list[Note]) -> Tables:
-    """Add what rules tell about causes and kernels; the tables of the attribution window have to be complete."""
-    _add(t, {**CALLS, **TOLD}, notes)
+def complete(t: Tables, notes: list[Note], searches: Order = MappingProxyType({})) -> Tables:
+    """Add what rules tell about causes and kernels, then what ``searches`` find that several rules share.
+
+    The tables of the attribution window have to be complete.
+    """
+    _add(t, {**CALLS, **TOLD, **searches}, notes)
     return t
 
 
@@ -192,7 +197,7 @@ def _named(t: Tables) -> Tables:
     return named
 
 
-def _add(t: Tables, tables: _Order, notes: list[Note]) -> None:
+def _add(t: Tables, tables: Order, notes: list[Note]) -> None:
     for name, make in tables.items():
         if hasattr(t, name):
             continue
