@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +14,6 @@ from diagnose import analyzers
 from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.extent import of_recording
 from diagnose.analyzers.common.locate import locate_one
-from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import with_words
 from diagnose.changes import CHANGES
@@ -291,7 +291,7 @@ def _diagnosis(rank: RankFindings, *, draw: bool, alone: bool) -> Diagnosis:
         picture=part("picture", lambda t: _picture(t, rank, valued.findings, shares)) if draw else None,
         roofline=part("roofline", roofline) if draw and t.device_id >= 0 else None,
         flops=part("roofline", flop_utilisation) if t.device_id >= 0 else None,
-        memory=part("memory", memory_of),
+        memory=part("memory", attrgetter("memory")),
         memory_by_line=part("memory-by-line", memory_by_line),
         kernels=part("kernels", kernels) or (),
         kernel_families=part("kernels", kernel_families) or {},
