@@ -30,7 +30,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, tota
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.anomaly_checks import recorded_stacks
+from diagnose.tables.calls import recorded_stacks
 from diagnose.tables.host_gaps import without_operators
 from diagnose.text.numbers import duration, plural
 

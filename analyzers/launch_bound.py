@@ -48,7 +48,7 @@ from diagnose.tables.issuers import (
     sampled_loop,
 )
 from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
-from diagnose.tables.sampled_issuer import PASSES_ON
+from diagnose.tables.python_calls import PASSES_ON
 from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
 

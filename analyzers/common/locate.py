@@ -26,7 +26,7 @@ from diagnose.model.locations import FRAME
 from diagnose.model.user_files import INSTALLED, is_own_file, is_user_file
 from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
-from diagnose.tables.sampled_issuer import PASSES_ON
+from diagnose.tables.python_calls import PASSES_ON
 from diagnose.tables.step_calls import Call
 
 __all__ = ["enclosing_operators", "locate", "locate_one", "sampled_lines", "source_line"]

@@ -20,10 +20,10 @@ from diagnose.model.intervals import EMPTY, Intervals, contains, distinct, group
 from diagnose.model.locations import FRAME
 from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables
+from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
-from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.tables.step_clock import StepClock, own_clock, step_clock
+from diagnose.tables.op_launches import StepClock, own_clock, step_clock
 
 __all__ = ["MODULE", "PHASE_ORDER", "CallPaths", "call_paths", "code_phases", "code_times", "frames_of"]
 

@@ -19,9 +19,9 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.model.user_files import is_own_file
 from diagnose.tables import Tables, shared_table
+from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
-from diagnose.tables.open_frames import names_of_open_frames
 
 __all__ = ["flames"]
 

@@ -48,11 +48,11 @@ from diagnose.pipeline.trust import is_incomplete, lacks_device, why_outweighed,
 from diagnose.pipeline.unseen import missing_records, not_looked, unseen
 from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
-from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host import host_rows, layers
 from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
 from diagnose.tables.kernel_classes import kernel_families, kernel_times
 from diagnose.tables.lost import graphs_left_no_task
+from diagnose.tables.passes import passes_per_update
 from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
 from diagnose.tables.program import Program
 from diagnose.tables.roofline import flop_utilisation, roofline

@@ -19,19 +19,17 @@ from diagnose.pipeline.overhead import PROFILER, estimate_note, estimated_share,
 from diagnose.pipeline.unseen import has_shapes
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.impossible_times import (
+from diagnose.tables.lost import (
     MAX_CROSSING_SHARE,
     MAX_OVERLAP_SHARE,
+    MIN_LOST_SHARE,
     MIN_OVERLAP_SHARE,
     crossing,
-    overlap_share,
-)
-from diagnose.tables.lost import (
-    MIN_LOST_SHARE,
     graphs_left_no_task,
     lost_share,
     num_captured,
     only_collectives,
+    overlap_share,
 )
 from diagnose.tables.names import BLOCKING, matching, rows_of
 from diagnose.text.numbers import percent, plural

@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from diagnose.model.rules import Cause
     from diagnose.tables.flow import Flow
     from diagnose.tables.growing_calls import GrowingCalls
-    from diagnose.tables.growing_steps import GrowingSteps
     from diagnose.tables.issuers import Issuer
     from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
     from diagnose.tables.passes import Links
     from diagnose.tables.program import Program
     from diagnose.tables.roofline import Group
-    from diagnose.tables.run_steps import Stall
+    from diagnose.tables.run_steps import GrowingSteps, Stall
     from diagnose.tables.step_calls import StepCalls
     from diagnose.tables.syncs import Frees
 

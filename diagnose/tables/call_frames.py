@@ -18,10 +18,46 @@ from diagnose.model.intervals import EMPTY, among
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
-from diagnose.tables.python_calls import names_of
-from diagnose.tables.sampled_issuer import LIBRARY, READ
+from diagnose.tables.python_calls import LIBRARY, READ, names_of
 
-__all__ = ["MODULE_CALL", "NO_LAYERS", "is_rollout", "kind_of", "num_calls", "stacks"]
+__all__ = [
+    "MODULE_CALL",
+    "NO_LAYERS",
+    "is_rollout",
+    "kind_of",
+    "names_of_open_frames",
+    "num_calls",
+    "open_frames",
+    "stacks",
+]
+
+# Frames that were open when the recording began: the profiler gives them the line that ran then, not their first.
+
+
+def open_frames(t: Tables) -> frozenset[int]:
+    """Return the training thread's frames that were open as the recording began and as its steps did.
+
+    The profiler writes those down first, each within the one before. Their line is the one that began the recording:
+    nothing of a step need run there.
+    """
+    found: set[int] = set()
+    if not len(t.steps.start) or t.main not in t.frame_layers:
+        return frozenset()
+    frames, first_step, reach = t.frame_layers[t.main], t.steps.window[0], 0
+    for depth, (rows, starts) in enumerate(zip(frames.rows, frames.start, strict=True)):
+        row, start = int(rows[0]), int(starts[0])
+        if start >= first_step or (depth and start >= reach):
+            break
+        reach = int(frames.event_end[row])
+        if reach > first_step:
+            found.add(row)
+    return frozenset(found)
+
+
+def names_of_open_frames(t: Tables) -> frozenset[int]:
+    """Return the rows of `Trace.names` that these frames have: no other frame has such a name."""
+    return frozenset(t.trace.events.name[list(t.open_frames)].tolist())
+
 
 MIN_CALLS = 12  # that draw in the window: noise of a few steps is fewer
 MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients

@@ -26,18 +26,17 @@ from diagnose.model.intervals import (
 )
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
-from diagnose.tables.autograd_waits import autograd_waits
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
-from diagnose.tables.graph_capture import captures_of
-from diagnose.tables.host import host_rows
-from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADER_NEXT
+from diagnose.tables.host import captures_of, host_rows
+from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADER_NEXT, matching
 from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = [
     "MAX_FETCH_NS",
     "NEVER_COMPUTES",
+    "autograd_waits",
     "computing_operators",
     "filled_by_operators",
     "first_use",
@@ -65,6 +64,38 @@ __all__ = [
     "without_calls",
     "without_operators",
 ]
+
+# Time in which a thread that called backward() waits for autograd's other threads: it runs no Python then.
+
+_EVALUATES = re.compile(r"^autograd::engine::evaluate_function")
+_ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
+
+
+def autograd_waits(t: Tables) -> Intervals:
+    """Return the time from the gradient of the root to what the engine evaluates first on that thread, and so on.
+
+    Where another thread's operators are in the file they lie in that time; where that thread was not recorded, the time
+    looks like Python between operators. A thread of autograd's own never makes the root: between what it evaluates lies
+    the rest of the step.
+    """
+    events = t.trace.events
+    evaluates, roots = np.zeros(len(events), bool), np.zeros(len(events), bool)
+    evaluates[matching(t.trace, (Kind.OP,), _EVALUATES)] = True
+    if not evaluates.any():
+        return EMPTY
+    roots[matching(t.trace, (Kind.OP,), _ROOT)] = True
+    found = []
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP)
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows]))[: len(rows)]
+        rows = rows[events.start[rows] >= before]  # without operators in others
+        one, two = rows[:-1], rows[1:]
+        follows = evaluates[two] & (roots[one] | evaluates[one])
+        begins = np.maximum.accumulate(np.where(follows, 0, np.arange(1, len(one) + 1)))  # the last one that does not
+        waits = follows & roots[np.append(rows, -1)[begins]]
+        found.append((events.end[one[waits]], events.start[two[waits]]))
+    return union(*found)
+
 
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.

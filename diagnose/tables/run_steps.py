@@ -6,6 +6,7 @@ those recorded in the same way; steps in which a profiler was started or had jus
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,25 +18,30 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
+from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
+from diagnose.model.limits import MIN_REGIONS
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
-from diagnose.tables.run_phases import phase_steps
 
 __all__ = [
     "COLLECTION",
     "MIN_RATIO",
     "MIN_STEPS",
+    "PHASES",
     "PLAIN",
     "TIMING",
+    "GrowingSteps",
     "Shared",
     "Stall",
     "Variation",
+    "growing_steps",
     "is_loop_head",
     "late_samples",
     "lines_in",
     "phase_shares",
+    "phase_steps",
     "place_of",
     "run_mean",
     "sampled_files",
@@ -44,6 +50,39 @@ __all__ = [
     "usable_steps",
     "variation",
 ]
+
+# What each step of the run goes into.
+
+PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
+"""What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
+
+
+def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
+    """Return ns per step and phase; they sum to the time of the step."""
+    trains = bool(run.phase("backwards").any())
+    parts = {name: run.phase(name) for name in PHASES[1:]}
+    few = _few_more(run)
+    parts["inference"] = parts["inference"] + np.where(few, parts["rollout"], 0)
+    parts["rollout"] = np.where(few, 0, parts["rollout"])
+    if not trains:  # without gradients all the time: nothing there is beside the model
+        zero = np.zeros(run.num, np.int64)
+        parts |= dict.fromkeys(("evaluation", "rollout", "inference", "other"), zero)
+    rest = np.maximum(run.took_ns - sum(parts.values(), np.zeros(run.num, np.int64)), 0)
+    if trains:
+        return {"training": rest, **parts}
+    return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
+
+
+def _few_more(run: RunSteps) -> Mask:
+    """Return which steps have gradients off hardly more often than those without a rollout: these evaluate.
+
+    A target network or an attack, which each step has, is no part of a rollout. With batches nothing is known of it.
+    """
+    work, others = run.phase("work"), run.phase("rollout") == 0
+    usual = np.median(work[others]) if others.any() else 0
+    few: Mask = (run.phase("loading") == 0) & (work > 0) & (work - usual < MIN_REGIONS)
+    return few
+
 
 # Samples whose time is not that of their line: loading seen where nothing is loaded, a loop's head in the optimizer.
 #
@@ -489,3 +528,58 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         place_share=shared.share,
         in_function=shared.in_function,
     )
+
+
+# Steps that get longer as the run goes on, because of the work at one place: it grows with what is stored.
+#
+# A machine that becomes slower makes everything in a step longer; here one place has what the later steps take longer,
+# and the rest of the step stays nearly as it was.
+
+NEAREST = 16  # steps, whose median is the level there
+MAX_REST_GROWTH = 0.5  # of the whole step's growth: more of it elsewhere is a machine that slows everything
+MIN_DEVIATIONS = 3.0  # of the samples there: that many more than a machine that slows everything would show
+
+
+class GrowingSteps(NamedTuple):
+    """How steps grow; times in ns."""
+
+    num_steps: int
+    first_ns: float  # of a step at the beginning of the watched ones
+    last_ns: float
+    lost_ns: float  # what the mean step takes longer than at the beginning
+    unrecorded_ns: float  # what it takes longer than the recorded ones
+    share: float  # of the run's time, of ``lost_ns``
+    place: Shared
+
+
+def growing_steps(t: Tables) -> GrowingSteps | None:
+    """Return how the steps that were not recorded grow, and where; None where they do not, or no place shows."""
+    run, info = t.capture.run, t.capture.info
+    if run is None or t.device_id >= 0 or (info is not None and info.world_size > 1):
+        return None  # the host's steps are not the device's, nor those of other ranks
+    rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    times = run.step_ns[rows].astype(np.float64)
+    if not grows(times.tolist()):
+        return None
+    half = len(rows) // 2
+    place = place_of(run, t.capture, rows[half:], rows[:half])
+    if not place.path or not _is_elsewhere_equal(place):
+        return None
+    mean = float(times.mean())
+    first, last = (float(np.median(part)) for part in (times[:NEAREST], times[-NEAREST:]))
+    recorded = np.flatnonzero(run.state == TIMING)
+    nearest = np.argsort(np.abs(rows - recorded.mean()), kind="stable")[:NEAREST] if len(recorded) else slice(None)
+    lost = max(mean - first, 0.0)
+    unrecorded = max(mean - float(np.median(times[nearest])), 0.0)
+    return GrowingSteps(len(rows), first, last, lost, unrecorded, lost / mean, place)
+
+
+def _is_elsewhere_equal(place: Shared) -> bool:
+    """Return whether the place has more of what steps take longer than of the step, and the rest hardly grows.
+
+    Where it has nearly all of the step, samples cannot show that.
+    """
+    if (1 - place.share) > MAX_REST_GROWTH * (1 - place.usual_share):
+        return False
+    deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
+    return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

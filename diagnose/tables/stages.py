@@ -17,13 +17,12 @@ from diagnose.model.events import Kind, Note, Trace
 from diagnose.model.intervals import among, rows_of_each, span
 from diagnose.model.rules import Cause
 from diagnose.tables import Claim, Tables, device, host, names
-from diagnose.tables.anomaly_checks import anomaly_checks
-from diagnose.tables.calls import of_known_kernels
+from diagnose.tables.call_frames import open_frames
+from diagnose.tables.calls import anomaly_checks, of_known_kernels, updates
 from diagnose.tables.collectives import host_backend, small_collectives
 from diagnose.tables.flow import flow_of
 from diagnose.tables.gaps import assign, find_gaps, launch_latency, one_gap
 from diagnose.tables.growing_calls import growing_calls
-from diagnose.tables.growing_steps import growing_steps
 from diagnose.tables.host_gaps import (
     computing_operators,
     filled_by_operators,
@@ -35,7 +34,6 @@ from diagnose.tables.host_gaps import (
 from diagnose.tables.issuers import issued, issuer_of
 from diagnose.tables.kernel_classes import task_classes
 from diagnose.tables.lost import launches_without_task
-from diagnose.tables.native import runs_no_python
 from diagnose.tables.op_launches import (
     graph_nodes,
     graphed_updates,
@@ -44,15 +42,13 @@ from diagnose.tables.op_launches import (
     operators,
     outermost_by_step,
 )
-from diagnose.tables.open_frames import open_frames
-from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import links
 from diagnose.tables.plain_steps import plain_steps
 from diagnose.tables.program import program_of
-from diagnose.tables.python_calls import called_by_python
+from diagnose.tables.python_calls import called_by_python, runs_no_python
 from diagnose.tables.queue import queue_numbers
 from diagnose.tables.roofline import groups
-from diagnose.tables.run_steps import late_samples, sampled_files, sampled_lines, stalls
+from diagnose.tables.run_steps import growing_steps, late_samples, sampled_files, sampled_lines, stalls
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
 from diagnose.tables.syncs import blocking_calls, freeing_calls, late_by, sync_free

@@ -20,11 +20,66 @@ from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
 from diagnose.tables.gaps import MIN_LINKED
-from diagnose.tables.last_step import end_without_stop, num_whole
-from diagnose.tables.names import KERNEL_LAUNCH, LOADER_NEXT, MODULE_LOAD, OPTIMIZER_STEP, STEP_MARK, matching, rows_of
-from diagnose.tables.step_kernels import repeated_kernels
+from diagnose.tables.host import captured
+from diagnose.tables.names import (
+    GRAPH_LAUNCH,
+    KERNEL_LAUNCH,
+    LOADER_NEXT,
+    MODULE_LOAD,
+    OPTIMIZER_STEP,
+    STEP_MARK,
+    matching,
+    rows_of,
+)
 
-__all__ = ["RepeatedMarks", "Steps", "find_steps", "repeated_marks"]
+__all__ = [
+    "RepeatedMarks",
+    "Steps",
+    "end_without_stop",
+    "find_steps",
+    "num_whole",
+    "repeated_kernels",
+    "repeated_marks",
+]
+
+# How much of the last marked steps a recording holds: its end may cut them off, or lie within the last mark.
+
+MIN_CROPPED = 10  # launches at the end without a task; a few are lost in whole files too
+
+
+def num_whole(trace: Trace, start: Ints, end: Ints) -> int:
+    """Return how many of the steps lie before the end of the device's records, all where none does.
+
+    A file may be cropped: the host then launches on, and no task of these launches is there. What the device did
+    meanwhile is not known, and no idle time. Launches of graphs do not count: their nodes may be missing anywhere.
+    """
+    events = trace.events
+    launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
+    launches = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
+    launches = launches[~captured(trace, launches) & ~among(launches, matching(trace, (Kind.RUNTIME,), GRAPH_LAUNCH))]
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    has_task = np.flatnonzero(among(launches, distinct(events.cause[tasks])))
+    if not len(has_task) or len(launches) - has_task[-1] - 1 < MIN_CROPPED:
+        return len(start)
+    whole = int(np.searchsorted(end, events.start[launches[has_task[-1] + 1]], side="right"))
+    return whole or len(start)
+
+
+def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
+    """Return when the last step ends: as long after its last event on the host as any other step at most.
+
+    Its mark may stay open while the loop shuts its workers down and the profiler stops, which no step does.
+    """
+    events = trace.events
+    rows = rows_of(trace, Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.GC)
+    rows = rows[~among(rows, matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK))]
+    ended = np.sort(events.end[rows], kind="stable")
+    at = np.searchsorted(ended, end, side="right") - 1
+    if at[0] < 0 or (ended[at] <= start).any():
+        return int(end[-1])
+    rest = end - ended[at]
+    return int(end[-1] - max(rest[-1] - rest[:-1].max(), 0))
+
 
 # Steps of a file without `ProfilerStep#n` marks: the most regular mark that repeats over the recording.
 #
@@ -490,3 +545,61 @@ def _usual_call_ns(trace: Trace, tasks: Rows) -> int:
     calls = trace.events.cause[tasks]
     calls = calls[calls >= 0]
     return int(np.median(trace.events.end[calls] - trace.events.start[calls]))
+
+
+# Steps of a file without any marks: the device's kernels repeat in one and the same order.
+#
+# Layers repeat too, within a step. What parts steps comes in all that runs: nearly every kernel of the recording runs
+# at least as often as there are steps, and from one begin to the next the same kernels follow each other.
+
+MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
+MAX_RARE = 0.05  # of the kernels, by name, that run less often than steps: of single layers a third is rarer
+MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
+MIN_STEPS_ALIKE = 0.8  # of the steps
+MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
+
+
+def repeated_kernels(trace: Trace) -> Rows:
+    """Return the kernels that begin the steps, in time order; empty where nothing repeats so."""
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL)
+    linked = tasks[events.cause[tasks] >= 0]
+    none = tasks[:0]
+    if len(linked) < max(MIN_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+        return none
+    _, _, device = grouped(events.device[linked])  # of which some may be unknown
+    linked = linked[device == np.bincount(device).argmax()]
+    linked = linked[np.lexsort((events.start[linked], events.start[events.cause[linked]]))]
+    _, _, name = grouped(events.name[linked])
+    count = np.bincount(name)
+    num = _num_repeats(count)
+    if num < MIN_STEPS:
+        return none
+    for anchor in np.flatnonzero(count == num).tolist():
+        at = np.flatnonzero(name == anchor)
+        begun = events.start[events.cause[linked[at]]]
+        if (np.diff(begun) > 0).all() and _is_repeated(name, at):
+            found: Rows = linked[at]
+            return found
+    return none
+
+
+def _num_repeats(count: Ints) -> int:
+    """Return the largest number of times that nearly all kernels run at least, and some exactly; 0 for none."""
+    rare = np.sort(count)[int(MAX_RARE * len(count))]
+    return int(rare) if (count == rare).any() else 0
+
+
+def _is_repeated(name: Ints, at: Rows) -> bool:
+    """Return whether the kernels from one begin to the next are the same in most steps."""
+    length = np.diff(at)
+    usual = int(np.median(length))
+    if usual < MIN_KERNELS:
+        return False
+    first = at[:-1][length == usual]
+    if len(first) < max(MIN_STEPS_ALIKE * len(length), MIN_STEPS - 1):
+        return False
+    alike = [
+        (name[a : a + usual] == name[first[0] : first[0] + usual]).mean() >= MIN_KERNELS_ALIKE for a in first.tolist()
+    ]
+    return bool(sum(alike) >= MIN_STEPS_ALIKE * len(length))
