@@ -16,7 +16,7 @@ from diagnose.model.intervals import contains, grouped
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import Chain, functor
+from diagnose.tables.op_launches import Chain
 
 __all__ = ["chains", "pointwise_tasks"]
 
@@ -134,3 +134,20 @@ def _of_other_rules(t: Tables) -> npt.NDArray[np.bool_]:
     called = t.trace.events.start[np.maximum(launch, 0)]
     mine: npt.NDArray[np.bool_] = taken | ((launch >= 0) & contains(t.updates, called))
     return mine
+
+
+# What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
+_FUNCTOR = (
+    r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
+    r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
+)
+_WRAPPERS = r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
+
+
+def functor(kernel: str) -> str:
+    """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
+    for match in re.finditer(_FUNCTOR, kernel):
+        name = next(part for part in match.groups() if part)
+        if not re.match(_WRAPPERS, name):
+            return name
+    return kernel[:40]

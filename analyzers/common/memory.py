@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.analyzers.common.locate import locate
-from diagnose.model.arrays import Ints
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.tables import Tables
-from diagnose.tables.lost import NEVER, Allocations, find_allocations
-from diagnose.tables.names import BACKWARD, matching
+from diagnose.tables.names import BACKWARD, matching, rows_of
 from diagnose.tables.nvml_readings import device_memory
 from diagnose.tables.roofline import device_of
 
@@ -259,3 +258,49 @@ def _by_place(t: Tables, blocks: Allocations, held: npt.NDArray[np.intp]) -> tup
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
     return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:MAX_PLACES]
+
+
+NEVER = np.iinfo(np.int64).max
+HOST = -1
+
+
+class Allocations(NamedTuple):
+    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
+
+    row: Rows  # the event, for its thread and time
+    taken: Ints  # ns
+    freed: Ints  # ns, NEVER where the recording ends before
+    size: Ints  # bytes
+    time: Ints  # of each taking or giving back, ns
+    allocated: Ints  # bytes after it
+    reserved: Ints  # bytes after it, -1 where unknown
+
+    def held_at(self, time: int) -> Rows:
+        """Return which blocks are held at a time."""
+        return np.flatnonzero((self.taken <= time) & (self.freed > time))
+
+
+def find_allocations(t: Tables) -> Allocations | None:
+    """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
+    events = t.trace.events
+    rows = rows_of(t.trace, Kind.MEMORY)
+    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
+    if not len(rows):
+        return None
+    size, address = events.size[rows], events.correlation[rows]
+    order = np.lexsort((np.arange(len(rows)), address))
+    same = np.append(address[order][1:] == address[order][:-1], False)
+    back = np.append(size[order][1:] < 0, False)
+    freed = np.full(len(rows), NEVER, np.int64)
+    next_one = np.append(events.start[rows][order][1:], NEVER)
+    freed[order] = np.where(same & back, next_one, NEVER)
+    taken = np.flatnonzero(size > 0)
+    return Allocations(
+        row=rows[taken],
+        taken=events.start[rows[taken]],
+        freed=freed[taken],
+        size=size[taken],
+        time=events.start[rows],
+        allocated=events.sequence[rows],
+        reserved=events.awaits[rows],
+    )

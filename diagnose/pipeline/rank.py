@@ -31,6 +31,7 @@ from diagnose.model.intervals import among
 from diagnose.model.records import as_facts
 from diagnose.pipeline import overhead
 from diagnose.pipeline.code_times import code_times
+from diagnose.pipeline.device_time import flop_utilisation, kernel_families, kernel_times, roofline
 from diagnose.pipeline.find import (
     RankFindings,
     analysed,
@@ -50,12 +51,10 @@ from diagnose.pipeline.verdict import verdict
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, layers
 from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
-from diagnose.tables.kernel_classes import kernel_families, kernel_times
 from diagnose.tables.lost import graphs_left_no_task
 from diagnose.tables.passes import passes_per_update
 from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
 from diagnose.tables.program import Program
-from diagnose.tables.roofline import flop_utilisation, roofline
 from diagnose.tables.run_steps import phase_shares
 from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS

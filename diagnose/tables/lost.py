@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, union
+from diagnose.model.intervals import EMPTY, Intervals, among
 from diagnose.tables import Tables
 from diagnose.tables.host import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
@@ -17,11 +17,9 @@ __all__ = [
     "MAX_CROSSING_SHARE",
     "MAX_OVERLAP_SHARE",
     "MIN_OVERLAP_SHARE",
-    "NEVER",
-    "Allocations",
     "Crossing",
     "crossing",
-    "find_allocations",
+    "device_launches",
     "graph_holes",
     "graphs_left_no_task",
     "launches_without_task",
@@ -29,7 +27,6 @@ __all__ = [
     "num_captured",
     "only_collectives",
     "overlap_share",
-    "time_without_task",
 ]
 
 # Times that no run can have: tasks that overlap on one stream, calls of one thread that cross each other.
@@ -101,60 +98,12 @@ def _crossed_ns(until: Ints, start: Ints, end: Ints) -> Ints:
     return crossed
 
 
-# Which blocks of memory were taken and given back, from the profiler's memory events of one device.
-
-NEVER = np.iinfo(np.int64).max
-HOST = -1
-
-
-class Allocations(NamedTuple):
-    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
-
-    row: Rows  # the event, for its thread and time
-    taken: Ints  # ns
-    freed: Ints  # ns, NEVER where the recording ends before
-    size: Ints  # bytes
-    time: Ints  # of each taking or giving back, ns
-    allocated: Ints  # bytes after it
-    reserved: Ints  # bytes after it, -1 where unknown
-
-    def held_at(self, time: int) -> Rows:
-        """Return which blocks are held at a time."""
-        return np.flatnonzero((self.taken <= time) & (self.freed > time))
-
-
-def find_allocations(t: Tables) -> Allocations | None:
-    """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
-    events = t.trace.events
-    rows = rows_of(t.trace, Kind.MEMORY)
-    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
-    if not len(rows):
-        return None
-    size, address = events.size[rows], events.correlation[rows]
-    order = np.lexsort((np.arange(len(rows)), address))
-    same = np.append(address[order][1:] == address[order][:-1], False)
-    back = np.append(size[order][1:] < 0, False)
-    freed = np.full(len(rows), NEVER, np.int64)
-    next_one = np.append(events.start[rows][order][1:], NEVER)
-    freed[order] = np.where(same & back, next_one, NEVER)
-    taken = np.flatnonzero(size > 0)
-    return Allocations(
-        row=rows[taken],
-        taken=events.start[rows[taken]],
-        freed=freed[taken],
-        size=size[taken],
-        time=events.start[rows],
-        allocated=events.sequence[rows],
-        reserved=events.awaits[rows],
-    )
-
-
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
 MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is there for the most part
 MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
-def _launches(t: Tables) -> Rows:
+def device_launches(t: Tables) -> Rows:
     """Return the launches in the window that put work on the device: those into a graph do not."""
     rows = _all_launches(t)
     return rows[~captured(t.trace, rows)]
@@ -162,7 +111,7 @@ def _launches(t: Tables) -> Rows:
 
 def num_captured(t: Tables) -> int:
     """Return how many launches in the window went into a graph that was being captured."""
-    return len(_all_launches(t)) - len(_launches(t))
+    return len(_all_launches(t)) - len(device_launches(t))
 
 
 def _all_launches(t: Tables) -> Rows:
@@ -182,7 +131,7 @@ def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
     has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
     has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
-    launches = _launches(t)
+    launches = device_launches(t)
     return launches[~has_task[launches]]
 
 
@@ -200,20 +149,7 @@ def graphs_left_no_task(t: Tables) -> bool:
 
 def lost_share(t: Tables) -> float:
     """Return the share of launches without a task, 0 to 1."""
-    return len(t.launches_without_task) / max(1, len(_launches(t)))
-
-
-def time_without_task(t: Tables) -> Intervals:
-    """Return the intervals from a launch without a task to the next launch that has one."""
-    lost = t.launches_without_task
-    if not len(lost):
-        return EMPTY
-    events = t.trace.events
-    launches = _launches(t)
-    with_task = launches[~among(launches, lost)]
-    i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
-    until = np.append(events.start[with_task], t.steps.window_end)[i]
-    return union((events.start[lost], until))
+    return len(t.launches_without_task) / max(1, len(device_launches(t)))
 
 
 def graph_holes(t: Tables) -> Intervals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,16 @@ from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs
 
-if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, Roofline
-
 __all__ = [
     "MIN_NS",
+    "PRECISION_NAMES",
     "REACHED_SHARE",
     "SLOW_SHARE",
     "Group",
     "device_of",
-    "flop_utilisation",
     "gpu_spec",
     "groups",
     "has_tensor_cores",
-    "roofline",
 ]
 
 # Of the peak: good libraries reach 45 to 80 % in 16-bit products, and 70 to 95 % in kernels that stream.
@@ -39,9 +35,8 @@ REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
 MIN_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
-MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
-_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
+PRECISION_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
 
 
@@ -186,52 +181,3 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
     """Return the first tasks of other operators after a task on its stream."""
     window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
     return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]
-
-
-def flop_utilisation(t: Tables) -> FlopUtilisation | None:
-    """Return how much of its peak the device reached over the steps; None where no operation could be counted."""
-    peak, found = gpu_spec(t), t.roofline_groups
-    flop = sum(g.work.flop for g in found)
-    if peak is None or not flop:
-        return None
-    from diagnose.model.charts import FlopUtilisation
-
-    start, end = t.steps.window
-    at_peak_ns = sum(g.work.flop / peak.rate(g.precision) * 1e9 for g in found if g.work.flop)
-    work = ~(t.tasks.is_collective | t.tasks.is_copy)
-    computing = float((t.tasks.end - t.tasks.start)[work].sum())
-    return FlopUtilisation(
-        share=flop / max(peak.rate("f16"), peak.rate("fp32")) * 1e9 / (end - start),
-        own_share=at_peak_ns / (end - start),
-        flop_per_step=flop / t.steps.num,
-        tflops=flop / (end - start) / 1e3,
-        known_share=min(1.0, sum(g.time_ns for g in found) / computing),
-        device=peak.name,
-    )
-
-
-def roofline(t: Tables) -> Roofline | None:
-    """Return the chart's points, the most expensive first; None for an unknown device or where no work is known."""
-    peak, found = gpu_spec(t), t.roofline_groups
-    if peak is None or not found:
-        return None
-    from diagnose.model.charts import Roofline, RooflinePoint
-
-    start, end = t.steps.window
-    points = tuple(
-        RooflinePoint(
-            op=g.op,
-            shapes=g.shapes,
-            kernel=g.kernel,
-            step_share=g.time_ns / (end - start),
-            precision=_NAMES[g.precision],
-            flop_per_byte=g.work.flop / g.work.bytes if g.work.bytes else 0.0,
-            tflops=g.work.flop / g.time_ns / 1e3,
-            gb_per_s=g.work.bytes / g.time_ns,
-            bound=g.limit,
-            achieved=g.share,
-        )
-        for g in found[:MAX_POINTS]
-    )
-    rates = {name: peak.rate(precision) / 1e12 for precision, name in _NAMES.items()}
-    return Roofline(peak.name, {name: rate for name, rate in rates.items() if rate}, peak.bandwidth, points)
