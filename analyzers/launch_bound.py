@@ -37,7 +37,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
+from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_gaps import without_operators
 from diagnose.tables.issuers import (
     MIN_IN_LOOP,
@@ -207,7 +207,8 @@ def _waiting(t: Tables, graphable: float) -> list[str]:
 
 def _calling(t: Tables, _o: IdleGaps) -> list[str]:
     num, share = tiny_share(t)
-    lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    at_most = f"{TINY_OPERATOR_NS / 1000:.0f} µs"
+    lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {at_most}."]
     unrecorded, least = unrecorded_calling(t), _unrecorded_share(t)
     if unrecorded is not None and least is not None:
         lines.append(

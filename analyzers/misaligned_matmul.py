@@ -25,7 +25,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, Group, gpu_spec
 
 META = RuleMeta(
     id="misaligned-matmul",
@@ -43,7 +43,7 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
     peak = gpu_spec(t)
-    found = [(g, odd) for g in t.roofline_groups if (odd := _odd_size(g)) and g.share < SLOW_SHARE]
+    found = [(g, odd) for g in t.roofline_groups if (odd := _odd_size(g)) and g.share < SLOW_KERNEL_SHARE]
     if peak is None or not found:
         return []
     free = free.copy()

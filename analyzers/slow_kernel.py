@@ -35,7 +35,7 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, Group, gpu_spec
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -58,7 +58,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     slow = [
         group
         for group in t.roofline_groups
-        if group.share < SLOW_SHARE and not group.full_precision and not taken[group.tasks].any()
+        if group.share < SLOW_KERNEL_SHARE and not group.full_precision and not taken[group.tasks].any()
     ]
     if peak is None or not slow:
         return []

@@ -38,7 +38,7 @@ from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.op_launches import Chain
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, Group
 from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
@@ -127,7 +127,7 @@ def _slow(t: Tables) -> list[Group]:
     return [
         group
         for group in t.roofline_groups
-        if group.share < SLOW_SHARE and group.op != "aten::copy_" and alone[group.tasks].all()
+        if group.share < SLOW_KERNEL_SHARE and group.op != "aten::copy_" and alone[group.tasks].all()
     ]
 
 

@@ -21,7 +21,7 @@ from diagnose.tables import Tables
 from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.lost import (
     MAX_CROSSING_SHARE,
-    MAX_OVERLAP_SHARE,
+    MAX_OVERLAP_IN_STREAM,
     MIN_LOST_SHARE,
     MIN_OVERLAP_SHARE,
     crossing,
@@ -126,7 +126,7 @@ def why_outweighed(t: Tables, answer: Finding | None, step_ns: float) -> str:
 
 
 def _why_impossible(t: Tables) -> str:
-    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_SHARE:
+    if t.device_id >= 0 and overlap_share(t) > MAX_OVERLAP_IN_STREAM:
         return "The times of this file cannot be true: tasks of one stream overlap."
     crosses = crossing(t).share > MAX_CROSSING_SHARE
     return "The times of this file cannot be true: calls of one thread cross each other." if crosses else ""

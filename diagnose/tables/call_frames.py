@@ -15,6 +15,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, among
+from diagnose.model.limits import MOST
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
@@ -59,8 +60,7 @@ def names_of_open_frames(t: Tables) -> frozenset[int]:
     return frozenset(t.trace.events.name[list(t.open_frames)].tolist())
 
 
-MIN_CALLS = 12  # that draw in the window: noise of a few steps is fewer
-MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients
+MIN_DRAWS = 12  # that draw in the window: noise of a few steps is fewer
 MODULE_CALL = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 NO_LAYERS = Layers((), (), EMPTY.end)
 _BACKWARD = r"torch/autograd/.*: (backward|grad|_engine_run_backward)$"
@@ -75,11 +75,11 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
     They have no gradients, or the host reads a number for each draw: an environment is told the action.
     """
     num_draws = int(among(rows, _draws(t)).sum())
-    if num_draws < MIN_CALLS:
+    if num_draws < MIN_DRAWS:
         return False
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True
-    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MIN_ROLLOUT
+    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MOST
 
 
 def _has_sequences(t: Tables) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, intersect, union
+from diagnose.model.limits import MOST
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import (
@@ -41,7 +42,6 @@ __all__ = [
 
 _ISNAN = re.compile(r"^aten::isnan$")
 _PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
-MIN_CHECKS = 0.5  # of the functions of a backward pass: a script that looks at single gradients makes fewer
 _FUNCTION = r"Backward\d*$"
 AT_ONCE_NS = 200_000  # from one part of a check to the next
 
@@ -53,7 +53,7 @@ def anomaly_checks(t: Tables) -> Rows:
     seen = t.in_window(t.calls(_ISNAN, Kind.OP))
     threads = distinct(trace.events.thread[functions])
     seen = seen[among(trace.events.thread[seen], threads)]
-    if not len(functions) or len(seen) < MIN_CHECKS * len(functions):
+    if not len(functions) or len(seen) < MOST * len(functions):
         return seen[:0]
     events, parts = trace.events, t.in_window(t.calls(_PARTS, Kind.OP))
     parts = parts[among(events.thread[parts], threads)]
@@ -130,9 +130,7 @@ COMPILE = re.compile(
     r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"
 )
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
-# A slow call counts as part of every step when it shows in at least this share of them.
-MIN_STEP_SHARE = 0.5
-MIN_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
+MIN_MARKING_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
 
 
 def allocations(t: Tables) -> Rows:
@@ -191,7 +189,7 @@ def compile_frames(t: Tables) -> Rows:
 
 def can_recur(t: Tables) -> bool:
     """Return whether the recording is long enough to tell what recurs: two steps, or three updates of the optimizer."""
-    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_UPDATES
+    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_MARKING_UPDATES
 
 
 def _updates(t: Tables) -> Rows:
@@ -210,7 +208,7 @@ def recurs(t: Tables, rows: Rows) -> bool:
         num = len(updates)
         ends = np.sort(t.trace.events.end[updates], kind="stable")
         step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
-        return len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
+        return len(distinct(step[step < num])) >= MOST * num
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
-    return len(distinct(inside)) >= max(2.0, MIN_STEP_SHARE * t.steps.num)
+    return len(distinct(inside)) >= max(2.0, MOST * t.steps.num)

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
-MAX_SMALL_NS = 100_000
+MAX_SMALL_COLLECTIVE_NS = 100_000
 MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
 
@@ -103,12 +103,12 @@ def exposed_broadcasts(t: Tables) -> Intervals:
 
 
 def small_collectives(t: Tables) -> Rows:
-    """Return the rows of Tasks that are collectives of under ``MAX_SMALL_NS``, none where they are few.
+    """Return the rows of Tasks that are collectives of under ``MAX_SMALL_COLLECTIVE_NS``, none where they are few.
 
     An exchange between experts is none of them: what it sends is routed anew each time, and goes into no bucket.
     """
     tasks = t.tasks
-    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < MAX_SMALL_NS))
+    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < MAX_SMALL_COLLECTIVE_NS))
     mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)

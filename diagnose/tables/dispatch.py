@@ -19,7 +19,7 @@ from diagnose.tables.run_steps import variation
 
 __all__ = [
     "MIN_OVERHEAD_SHARE",
-    "TINY_NS",
+    "TINY_OPERATOR_NS",
     "Unrecorded",
     "operator_work",
     "overhead",
@@ -30,10 +30,10 @@ __all__ = [
 
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
-TINY_NS = 15_000
+TINY_OPERATOR_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
 MIN_OVERHEAD_SHARE = 0.3
-MIN_ALIKE = 3  # steps whose same call tells what it usually takes
+MIN_ALIKE_CALLS = 3  # steps whose same call tells what it usually takes
 
 
 class Unrecorded(NamedTuple):
@@ -45,7 +45,7 @@ class Unrecorded(NamedTuple):
 
 
 def operator_work(t: Tables) -> Intervals:
-    """Return the time in which operators work: they take TINY_NS or more themselves, the ones they call left out.
+    """Return the time in which operators work: they take ``TINY_OPERATOR_NS`` or more without those they call.
 
     Judged by what the same call of most steps takes: a thread that loses its core in a small operator is not working.
     """
@@ -53,7 +53,7 @@ def operator_work(t: Tables) -> Intervals:
     usual = _usual_own_ns(t)
     for found in _nested(t):
         for rows, inner in _with_inner(found):
-            works = rows[usual[rows] >= TINY_NS]
+            works = rows[usual[rows] >= TINY_OPERATOR_NS]
             parts.append(subtract(t.covering(works), intervals_of(t.trace, inner)) if len(works) else EMPTY)
     return intersect(union(*parts), span(*t.steps.window)) if parts and len(events) else EMPTY
 
@@ -90,7 +90,7 @@ def _usual_own_ns(t: Tables) -> Floats:
         num = np.bincount(alike)
         middle = np.cumsum(num) - num + (num - 1) // 2
         usual = own[rows][order][middle][alike]
-        own[rows] = np.where(num[alike] >= MIN_ALIKE, usual, own[rows])
+        own[rows] = np.where(num[alike] >= MIN_ALIKE_CALLS, usual, own[rows])
     return own
 
 
@@ -110,10 +110,10 @@ def overhead(t: Tables) -> Intervals:
 
 
 def _lost_in_calls_ns(t: Tables) -> float:
-    """Return how much longer small operators took than the same calls of most steps do, where they took TINY_NS."""
+    """Return how much longer small operators took than the same calls of most steps, where that is too long."""
     rows = t.in_window(t.host_rows(Kind.OP))
     own, usual = _own_ns(t)[rows], _usual_own_ns(t)[rows]
-    return float((own - usual)[(usual < TINY_NS) & (own >= TINY_NS)].sum())
+    return float((own - usual)[(usual < TINY_OPERATOR_NS) & (own >= TINY_OPERATOR_NS)].sum())
 
 
 def own_gaps(t: Tables) -> Intervals:
@@ -145,5 +145,5 @@ def tiny_share(t: Tables) -> tuple[float, float]:
     rows = t.host_rows(Kind.OP)
     start, end = t.steps.window
     rows = rows[(events.start[rows] >= start) & (events.start[rows] < end)]
-    tiny = events.end[rows] - events.start[rows] < TINY_NS
+    tiny = events.end[rows] - events.start[rows] < TINY_OPERATOR_NS
     return len(rows) / t.steps.num, float(np.mean(tiny)) if len(rows) else 0.0

@@ -33,9 +33,9 @@ __all__ = [
 
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
-MAX_DEPTH = 64  # a report shows no deeper nesting
+MAX_NESTING = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
-_FEW = 4  # times that are looked up sooner one by one
+_FEW_TIMES = 4  # times that are looked up sooner one by one
 
 _RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
@@ -59,7 +59,7 @@ class Layers(NamedTuple):
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
-        if len(time) <= _FEW:
+        if len(time) <= _FEW_TIMES:
             return [self.at(one) for one in time.tolist()]
         found: list[list[int]] = [[] for _ in range(len(time))]
         pending = np.arange(len(time))
@@ -84,7 +84,7 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH, *, deep: bool = False) -> Layers:
+def layers(trace: Trace, rows: Rows, most: int = MAX_NESTING, *, deep: bool = False) -> Layers:
     """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting.
 
     ``deep``: they are nested dozens deep, as Python's frames are; then they are counted, not peeled off one by one.

@@ -24,6 +24,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
+from diagnose.model.limits import MOST
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -104,9 +105,6 @@ MIN_LINE_WAIT_SHARE = 0.75
 MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
-MAX_OPERATOR_SHARE = (
-    0.5  # of an interval without a call: where operators cover more of it, they are what takes the time
-)
 MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
 
 
@@ -126,7 +124,7 @@ def host_gaps(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
     intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
-    python = operator_share(t, intervals, ops) < MAX_OPERATOR_SHARE
+    python = operator_share(t, intervals, ops) < MOST
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
@@ -301,7 +299,7 @@ def _what_follows(t: Tables, pieces: Intervals) -> Ints:
 # device goes as well, and the host then launches earlier.
 
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
-MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
+MIN_LOADING_SHARE = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
 
 def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
@@ -319,7 +317,7 @@ def waits_for_workers(t: Tables, without: str) -> bool:
         return False
     pieces = _waits_for_batches(t)
     idle = int((t.causes.end - t.causes.start)[pieces].sum())
-    return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
+    return idle > MIN_LOADING_SHARE * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
 
 
 def _waits_for_batches(t: Tables) -> Rows:
@@ -393,10 +391,8 @@ _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {
 # Dispatching one operator takes 5 to 50 µs, recorded with stacks and shapes up to 250: an operator that is silent for
 # as long as this computes, compiles or loads.
 MIN_SILENCE_NS = 1_000_000
-# Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
-MIN_SILENT_SHARE = 0.5
-MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
-MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
+MIN_SILENT_STEP_SHARE = 0.8  # in which the same call is silent, as a plan for a new shape
+MIN_SILENT_STEPS = 3
 # Allocations and views: they touch no element, whatever their size. Where one copies, another operator does it.
 NEVER_COMPUTES = re.compile(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_conj|_neg_view|_reshape_alias|_unsafe_view|adjoint|alias|as_strided_?"
@@ -431,7 +427,7 @@ def filled_by_operators(t: Tables) -> Intervals:
     """
     others = union(t.host_gaps, *(intervals for intervals, _ in t.silences.values()))
     intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MIN_FILLED_SHARE)
+    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MOST)
 
 
 def computing_operators(t: Tables) -> Rows:
@@ -483,7 +479,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
         like, silent_like = ops[all_names[ops] == name], distinct(silent[all_names[silent] == name])
         if NEVER_COMPUTES.search(text):
             found[mine] = False
-        elif len(silent_like) < MIN_SILENT_SHARE * len(like) and not _one_of_each_step(t, like, silent_like):
+        elif len(silent_like) < MOST * len(like) and not _one_of_each_step(t, like, silent_like):
             found[mine] = ~prepares[mine] & (re.search(_WRAPS, text) is None)
     return found
 
@@ -496,7 +492,7 @@ def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
     step = np.searchsorted(t.steps.start, began, side="right") - 1
     place = np.searchsorted(start, began)[step >= 0] - first[step[step >= 0]]
     steps_at = np.bincount(place) if len(place) else np.zeros(1, np.int64)
-    return bool(steps_at.max() >= max(MIN_STEPS_SHARE * t.steps.num, MIN_STEPS))
+    return bool(steps_at.max() >= max(MIN_SILENT_STEP_SHARE * t.steps.num, MIN_SILENT_STEPS))
 
 
 def _launching(t: Tables, operators: Rows) -> Mask:

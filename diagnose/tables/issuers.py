@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
+from diagnose.model.limits import MOST
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -38,8 +39,6 @@ __all__ = [
 
 # Which loop of the script's holds most of what a function does, by the lines that the sampler saw.
 
-MIN_SAMPLE_SHARE = 0.5  # of the function's samples: of fewer another place has as many
-
 
 class SampledLoop(NamedTuple):
     """A `for` or `while` statement."""
@@ -61,20 +60,20 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
             seen[place[1]] += num
     total = sum(seen.values())
     within = {(head, last): sum(num for line, num in seen.items() if head <= line <= last) for head, last in loops}
-    large = [loop for loop, num in within.items() if total and num >= MIN_SAMPLE_SHARE * total]
+    large = [loop for loop, num in within.items() if total and num >= MOST * total]
     if not large:
         return None
     head, last = min(large, key=lambda loop: loop[1] - loop[0])
     return SampledLoop(head, last, within[head, last] / total)
 
 
-MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
+MAX_OPERATORS_READ = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
-MAX_NS = 200_000
+MAX_ISSUED_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 
 
@@ -98,7 +97,7 @@ def issued(t: Tables) -> Intervals:
     same order; a step without a match is left out, and so is a function whose operators do work.
     """
     issuer, named = t.issuer, t.named
-    if issuer is None or issuer.median_ns > MAX_NS:
+    if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
         return EMPTY
     if not _has_frames(t):
         return _issued_by_samples(t)
@@ -163,7 +162,7 @@ def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | No
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = t.called_by_python[:MAX_LOOKED_AT]
+    rows = t.called_by_python[:MAX_OPERATORS_READ]
     if not len(rows) or not len(t.steps.start):
         return None
     called, owners = _owners_of(t, rows)
@@ -173,7 +172,7 @@ def _main_issuer(t: Tables) -> Issuer | None:
     (frame, in_model), num = counted.most_common(1)[0]
     match = FRAME.match(frame)
     steps = t.steps.num * len(rows) / len(t.called_by_python)
-    if match is None or num < MIN_OPERATOR_SHARE * len(rows) or num / steps < MIN_PER_STEP:
+    if match is None or num < MIN_ISSUED_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
@@ -219,10 +218,10 @@ def _owner(frames: list[str]) -> _Owner | None:
 
 # The function whose lines the sampler saw around operators.
 
-MIN_OPERATOR_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
+MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
 MIN_PER_STEP = 50
 MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
-MIN_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
+MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
 NUM_NAMED = 3
 
 
@@ -251,7 +250,7 @@ def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
     mine, (file, function) = rows[owner == most], functions[most]
     called = Counter(names_of(t, mine))
     heavy = sum(num for name, num in called.items() if HEAVY.match(name))
-    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_OPERATOR_SHARE * len(rows):
+    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
         return None
     if len(mine) / t.steps.num < MIN_PER_STEP:
         return None
@@ -284,4 +283,4 @@ def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:
     at = t.capture.samples.place
     counted = np.bincount(seen[(at >= 0) & ~np.array([*passes, False])[at]], minlength=num_functions)
     most = int(counted.argmax())
-    return most if counted[most] >= max(MIN_SAMPLES, MIN_MAIN_SHARE * counted.sum()) else -1
+    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE * counted.sum()) else -1

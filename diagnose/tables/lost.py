@@ -15,7 +15,7 @@ from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching,
 
 __all__ = [
     "MAX_CROSSING_SHARE",
-    "MAX_OVERLAP_SHARE",
+    "MAX_OVERLAP_IN_STREAM",
     "MIN_OVERLAP_SHARE",
     "Crossing",
     "crossing",
@@ -39,7 +39,7 @@ ROUNDING_NS = 1_000
 # Of the time of all tasks. In 91 recordings from V100 to B200 and MI300X it is at most 0.6 %: a kernel may begin
 # while the last blocks of the one before it run. 2.4 % in a file that was written by hand.
 MIN_OVERLAP_SHARE = 0.05
-MAX_OVERLAP_SHARE = 0.25  # kernels that are launched to begin early reach less: with more the file shows no step
+MAX_OVERLAP_IN_STREAM = 0.25  # kernels that are launched to begin early reach less: with more the file shows no step
 MIN_CROSSING_NS = 10_000  # in the same recordings calls cross by at most 1.4 µs
 MAX_CROSSING_SHARE = 0.05  # of the recording
 

@@ -42,8 +42,8 @@ _ADAM = re.compile(r"addcdiv")
 _ADAM_OF_LISTS = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor")
 _POINTWISE = re.compile(r"at::native::.*elementwise")
 _OF_LISTS = re.compile(r"multi_tensor_apply")
-MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
-MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
+MIN_UPDATED_TENSORS = 8  # tensors in one launch: a loss may divide once or twice
+MAX_NODES_APART = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 
 
 def graph_nodes(t: Tables) -> Mask:
@@ -73,8 +73,8 @@ def graphed_updates(t: Tables) -> Mask:
         at = np.flatnonzero((divides & pointwise)[mine])
         near = np.zeros(len(mine), bool)
         for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
-            near[before : after + 1] |= after - before <= MAX_BETWEEN
-        if len(at) >= MIN_UPDATES:
+            near[before : after + 1] |= after - before <= MAX_NODES_APART
+        if len(at) >= MIN_UPDATED_TENSORS:
             found[nodes[mine[near & pointwise[mine]]]] = True
     found[nodes[of_lists & among(launch, distinct(launch[divides_lists]))]] = True
     return found
@@ -86,7 +86,7 @@ def graphed_updates(t: Tables) -> Mask:
 # attribution window has the very same list, the two are the same work, operator by operator; where it has a list that
 # is the same but for one place, so are the operators before and behind that.
 
-MIN_ALIKE = 0.9  # of a step's operators
+MIN_ALIKE_OPERATORS = 0.9  # of a step's operators
 
 
 class MatchedStep(NamedTuple):
@@ -133,7 +133,7 @@ def _like(named: Tables, rows: Rows, names: Ints, others: Mapping[bytes, Rows]) 
         most = min(len(rows), len(other))
         first = _num_alike(names[:most], theirs[:most])
         last = min(_num_alike(names[::-1][:most], theirs[::-1][:most]), most - first)
-        if first + last >= max(MIN_ALIKE * len(rows), len(best.rows) + 1 if best is not None else 1):
+        if first + last >= max(MIN_ALIKE_OPERATORS * len(rows), len(best.rows) + 1 if best is not None else 1):
             of = np.r_[:first, len(rows) - last : len(rows)]
             of_other = np.r_[:first, len(other) - last : len(other)]
             best = MatchedStep(rows[of], other[of_other])

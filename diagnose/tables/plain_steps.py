@@ -16,7 +16,7 @@ from diagnose.model.arrays import Floats, Rows
 from diagnose.model.intervals import quantiles
 from diagnose.model.plain_steps import PlainSteps
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
+from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
 __all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
 
@@ -126,7 +126,7 @@ def _beside(t: Tables) -> _Beside | None:
 
 
 def _is_steady(times: Floats) -> bool:
-    if len(times) < MIN_STEPS:
+    if len(times) < MIN_RUN_STEPS:
         return False
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     return third - first <= MAX_STEADY * median
@@ -146,7 +146,7 @@ def _longest_run(rows: Rows) -> Rows:
 
 def _nearest(times: Floats) -> Floats:
     """Return the first of these times that count, none of too few."""
-    num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_STEPS)
+    num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_RUN_STEPS)
     return times[:num] if len(times) >= MIN_BESIDE else times[:0]
 
 

@@ -18,10 +18,10 @@ from diagnose.tables import Tables
 from diagnose.tables.op_launches import OperatorInputs
 
 __all__ = [
-    "MIN_NS",
+    "MIN_RATED_NS",
     "PRECISION_NAMES",
     "REACHED_SHARE",
-    "SLOW_SHARE",
+    "SLOW_KERNEL_SHARE",
     "Group",
     "device_of",
     "gpu_spec",
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 # Of the peak: good libraries reach 45 to 80 % in 16-bit products, and 70 to 95 % in kernels that stream.
-SLOW_SHARE = 0.4  # below it a kernel is slow
+SLOW_KERNEL_SHARE = 0.4  # below it a kernel is slow
 REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
-MIN_NS = 20_000
+MIN_RATED_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
 PRECISION_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
@@ -41,7 +41,7 @@ _TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
 
 
 class Group(NamedTuple):
-    """The calls of one operator with the same shapes and types that took ``MIN_NS`` or more on the device each."""
+    """The calls of one operator with the same shapes and types that took ``MIN_RATED_NS`` or more each."""
 
     op: str
     shapes: str
@@ -109,7 +109,7 @@ def groups(t: Tables) -> list[Group]:
     if not len(chosen):
         return []
     inverse = grouped(ops[chosen]).of
-    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_NS]
+    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_RATED_NS]
     code = _code(op_inputs, chosen)
     order = np.argsort(code, kind="stable")
     parts = np.split(chosen[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []

@@ -20,7 +20,7 @@ from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
-from diagnose.model.limits import MIN_REGIONS
+from diagnose.model.limits import MIN_REGIONS, MOST
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -28,7 +28,7 @@ from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
 __all__ = [
     "COLLECTION",
     "MIN_RATIO",
-    "MIN_STEPS",
+    "MIN_RUN_STEPS",
     "PHASES",
     "PLAIN",
     "TIMING",
@@ -91,8 +91,8 @@ def _few_more(run: RunSteps) -> Mask:
 # one.
 
 # Of a function's samples, those outside of loading: more are no accident. Of 120 samples on two busy cores one was.
-MAX_LATE_SHARE = 0.05
-MIN_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
+MAX_LATE_SAMPLES = 0.05
+MIN_SAMPLES_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
 _LOOP_HEAD = r"^for\b.+\bin\b.+:\s*(#.*)?$"  # which calls the iterator, and nothing else
 
@@ -116,8 +116,8 @@ def late_samples(t: Tables) -> Mask:
     loading = contains(t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)), time)
     within, outside = (np.bincount(seen[watched & part], minlength=len(functions)) for part in (loading, ~loading))
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
-    loads = (within >= MIN_WITHIN) | (of_datasets & loading.any())
-    loads &= outside <= np.maximum(MAX_LATE_SHARE * (within + outside), 1)
+    loads = (within >= MIN_SAMPLES_WITHIN) | (of_datasets & loading.any())
+    loads &= outside <= np.maximum(MAX_LATE_SAMPLES * (within + outside), 1)
     heads = [is_loop_head(t.capture.lines.get((file, line))) for file, line, _ in samples.places]
     at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
@@ -148,12 +148,11 @@ def sampled_files(t: Tables) -> Mapping[str, set[str]]:
 
 # The lines in which long steps of a run spend their time, by the samples that the run has of them.
 
-MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
-MIN_SINGLE_LINE_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
+MIN_SAMPLES_AT_LINE = 0.7  # of the samples that long steps have more than others
 # A line that usual steps are in as well, as the call of the training function, says nothing of long ones: then the
 # largest of their lines is named that has so much of what they have more.
-MIN_PART_SHARE, USUAL_SHARE = 0.3, 0.9
-MIN_SAMPLES = 5
+MIN_SAMPLES_AT_PART, USUAL_SHARE = 0.3, 0.9
+MIN_LONG_STEP_SAMPLES = 5
 
 
 _Place = tuple[str, int, str]  # file, line, function
@@ -176,10 +175,10 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     paths, seen_ns, row = run.paths, run.sampled_ns, run.path
     in_long = _inside(run, long, seen_ns)
     samples = capture.run_samples
-    if in_long.sum() < MIN_SAMPLES and samples is not None:  # they came while a window was open
+    if in_long.sum() < MIN_LONG_STEP_SAMPLES and samples is not None:  # they came while a window was open
         paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
         in_long = _inside(run, long, seen_ns) & (row >= 0)
-    if in_long.sum() < MIN_SAMPLES:
+    if in_long.sum() < MIN_LONG_STEP_SAMPLES:
         return Shared()
     in_usual = _inside(run, usual, seen_ns) & (row >= 0)
     usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
@@ -199,12 +198,10 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 more[place] += factor * int(counts[i])
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    least = MIN_LINE_SHARE * whole
+    least = MIN_SAMPLES_AT_LINE * whole
 
     def is_shared(line: _Place) -> bool:
-        return more[line] >= least or (
-            more[line] >= MIN_SINGLE_LINE_SHARE * whole and more[_function_of(line)] >= least
-        )
+        return more[line] >= least or (more[line] >= MOST * whole and more[_function_of(line)] >= least)
 
     shared = [place for place in depth if place[1] != _ALL_LINES and is_shared(place)] if whole > 0 else []
     if not shared:
@@ -214,7 +211,7 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     in_function = more[line] < least
     if _share_at(line, paths, usual_counts) >= USUAL_SHARE:
         inner = [place for place in depth if place[1] != _ALL_LINES and depth[place] > depth[line]]
-        parts = [place for place in inner if more[place] >= MIN_PART_SHARE * whole]
+        parts = [place for place in inner if more[place] >= MIN_SAMPLES_AT_PART * whole]
         line = max(parts, key=lambda place: (more[place], -depth[place]), default=line)
         in_function = False
     path = next(path for path in paths if line in path)
@@ -267,12 +264,10 @@ EDGE = 3  # rows of capture.record.run_log.STATES
 ATTRIBUTION = 2
 TIMING = 1
 PLAIN = 0
-MIN_STEPS = 8  # of a run that is judged
+MIN_RUN_STEPS = 8  # of a run that is judged
 MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
-MIN_PHASE_RATIO = 0.5  # of the median: a step with so much of one of these is a long one, whatever the machine does
-MIN_LABEL_SHARE = 0.5  # of what a long step takes longer, for a phase to explain it
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
 MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
 MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
@@ -362,7 +357,7 @@ def stalls(t: Tables) -> tuple[Stall, ...]:
 def variation(capture: Capture) -> Variation | None:
     """Return how far equal steps differ, None where they are alike or too few."""
     times, work = _unrecorded(capture)
-    if len(times) < MIN_STEPS:
+    if len(times) < MIN_RUN_STEPS:
         return None
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     if third - first <= VARYING * median:
@@ -400,7 +395,7 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
     base[base == 0] = 1.0
     ratio = np.where(usable, run.step_ns / base, 0.0)
     usable &= ratio > 0
-    if int(usable.sum()) < MIN_STEPS:
+    if int(usable.sum()) < MIN_RUN_STEPS:
         return
     judged = _Judged(run, capture, usable, base, _within_steps(run, capture))
     long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(judged))
@@ -443,7 +438,7 @@ def _in_a_phase(steps: _Judged) -> Mask:
     found = np.zeros(steps.run.num, bool)
     for name, ns in steps.within.items():
         if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
-            found |= ns >= MIN_PHASE_RATIO * base
+            found |= ns >= MOST * base
     return found
 
 
@@ -472,9 +467,9 @@ def _labels(steps: _Judged, long: Rows, usual: Rows) -> list[str]:
             if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
         }
         excess = float(run.step_ns[row]) - base[row]
-        collects = more.get(COLLECTION, 0.0) >= MIN_LABEL_SHARE * max(excess, 1.0)
+        collects = more.get(COLLECTION, 0.0) >= MOST * max(excess, 1.0)
         name = COLLECTION if collects else max(more, key=lambda each: more[each], default="")
-        found.append(name if name and more[name] >= MIN_LABEL_SHARE * excess else "")
+        found.append(name if name and more[name] >= MOST * excess else "")
     return found
 
 
@@ -536,7 +531,6 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
 # and the rest of the step stays nearly as it was.
 
 NEAREST = 16  # steps, whose median is the level there
-MAX_REST_GROWTH = 0.5  # of the whole step's growth: more of it elsewhere is a machine that slows everything
 MIN_DEVIATIONS = 3.0  # of the samples there: that many more than a machine that slows everything would show
 
 
@@ -579,7 +573,7 @@ def _is_elsewhere_equal(place: Shared) -> bool:
 
     Where it has nearly all of the step, samples cannot show that.
     """
-    if (1 - place.share) > MAX_REST_GROWTH * (1 - place.usual_share):
+    if (1 - place.share) > MOST * (1 - place.usual_share):
         return False
     deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
     return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

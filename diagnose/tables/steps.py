@@ -19,7 +19,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.tables.gaps import MIN_LINKED
+from diagnose.model.limits import MOST
 from diagnose.tables.host import captured
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -89,17 +89,13 @@ def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
 # activity; an annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one
 # order (`step_kernels`). Otherwise no step is claimed.
 
-MIN_STEPS = 3
+MIN_MARKED_STEPS = 3
 MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
 MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
 MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, lies within the steps
-STEP_MARKS_COLD_RATIO = (
-    3.0  # an early repetition that is so many times longer than the median of the later ones is cold
-)
-MAX_COLD = 0.5  # of the repetitions: with more, the recording is of a cold start; so it is beyond the next share
+MIN_COLD_REPETITION = 3.0  # of the median of the later ones: an early repetition that takes as long is cold
 MAX_COLD_TIME = 2 / 3  # of the recorded time
-MAX_NAME = 60  # characters of a kernel's
-MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
+MAX_MARK_CHARS = 60  # characters of a kernel's
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
 _OF_LIBRARIES = (
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
@@ -145,11 +141,11 @@ def _steps_by_kernels(trace: Trace, kernels: Rows, recorded: tuple[int, int, Int
     start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
     cold = _num_cold(end - start)
     start, end = start[cold:], end[cold:]
-    if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+    if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
         return None
     if not _hold_the_work(start, end, queued):
         return None
-    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_NAME]
+    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_MARK_CHARS]
     return RepeatedMarks(start, end, int(trace.events.thread[calls[0]]), "kernels", name, cold)
 
 
@@ -189,7 +185,7 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         if start[cold] - start[0] > MAX_COLD_TIME * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
-        if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
+        if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
             continue
         if len(queued) and not _hold_the_work(start, end, queued):
             continue
@@ -208,7 +204,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     inside = step[(step >= 0) & (queued < end[-1])]
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
-        and len(inside) >= (1 - MAX_COLD) * len(queued)
+        and len(inside) >= (1 - MOST) * len(queued)
         and len(distinct(inside)) >= MIN_REGULAR * len(start)
     )
 
@@ -248,15 +244,15 @@ def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
         if len(queued)
         else ends - starts
     )
-    is_cut = measured[-1] < MIN_WORK * float(np.median(measured[:-1]))
+    is_cut = measured[-1] < MOST * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
 
 
 def _num_cold(length: Ints) -> int:
     """Return how many of the first repetitions are many times longer than the later ones."""
     cold = 0
-    while cold < MAX_COLD * len(length) and len(length) - cold > MIN_STEPS:
-        if length[cold] < STEP_MARKS_COLD_RATIO * np.median(length[cold + 1 :]):
+    while cold < MOST * len(length) and len(length) - cold > MIN_MARKED_STEPS:
+        if length[cold] < MIN_COLD_REPETITION * np.median(length[cold + 1 :]):
             break
         cold += 1
     return cold
@@ -266,14 +262,13 @@ def _num_cold(length: Ints) -> int:
 # What blocking copies take, as a checkpoint's do, is no loading and does not count.
 COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
-ALIKE = 0.01  # of the median length: steps that differ by less count as equal
+SAME_LENGTH = 0.01  # of the median length: steps that differ by less count as equal
 QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 # Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
 # share by as much as lies between two verdicts.
 MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
-MIN_IN_CALLS = 0.5  # of what a first step takes longer: in its launches, as first uses of kernels are
 
 
 class Steps(NamedTuple):
@@ -304,7 +299,7 @@ class Steps(NamedTuple):
         """Return the representative step: of those of median length, to a hundredth, the one in the middle."""
         length = self.end - self.start
         off = np.abs(length - np.median(length))
-        alike = np.flatnonzero(off <= max(float(off.min()), ALIKE * float(np.median(length))))
+        alike = np.flatnonzero(off <= max(float(off.min()), SAME_LENGTH * float(np.median(length))))
         return int(alike[len(alike) // 2])
 
     @property
@@ -380,7 +375,7 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
     is_loading = ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any()
-    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:]))
+    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MOST * (length[0] - np.median(length[1:]))
     if is_loading:
         return "device code was still being loaded in it"
     return "it took at least twice as long as each of the others" if length[0] >= MANY_TIMES * length[1:].max() else ""
@@ -442,7 +437,7 @@ def _of_records(trace: Trace, tasks: Rows, start: int) -> int:
     """
     events = trace.events
     first, launch = int(tasks[0]), int(events.cause[tasks[0]])
-    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MIN_LINKED
+    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MOST
     return max(start, int(events.start[first])) if is_queued else start
 
 
@@ -565,7 +560,7 @@ def repeated_kernels(trace: Trace) -> Rows:
     tasks = rows_of(trace, Kind.KERNEL)
     linked = tasks[events.cause[tasks] >= 0]
     none = tasks[:0]
-    if len(linked) < max(MIN_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+    if len(linked) < max(MIN_MARKED_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
         return none
     _, _, device = grouped(events.device[linked])  # of which some may be unknown
     linked = linked[device == np.bincount(device).argmax()]
@@ -573,7 +568,7 @@ def repeated_kernels(trace: Trace) -> Rows:
     _, _, name = grouped(events.name[linked])
     count = np.bincount(name)
     num = _num_repeats(count)
-    if num < MIN_STEPS:
+    if num < MIN_MARKED_STEPS:
         return none
     for anchor in np.flatnonzero(count == num).tolist():
         at = np.flatnonzero(name == anchor)
@@ -597,7 +592,7 @@ def _is_repeated(name: Ints, at: Rows) -> bool:
     if usual < MIN_KERNELS:
         return False
     first = at[:-1][length == usual]
-    if len(first) < max(MIN_STEPS_ALIKE * len(length), MIN_STEPS - 1):
+    if len(first) < max(MIN_STEPS_ALIKE * len(length), MIN_MARKED_STEPS - 1):
         return False
     alike = [
         (name[a : a + usual] == name[first[0] : first[0] + usual]).mean() >= MIN_KERNELS_ALIKE for a in first.tolist()

@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
+from diagnose.model.limits import MOST
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
@@ -39,7 +40,7 @@ __all__ = [
 
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
-SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
+QUICKEST_SHARE = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
 _CLOCK_SKEW_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
@@ -56,7 +57,7 @@ def late_by(t: Tables) -> int:
     if not len(late) or late.max() <= MIN_SKEW_NS:
         return 0
     delay = events.start[tasks.row[linked]] - events.start[tasks.launch[linked]]
-    possible = int(np.sort(delay)[int(SPREAD * (len(delay) - 1))])
+    possible = int(np.sort(delay)[int(QUICKEST_SHARE * (len(delay) - 1))])
     late = late[(late > MIN_SKEW_NS) & (late <= possible)]
     return int(late.max()) if len(late) else 0
 
@@ -246,7 +247,6 @@ def in_sync_free(t: Tables, time: Ints) -> Mask:
 # begins with it only as the host stands in a wait. Once may be chance; again and again it is the price of that wait.
 
 MIN_GAPS = 3
-MIN_CALLS_SHARE = 0.5  # of the blocking calls, in which the device begins with what was launched before
 
 
 def batched_gaps(t: Tables) -> Mask:
@@ -264,5 +264,5 @@ def batched_gaps(t: Tables) -> Mask:
     inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
     tasks = np.sort(t.tasks.start, kind="stable")
     inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
-    enough = max(MIN_GAPS, MIN_CALLS_SHARE * len(calls))
+    enough = max(MIN_GAPS, MOST * len(calls))
     return inside if inside.sum() >= enough else none

@@ -29,7 +29,7 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
 
     from diagnose.model.intervals import among, distinct
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.roofline import MIN_NS, gpu_spec
+    from diagnose.tables.roofline import MIN_RATED_NS, gpu_spec
 
     peak = gpu_spec(t)
     rate = peak.rate(precision) if peak else 0.0
@@ -41,7 +41,7 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
     known = np.concatenate([group.tasks for group in full]) if full else np.empty(0, np.intp)
     others = distinct(finding.tasks)
     others = others[~among(others, known)]
-    others = others[length[others] >= MIN_NS]  # the fixed cost of a kernel sets the time of shorter ones
+    others = others[length[others] >= MIN_RATED_NS]  # the fixed cost of a kernel sets the time of shorter ones
     tasks = np.concatenate([known, others]).astype(np.intp)
     if not len(tasks):
         return None
