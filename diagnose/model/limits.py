@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE", "MIN_REGIONS", "MOST", "USABLE_SHARE"]
+__all__ = ["MAJORITY", "MAX_LOSSES", "MAX_READY_SHARE", "MAX_TIMES", "MIN_GAIN_SHARE", "MIN_REGIONS", "USABLE_SHARE"]
 
 MIN_GAIN_SHARE: Final = 0.01  # of the step: less is no action, and no step of the waterfall
 MAX_READY_SHARE: Final = 0.05  # of the time, that the training thread waited for a core: beyond it no core was free
@@ -14,4 +14,4 @@ USABLE_SHARE: Final = (
 MIN_REGIONS: Final = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MAX_TIMES: Final = 64  # the recorded batch: beyond it other things than memory bound a batch
 MAX_LOSSES: Final = 100  # of each side of a trial, in the JSON and in the charts
-MOST: Final = 0.5  # of several: the share from which on they stand for all, where nothing calls for another one
+MAJORITY: Final = 0.5  # of several: the share from which on they stand for all, where nothing calls for another one

@@ -18,7 +18,7 @@ from diagnose.model.charts import Flame, Frame
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, distinct, subtract
 from diagnose.model.user_files import is_own_file
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
@@ -54,16 +54,29 @@ def flames(t: Tables, named: Tables | None, shares: Mapping[str, float] | None =
     step_ns = t.steps.step_ns
     stated = {rule: min(share * step_ns, totals.get(rule, 0.0)) for rule, share in (shares or {}).items()} or totals
     largest = sorted((rule for rule, ns in stated.items() if ns >= MIN_CAUSE_SHARE * step_ns), key=lambda r: -stated[r])
-    found = (_flame(t, named, rule, stated[rule]) for rule in largest[:MAX_CAUSES])
+    own, other = _window(t), _window(named) if named is not None and _has_stacks(named) else None
+    found = (_flame(own, other, rule, stated[rule]) for rule in largest[:MAX_CAUSES])
     return tuple(flame for flame in found if flame is not None)
 
 
-def _flame(t: Tables, named: Tables | None, rule: str, time_ns: float) -> Flame | None:
-    if named is not None and _has_stacks(named) and (total := named.causes.totals().get(rule, 0)):
-        frames = _frames(named, rule, time_ns / total, has_stacks=True)
+class _Window(NamedTuple):
+    """What the boxes of one window are made of."""
+
+    t: Tables
+    names: _Names
+    nested: tuple[Layers, ...]  # of each thread that matters
+
+
+def _window(t: Tables) -> _Window:
+    return _Window(t, _names(t), tuple(layers(t.trace, _shown_rows(t, thread), MAX_DEPTH) for thread in t.threads))
+
+
+def _flame(own: _Window, named: _Window | None, rule: str, time_ns: float) -> Flame | None:
+    if named is not None and (total := named.t.causes.totals().get(rule, 0)):
+        frames = _frames(named, rule, time_ns / total)
         if frames:
             return Flame(rule, round(time_ns), frames, is_scaled=True)
-    frames = _frames(t, rule, time_ns / max(t.causes.totals().get(rule, 0), 1), has_stacks=_has_stacks(t))
+    frames = _frames(own, rule, time_ns / max(own.t.causes.totals().get(rule, 0), 1))
     return Flame(rule, round(time_ns), frames) if frames else None
 
 
@@ -106,16 +119,17 @@ class _Tree:
         return _Pieces(from_, to, first + which), _Pieces(left.start, left.end, pieces.box[around])
 
 
-def _frames(t: Tables, rule: str, scale: float, *, has_stacks: bool) -> tuple[Frame, ...]:
+def _frames(window: _Window, rule: str, scale: float) -> tuple[Frame, ...]:
     """Return the boxes of one cause; ``scale`` turns their sums into time per step."""
+    t, names, nested = window
     rows = t.causes.of(rule)
     start, end = t.causes.start[rows], t.causes.end[rows]
-    names, tree = _names(t), _Tree()
+    tree = _Tree()
     tree.ns[0] = int((end - start).sum())
     bare = _Pieces(start, end, np.zeros(len(rows), np.int64))
-    for thread in t.threads:  # what another thread does stands below what the main thread was in
-        bare = _descend(tree, bare, _layers(t, thread), names.of_row)
-    if not has_stacks:
+    for each in nested:  # what another thread does stands below what the main thread was in
+        bare = _descend(tree, bare, each, names.of_row)
+    if not _has_stacks(t):
         _add_lines(t, tree, bare, names)
     return _in_order(tree, names, scale)
 
@@ -154,10 +168,6 @@ def _add_lines(t: Tables, tree: _Tree, pieces: _Pieces, names: _Names) -> None:
             tree.parent.append(parent)
             tree.name.append(names.first_line + line)
             tree.ns.append(int(bare_ns[parent] * times / num[parent]))
-
-
-def _layers(t: Tables, thread: int) -> Layers:
-    return t.cached(("flame layers", thread), lambda: layers(t.trace, _shown_rows(t, thread), MAX_DEPTH))
 
 
 def _shown_rows(t: Tables, thread: int) -> Rows:
@@ -200,7 +210,6 @@ class _Names(NamedTuple):
     first_line: int  # row of texts of the first sampled place
 
 
-@shared_table
 def _names(t: Tables) -> _Names:
     lines = (
         [f"{file}({line}): {function}" for file, line, function in t.capture.samples.places]

@@ -29,7 +29,7 @@ from diagnose.replay.unrecorded import (
     unrecorded,
     unrecorded_host,
 )
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import Variation, variation
@@ -135,18 +135,25 @@ def estimated_share(t: Tables) -> float:
     An operator that does nothing but call another one takes what calling and recording it take: the quickest quarter of
     those bound the cost of an event. Frames of Python are events too.
     """
+    return _estimate(t)[0]
+
+
+def _estimate(t: Tables) -> tuple[float, float, float, float]:
+    """Return that share, how many operators and calls and how many frames a step has, and what each takes, ns."""
     if t.steps.step_ns <= 0 or (t.capture.info is not None and t.capture.info.unprofiled_ms):
-        return 0.0
-    share = min(_pass_through_ns(t) * (_num_recorded(t) + _num_frames(t)) / t.steps.step_ns, 1.0)
-    return share if share >= MIN_ESTIMATED else 0.0
+        return 0.0, 0.0, 0.0, 0.0
+    each_ns = _pass_through_ns(t)
+    recorded, frames = (len(t.in_window(rows)) / t.steps.num for rows in (_recorded(t), t.host_rows(Kind.PYTHON)))
+    share = min(each_ns * (recorded + frames) / t.steps.step_ns, 1.0)
+    return share if share >= MIN_ESTIMATED else 0.0, recorded, frames, each_ns
 
 
 def estimate_note(t: Tables) -> str:
     """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little."""
-    share, frames, each_ns = estimated_share(t), _num_frames(t), _pass_through_ns(t)
+    share, recorded, frames, each_ns = _estimate(t)
     if not share:
         return ""
-    what = f"{_num_recorded(t):,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
+    what = f"{recorded:,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
     return (
         f"Recording {what} takes the host up to {duration(share * t.steps.step_ns)} {of_whole(t)} "
         f"({percent(share, 0)}), as operators show that only call another one "
@@ -154,7 +161,6 @@ def estimate_note(t: Tables) -> str:
     )
 
 
-@shared_table
 def _pass_through_ns(t: Tables) -> float:
     """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
     events = t.trace.events
@@ -192,14 +198,6 @@ def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
 
 def _recorded(t: Tables) -> npt.NDArray[np.intp]:
     return t.host_rows(Kind.OP, Kind.RUNTIME, Kind.ANNOTATION)
-
-
-def _num_recorded(t: Tables) -> float:
-    return t.cached("num_recorded", lambda: len(t.in_window(_recorded(t))) / t.steps.num)
-
-
-def _num_frames(t: Tables) -> float:
-    return t.cached("num_frames", lambda: len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num)
 
 
 def _inside(t: Tables, rule: str, began: Ints, weight: Floats) -> float:

@@ -15,7 +15,7 @@ from diagnose.model.intervals import Intervals, covered
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
 from diagnose.ranks.purposes import purposes_of
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import NAME_PART, matching
 
 __all__ = ["BUS_FACTORS", "RankCollectives", "collectives_of", "element_bytes", "elements_of", "hidden_by"]
@@ -95,7 +95,6 @@ class _Facts(NamedTuple):
     target: int = -1
 
 
-@shared_table
 def collectives_of(t: Tables) -> RankCollectives:
     """Return the collectives that the steady steps launch."""
     rows, launches = _of_device(t) if t.device_id >= 0 else _of_host(t)

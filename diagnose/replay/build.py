@@ -10,7 +10,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.intervals import among, distinct
 from diagnose.replay.graph import Edge, Graph, usual_delay
-from diagnose.replay.host_events import AWAITED, CALL_NS, MARK, Points, find_points, full_queue, handoffs
+from diagnose.replay.host_events import AWAITED, CALL_NS, MARK, Points, find_points, handoffs
 from diagnose.replay.waits import (
     LATE_NS,
     MARGIN_NS,
@@ -68,7 +68,7 @@ def build(t: Tables) -> Graph:
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
-    blocked = (kind == Edge.CALL) & among(nodes.row[dst], full_queue(t).calls)
+    blocked = (kind == Edge.CALL) & among(nodes.row[dst], t.full_queue.calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import grouped
-from diagnose.replay.host_events import AWAITED, Points, full_queue
+from diagnose.replay.host_events import AWAITED, Points
 from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
 from diagnose.tables.syncs import AGREE_NS
@@ -90,7 +90,7 @@ def awaited(t: Tables, points: Points) -> Pairs:
     syncs = rows_of(t.trace, Kind.SYNC)
     stream_of = dict(zip(events.cause[syncs].tolist(), events.stream[syncs].tolist(), strict=True))
     at = {row: task for task, row in enumerate(t.tasks.row.tolist())}
-    room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in full_queue(t)), strict=True)}
+    room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in t.full_queue), strict=True)}
     waiting = np.flatnonzero(points.sort == AWAITED)
     calls = points.row[waiting].tolist()
     known = own | {call: [task] if task >= 0 else [] for call, task in room.items()}

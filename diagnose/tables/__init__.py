@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from diagnose.tables.roofline import Group
     from diagnose.tables.run_steps import GrowingSteps, Stall
     from diagnose.tables.step_calls import StepCalls
-    from diagnose.tables.syncs import Frees
+    from diagnose.tables.syncs import Frees, FullQueue
 
-__all__ = ["Claim", "Tables", "shared_table"]
+__all__ = ["Claim", "Tables"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
@@ -69,6 +68,7 @@ class Tables:
     late_by: int = field(init=False)  # of the device's clock beside the host's, ns
     blocking_calls: Rows = field(init=False)
     freeing_calls: Frees = field(init=False)
+    full_queue: FullQueue = field(init=False)  # launches that wait for room in the device's queue
 
     # The run around them, as far as the capture knows it
     stalls: tuple[Stall, ...] = field(init=False)
@@ -192,13 +192,3 @@ class Tables:
     def name(self, row: int) -> str:
         """Return the name of an event."""
         return self.trace.names[int(self.trace.events.name[row])]
-
-
-def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
-    """Let a function of a package above compute its result once for each ``Tables``."""
-
-    @wraps(make)
-    def shared(t: Tables) -> T:
-        return t.cached(make, lambda: make(t))
-
-    return shared

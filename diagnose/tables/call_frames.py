@@ -15,7 +15,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, among
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
@@ -79,7 +79,7 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
         return False
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True
-    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MOST
+    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MAJORITY
 
 
 def _has_sequences(t: Tables) -> bool:

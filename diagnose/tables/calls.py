@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, intersect, union
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import (
@@ -53,7 +53,7 @@ def anomaly_checks(t: Tables) -> Rows:
     seen = t.in_window(t.calls(_ISNAN, Kind.OP))
     threads = distinct(trace.events.thread[functions])
     seen = seen[among(trace.events.thread[seen], threads)]
-    if not len(functions) or len(seen) < MOST * len(functions):
+    if not len(functions) or len(seen) < MAJORITY * len(functions):
         return seen[:0]
     events, parts = trace.events, t.in_window(t.calls(_PARTS, Kind.OP))
     parts = parts[among(events.thread[parts], threads)]
@@ -208,7 +208,7 @@ def recurs(t: Tables, rows: Rows) -> bool:
         num = len(updates)
         ends = np.sort(t.trace.events.end[updates], kind="stable")
         step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
-        return len(distinct(step[step < num])) >= MOST * num
+        return len(distinct(step[step < num])) >= MAJORITY * num
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
-    return len(distinct(inside)) >= max(2.0, MOST * t.steps.num)
+    return len(distinct(inside)) >= max(2.0, MAJORITY * t.steps.num)

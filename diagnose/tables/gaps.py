@@ -11,7 +11,7 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.tables.device import Tasks
 
 __all__ = [
@@ -91,7 +91,7 @@ MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of
 
 def launches_unlinked(tasks: Tasks) -> bool:
     """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
-    return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MOST
+    return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MAJORITY
 
 
 class Gaps(NamedTuple):

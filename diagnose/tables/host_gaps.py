@@ -24,7 +24,7 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
@@ -124,7 +124,7 @@ def host_gaps(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
     intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
-    python = operator_share(t, intervals, ops) < MOST
+    python = operator_share(t, intervals, ops) < MAJORITY
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
@@ -427,7 +427,7 @@ def filled_by_operators(t: Tables) -> Intervals:
     """
     others = union(t.host_gaps, *(intervals for intervals, _ in t.silences.values()))
     intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MOST)
+    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MAJORITY)
 
 
 def computing_operators(t: Tables) -> Rows:
@@ -479,7 +479,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
         like, silent_like = ops[all_names[ops] == name], distinct(silent[all_names[silent] == name])
         if NEVER_COMPUTES.search(text):
             found[mine] = False
-        elif len(silent_like) < MOST * len(like) and not _one_of_each_step(t, like, silent_like):
+        elif len(silent_like) < MAJORITY * len(like) and not _one_of_each_step(t, like, silent_like):
             found[mine] = ~prepares[mine] & (re.search(_WRAPS, text) is None)
     return found
 

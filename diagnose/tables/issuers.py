@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import FRAME
 from diagnose.tables import Tables
 from diagnose.tables.call_frames import (
@@ -60,7 +60,7 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
             seen[place[1]] += num
     total = sum(seen.values())
     within = {(head, last): sum(num for line, num in seen.items() if head <= line <= last) for head, last in loops}
-    large = [loop for loop, num in within.items() if total and num >= MOST * total]
+    large = [loop for loop, num in within.items() if total and num >= MAJORITY * total]
     if not large:
         return None
     head, last = min(large, key=lambda loop: loop[1] - loop[0])

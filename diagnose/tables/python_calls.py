@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, rows_of
@@ -111,4 +111,4 @@ def runs_no_python(t: Tables) -> bool:
         return False
     rows = rows_of(trace, Kind.ANNOTATION)
     is_qualified = np.array([re.match(_QUALIFIED, name) is not None for name in trace.names], bool)
-    return bool(len(rows) >= MIN_ANNOTATIONS and is_qualified[trace.events.name[rows]].mean() >= MOST)
+    return bool(len(rows) >= MIN_ANNOTATIONS and is_qualified[trace.events.name[rows]].mean() >= MAJORITY)

@@ -20,7 +20,7 @@ from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
 from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
-from diagnose.model.limits import MIN_REGIONS, MOST
+from diagnose.model.limits import MAJORITY, MIN_REGIONS
 from diagnose.model.statistics import sum_factor
 from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
@@ -201,7 +201,7 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     least = MIN_SAMPLES_AT_LINE * whole
 
     def is_shared(line: _Place) -> bool:
-        return more[line] >= least or (more[line] >= MOST * whole and more[_function_of(line)] >= least)
+        return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
 
     shared = [place for place in depth if place[1] != _ALL_LINES and is_shared(place)] if whole > 0 else []
     if not shared:
@@ -438,7 +438,7 @@ def _in_a_phase(steps: _Judged) -> Mask:
     found = np.zeros(steps.run.num, bool)
     for name, ns in steps.within.items():
         if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
-            found |= ns >= MOST * base
+            found |= ns >= MAJORITY * base
     return found
 
 
@@ -467,9 +467,9 @@ def _labels(steps: _Judged, long: Rows, usual: Rows) -> list[str]:
             if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
         }
         excess = float(run.step_ns[row]) - base[row]
-        collects = more.get(COLLECTION, 0.0) >= MOST * max(excess, 1.0)
+        collects = more.get(COLLECTION, 0.0) >= MAJORITY * max(excess, 1.0)
         name = COLLECTION if collects else max(more, key=lambda each: more[each], default="")
-        found.append(name if name and more[name] >= MOST * excess else "")
+        found.append(name if name and more[name] >= MAJORITY * excess else "")
     return found
 
 
@@ -573,7 +573,7 @@ def _is_elsewhere_equal(place: Shared) -> bool:
 
     Where it has nearly all of the step, samples cannot show that.
     """
-    if (1 - place.share) > MOST * (1 - place.usual_share):
+    if (1 - place.share) > MAJORITY * (1 - place.usual_share):
         return False
     deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
     return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

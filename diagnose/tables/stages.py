@@ -51,7 +51,7 @@ from diagnose.tables.roofline import groups
 from diagnose.tables.run_steps import growing_steps, late_samples, sampled_files, sampled_lines, stalls
 from diagnose.tables.step_calls import step_calls
 from diagnose.tables.steps import Steps, find_steps
-from diagnose.tables.syncs import blocking_calls, freeing_calls, late_by, sync_free
+from diagnose.tables.syncs import blocking_calls, freeing_calls, full_queue, late_by, sync_free
 
 __all__ = ["Order", "add_causes", "begin", "complete", "of_steps", "of_tasks"]
 
@@ -59,7 +59,12 @@ Order: TypeAlias = Mapping[str, Callable[[Tables], object]]
 
 # Each table may read those above it.
 
-WAITS: Order = {"late_by": late_by, "blocking_calls": blocking_calls, "freeing_calls": freeing_calls}
+WAITS: Order = {
+    "late_by": late_by,
+    "blocking_calls": blocking_calls,
+    "freeing_calls": freeing_calls,
+    "full_queue": full_queue,
+}
 RUN: Order = {"stalls": stalls, "growing_steps": growing_steps, "plain_steps": plain_steps}
 HOST: Order = {
     "work_layers": host.work_layers,
@@ -144,7 +149,7 @@ def of_tasks(t: Tables, tasks: device.Tasks) -> Tables:
         setattr(part, name, getattr(t, name))
     part.tasks = tasks
     _add_idle(part)
-    part.freeing_calls = freeing_calls(part)
+    _add(part, WAITS, [])
     return add_causes(part, t.claims, t.kinds, [], t.named)
 
 

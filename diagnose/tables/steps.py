@@ -19,7 +19,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.tables.host import captured
 from diagnose.tables.names import (
     GRAPH_LAUNCH,
@@ -204,7 +204,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     inside = step[(step >= 0) & (queued < end[-1])]
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
-        and len(inside) >= (1 - MOST) * len(queued)
+        and len(inside) >= (1 - MAJORITY) * len(queued)
         and len(distinct(inside)) >= MIN_REGULAR * len(start)
     )
 
@@ -244,14 +244,14 @@ def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
         if len(queued)
         else ends - starts
     )
-    is_cut = measured[-1] < MOST * float(np.median(measured[:-1]))
+    is_cut = measured[-1] < MAJORITY * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
 
 
 def _num_cold(length: Ints) -> int:
     """Return how many of the first repetitions are many times longer than the later ones."""
     cold = 0
-    while cold < MOST * len(length) and len(length) - cold > MIN_MARKED_STEPS:
+    while cold < MAJORITY * len(length) and len(length) - cold > MIN_MARKED_STEPS:
         if length[cold] < MIN_COLD_REPETITION * np.median(length[cold + 1 :]):
             break
         cold += 1
@@ -375,7 +375,7 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
     is_loading = ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any()
-    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MOST * (length[0] - np.median(length[1:]))
+    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MAJORITY * (length[0] - np.median(length[1:]))
     if is_loading:
         return "device code was still being loaded in it"
     return "it took at least twice as long as each of the others" if length[0] >= MANY_TIMES * length[1:].max() else ""
@@ -437,7 +437,7 @@ def _of_records(trace: Trace, tasks: Rows, start: int) -> int:
     """
     events = trace.events
     first, launch = int(tasks[0]), int(events.cause[tasks[0]])
-    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MOST
+    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MAJORITY
     return max(start, int(events.start[first])) if is_queued else start
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
-from diagnose.model.limits import MOST
+from diagnose.model.limits import MAJORITY
 from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
@@ -19,9 +19,11 @@ __all__ = [
     "MIN_GRAPH_LAUNCHES",
     "RETURN_NS",
     "Frees",
+    "FullQueue",
     "batched_gaps",
     "blocking_calls",
     "freeing_calls",
+    "full_queue",
     "in_sync_free",
     "late_by",
     "operators_around",
@@ -264,5 +266,48 @@ def batched_gaps(t: Tables) -> Mask:
     inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
     tasks = np.sort(t.tasks.start, kind="stable")
     inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
-    enough = max(MIN_GAPS, MOST * len(calls))
+    enough = max(MIN_GAPS, MAJORITY * len(calls))
     return inside if inside.sum() >= enough else none
+
+
+MIN_BLOCKED_NS = 50_000
+MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
+PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
+TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
+
+
+class FullQueue(NamedTuple):
+    """Blocked launches, in time order."""
+
+    calls: Rows  # rows of the trace
+    freed_by: Rows  # the row of the device task whose end let the next one be taken out
+
+
+def full_queue(t: Tables) -> FullQueue:
+    """Return the launches of the window that waited for room in the queue."""
+    none = np.empty(0, np.intp)
+    if t.device_id < 0:
+        return FullQueue(none, none)
+    events = t.trace.events
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
+    launches = distinct(events.cause[tasks]).astype(np.intp)
+    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
+    if not len(calls):
+        return FullQueue(none, none)
+    queued, begun = (
+        np.sort(events.start[events.cause[tasks]], kind="stable"),
+        np.sort(events.start[tasks], kind="stable"),
+    )
+    pending = _up_to(queued, events.end[calls]) - _up_to(begun, events.end[calls])
+    tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
+    at = _up_to(events.end[tasks], events.end[calls]) - 1
+    freed_by = tasks[np.maximum(at, 0)]
+    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
+    blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
+    return FullQueue(calls[blocked], freed_by[blocked])
+
+
+def _up_to(times: Ints, moments: Ints) -> Ints:
+    """Return how many of the sorted times are no later than each moment."""
+    return np.searchsorted(times, moments, side="right").astype(np.int64)
