@@ -23,10 +23,6 @@ _NAME = r"Optimizer\.step#(?P<name>\w+)"
 
 def optimizer_facts(t: Tables) -> Facts:
     """Return the optimizer's class and how many launches (without a device: operators) a call of its step makes."""
-    return t.cached("optimizer_facts", lambda: _look(t))
-
-
-def _look(t: Tables) -> Facts:
     rows = t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     events = t.trace.events
     first = re.search(_NAME, t.name(int(rows[0]))) if len(rows) else None
