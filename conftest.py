@@ -30,7 +30,8 @@ import pytest
 
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.pipeline.rank import analyze_rank, build_tables
+from diagnose.pipeline.find import build_tables
+from diagnose.pipeline.rank import analyze_rank
 from diagnose.reports import json as json_report
 from diagnose.trace_reader import read_trace
 from tests.scheduling import sorted_units, unit_of

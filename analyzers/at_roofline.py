@@ -24,7 +24,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, gpu_spec, groups
+from diagnose.tables.roofline import REACHED_SHARE, gpu_spec
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import percent
 
@@ -38,7 +38,7 @@ META = RuleMeta(
 
 def find(t: Tables) -> list[Finding]:
     """State that the kernels are good where they are."""
-    peak, known = gpu_spec(t), [group for group in groups(t) if not group.full_precision]
+    peak, known = gpu_spec(t), [group for group in t.roofline_groups if not group.full_precision]
     if peak is None or not known or t.queue.idle_share > THRESHOLDS.significant_idle:
         return []
     tasks = np.concatenate([group.tasks for group in known])

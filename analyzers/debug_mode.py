@@ -29,7 +29,7 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, subtract, tota
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.anomaly_checks import anomaly_checks, recorded_stacks
+from diagnose.tables.calls import recorded_stacks
 from diagnose.tables.host_gaps import without_operators
 from diagnose.text.numbers import duration, plural
 
@@ -47,19 +47,19 @@ META = RuleMeta(
 
 def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim the host's part of what is left, but for long intervals outside operators and interruptions within."""
-    if not len(anomaly_checks(t)) and not _blocks_launches(t):
+    if not len(t.anomaly_checks) and not _blocks_launches(t):
         return EMPTY
     return subtract(intersect(left, t.gaps.host_part()), without_operators(t))
 
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, the checks themselves, and what recording stacks takes."""
-    return intersect(left, union(t.covering(anomaly_checks(t)), recorded_stacks(t)))
+    return intersect(left, union(t.covering(t.anomaly_checks), recorded_stacks(t)))
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time under the setting: under that which costs more, if both are on."""
-    info, rows = t.capture.info, anomaly_checks(t)
+    info, rows = t.capture.info, t.anomaly_checks
     made = info.flags.anomaly if info is not None and len(rows) else None
     facts = {"blocks_launches": _blocks_launches(t), "made": as_facts(made) if made is not None else None}
     if len(rows):

@@ -30,7 +30,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, contains
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.text.numbers import duration, plural
 
@@ -67,7 +67,6 @@ def find(t: Tables) -> list[Finding]:
     return idle_finding(t, IdleRule(META.id, title, probe="middle", evidence=lambda _t, _o: [text]))
 
 
-@shared_table
 def dropout_draws(t: Tables) -> Rows:
     """Return the draws of dropouts and attentions that Python calls; those of an `nn.LSTM` no Python replaces."""
     names = t.trace.names

@@ -37,7 +37,7 @@ from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.ranks.collectives import BUS_FACTORS, collectives_of, element_bytes
 from diagnose.tables import Tables
-from diagnose.tables.collectives import exposed_broadcasts, exposed_small, small_collectives
+from diagnose.tables.collectives import exposed_broadcasts, exposed_small
 from diagnose.tables.lost import only_collectives
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, REDUCTION, Pattern, matching
 from diagnose.text.numbers import duration, percent
@@ -137,7 +137,7 @@ def find(t: Tables) -> list[Finding]:
     waits_ns = min(int(collectives_of(t).outlying().sum()) / t.steps.num, lost_ns)
     title = "Collectives wait for other ranks" if 2 * waits_ns > lost_ns else TITLE
     mine = t.tasks.is_collective.copy()
-    mine[small_collectives(t)] = False
+    mine[t.small_collectives] = False
     length, most_exposed = (t.tasks.end - t.tasks.start)[mine], _most_exposed(t)
     median_ns = float(np.median(length)) if len(length) else 0.0
     base = idle[0] if idle else Finding(META.id, TITLE, lost_ns)

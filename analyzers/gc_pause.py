@@ -23,7 +23,7 @@ from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import collections
-from diagnose.tables.run_steps import COLLECTION, stalls
+from diagnose.tables.run_steps import COLLECTION
 
 META = RuleMeta(
     id="gc-pause",
@@ -47,7 +47,7 @@ def find(t: Tables) -> list[Finding]:
 
     Of them a dozen recorded steps hold too many or none; the whole run shows how often they come.
     """
-    if any(stall.phase == COLLECTION for stall in stalls(t)):
+    if any(stall.phase == COLLECTION for stall in t.stalls):
         return []
     title = f"Python's garbage collector stops the {thread_of(t)}"
     return idle_finding(t, IdleRule(META.id, title, cause=META.cause))

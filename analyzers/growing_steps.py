@@ -25,7 +25,6 @@ from diagnose.analyzers.common.locate import places_of
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.growing_steps import growing_steps
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -40,7 +39,7 @@ META = RuleMeta(
 
 def find(t: Tables) -> list[Finding]:
     """Name the place, and what the mean step takes longer than the first."""
-    growing = growing_steps(t)
+    growing = t.growing_steps
     if growing is None:
         return []
     place = growing.place

@@ -17,13 +17,18 @@ How sure
 
 from __future__ import annotations
 
+import numpy as np
+
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding, pieces_of, thread_of
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, subtract, total, union
+from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import EMPTY, Intervals, covered, distinct, intersect, longer_than, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.collectives import collectives_of_calls, host_backend, host_exchanges
+from diagnose.tables.collectives import _HOST_COLLECTIVE, host_exchanges
+from diagnose.tables.names import HOST_COLLECTIVE, matching
 
 META = RuleMeta(
     id="host-collective",
@@ -82,9 +87,38 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of collectives that the host waits for."""
     waits = pieces_of(t, META.id)
-    own = intersect(waits, host_backend(t)) if t.device_id >= 0 else EMPTY
+    own = intersect(waits, t.host_backend) if t.device_id >= 0 else EMPTY
     facts = {"of_host_backend": 2 * total(own) > total(waits)}
     title = f"The {thread_of(t)} waits for other ranks on the host"
     if facts["of_host_backend"]:
         title = f"The {thread_of(t)} waits while collectives run on the CPU"
     return idle_finding(t, IdleRule(META.id, title, probe="middle", facts=facts))
+
+
+MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
+
+
+def collectives_of_calls(t: Tables) -> Rows:
+    """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
+
+    The timing window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
+    collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
+    """
+    named = t.capture.attribution or t.trace
+    kinds = _kinds(named)
+    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
+    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
+
+
+def _kinds(trace: Trace) -> frozenset[str]:
+    events = trace.events
+    calls = matching(trace, (Kind.PYTHON, Kind.OP), HOST_COLLECTIVE)
+    rows = matching(trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE)
+    inside = covered(union((events.start[calls], events.end[calls])), events.start[rows], events.end[rows])
+    length = events.end[rows] - events.start[rows]
+    names = events.name[rows]
+    return frozenset(
+        trace.names[name]
+        for name in distinct(names).tolist()
+        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
+    )

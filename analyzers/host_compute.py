@@ -37,10 +37,7 @@ from diagnose.tables import Tables
 from diagnose.tables.host import layers
 from diagnose.tables.host_gaps import (
     NEVER_COMPUTES,
-    computing_operators,
-    filled_by_operators,
     host_compute,
-    silent_operators,
 )
 from diagnose.text.numbers import duration
 
@@ -113,11 +110,11 @@ def _claimed(t: Tables, o: IdleGaps) -> Iterator[tuple[int, int]]:
 
     Of these only those count that can compute.
     """
-    for intervals, operators in silent_operators(t):
+    for intervals, operators in t.silent_operators:
         claimed = covered(o.pieces, intervals.start, intervals.end)
         yield from ((row, ns) for row, ns in zip(operators.tolist(), claimed.tolist(), strict=True) if ns)
-    many = intersect(o.pieces, filled_by_operators(t))
-    can_compute, threads = computing_operators(t), t.trace.events.thread
+    many = intersect(o.pieces, t.filled_by_operators)
+    can_compute, threads = t.computing_operators, t.trace.events.thread
     for thread in t.threads:
         own = layers(t.trace, can_compute[threads[can_compute] == thread])
         if not own.rows:

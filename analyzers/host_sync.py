@@ -33,9 +33,9 @@ from diagnose.model.host_reads import SHARES, WaitsFor, read_by
 from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_compute, host_gaps
+from diagnose.tables.host_gaps import host_compute
 from diagnose.tables.names import LAUNCH, STEP_MARK
-from diagnose.tables.syncs import RETURN_NS, batched_gaps, blocking_calls, late_by, reads_nothing, waits_for_host_copies
+from diagnose.tables.syncs import RETURN_NS, batched_gaps, reads_nothing, waits_for_host_copies
 
 META = RuleMeta(
     id="host-sync",
@@ -57,13 +57,13 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     gaps, events, batched, calls = t.gaps, t.trace.events, batched_gaps(t), _by_end(t)
     mine = np.zeros(len(gaps.start), bool)
     if len(calls) and len(gaps.start):
-        drained = gaps.start - late_by(t)
+        drained = gaps.start - t.late_by
         call = calls[np.minimum(np.searchsorted(events.end[calls], drained), len(calls) - 1)]
         mine = (events.start[call] <= drained) & (events.end[call] >= drained)
         mine &= events.end[call] - drained <= RETURN_NS
     if not mine.any() and not batched.any():
         return EMPTY
-    work = covered(union(host_gaps(t), host_compute(t)), gaps.start, gaps.queued_at)
+    work = covered(union(t.host_gaps, host_compute(t)), gaps.start, gaps.queued_at)
     mine &= 2 * work < np.maximum(gaps.end - gaps.start, 1)
     return intersect(left, union(gaps.host_part(mine), gaps.device_part(batched)))
 
@@ -86,14 +86,14 @@ def find(t: Tables) -> list[Finding]:
 
 def _by_end(t: Tables) -> Rows:
     """Return the blocking calls in the order of their ends."""
-    calls = blocking_calls(t)
+    calls = t.blocking_calls
     return calls[np.argsort(t.trace.events.end[calls], kind="stable")]
 
 
 def _last_calls(t: Tables, o: IdleGaps) -> Rows:
     """Return for each idle gap the blocking call that its gap begins after."""
     events, calls = t.trace.events, _by_end(t)
-    at = np.searchsorted(events.end[calls], t.gaps.start[o.gap] - late_by(t))
+    at = np.searchsorted(events.end[calls], t.gaps.start[o.gap] - t.late_by)
     found: Rows = calls[np.minimum(at, len(calls) - 1)]
     return found
 
@@ -144,7 +144,7 @@ def _calls(t: Tables, o: IdleGaps) -> list[str]:
     for row in _last_calls(t, o).tolist()[:500]:
         ops = [name for name in map(t.name, _around(t, row)) if name != t.name(row)]
         parents[f"{ops[0]} in {t.name(row)}" if ops else t.name(row)] += 1
-    per_step = len(t.in_window(blocking_calls(t))) / t.steps.num
+    per_step = len(t.in_window(t.blocking_calls)) / t.steps.num
     listed = ", ".join(f"{name} ({count}×)" for name, count in parents.most_common(3))
     if 2 * int(o.lost[batched_gaps(t)[o.gap]].sum()) > int(o.lost.sum()):
         return [

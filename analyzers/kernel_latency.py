@@ -23,7 +23,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import graph_nodes
 from diagnose.text.numbers import percent, plural
 
 META = RuleMeta(
@@ -47,7 +46,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time between queued kernels; between the nodes of graphs, if they begin after most of it."""
-    rows, nodes = t.causes.of(META.id), graph_nodes(t)
+    rows, nodes = t.causes.of(META.id), t.graph_nodes
     after, length = t.gaps.after[t.causes.gap[rows]], (t.causes.end - t.causes.start)[rows]
     of_graph = np.append(nodes, False)[after]  # the last place takes the -1 of no task
     in_graph = bool(2 * length[of_graph].sum() > length.sum())

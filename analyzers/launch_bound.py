@@ -37,22 +37,19 @@ from diagnose.model.diagnosis import Finding, Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, intersect, subtract, total, union
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_NS, overhead, tiny_share, unrecorded_calling
+from diagnose.tables import Tables
+from diagnose.tables.dispatch import MIN_OVERHEAD_SHARE, TINY_OPERATOR_NS, overhead, tiny_share, unrecorded_calling
 from diagnose.tables.host_gaps import without_operators
 from diagnose.tables.issuers import (
     MIN_IN_LOOP,
     MIN_IN_MODEL,
     Issuer,
-    issued,
     issued_in_loop,
-    issuer_of,
     sampled_loop,
 )
-from diagnose.tables.lost import launches_without_task
 from diagnose.tables.names import DATA_SIZES, GRAPH_LAUNCH, LAUNCH
-from diagnose.tables.sampled_issuer import PASSES_ON
-from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, blocking_calls, in_sync_free
+from diagnose.tables.python_calls import PASSES_ON
+from diagnose.tables.syncs import MIN_GRAPH_LAUNCHES, in_sync_free
 from diagnose.text.numbers import duration, percent, plural
 
 META = RuleMeta(
@@ -105,7 +102,7 @@ def claim_host(t: Tables, left: Intervals) -> Intervals:
 
     Where there are launches the device was only not recorded, and short operators are what launching looks like.
     """
-    if len(launches_without_task(t)):
+    if len(t.launches_without_task):
         return EMPTY
     start, end = t.steps.window
     calls, loop = intersect(left, overhead(t)), intersect(left, issued_in_loop(t))
@@ -138,7 +135,7 @@ def find(t: Tables) -> list[Finding]:
         )
     if graphable < 0.5:  # the waits have to go first
         title = "The host waits for the device every few launches, and gets no lead between the waits"
-        num_calls = len(t.in_window(blocking_calls(t))) / t.steps.num
+        num_calls = len(t.in_window(t.blocking_calls)) / t.steps.num
         texts.insert(
             0,
             f"{percent(1 - graphable)} of it lies in intervals of fewer than {MIN_GRAPH_LAUNCHES} launches between two "
@@ -166,7 +163,6 @@ def _graphable(t: Tables) -> float:
     return float(o.lost[in_sync_free(t, time)].sum() / max(int(o.lost.sum()), 1))
 
 
-@shared_table
 def before_graphs(t: Tables) -> Intervals:
     """Return the time from a compiled function's begin to its first launch, where that is the launch of a graph.
 
@@ -191,7 +187,8 @@ def before_graphs(t: Tables) -> Intervals:
 
 def _calling(t: Tables) -> list[str]:
     num, share = tiny_share(t)
-    lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {TINY_NS / 1000:.0f} µs."]
+    tiny = f"{TINY_OPERATOR_NS / 1000:.0f} µs"
+    lines = [f"{num:.0f} operators a step; {percent(share, 0)} of them are over in less than {tiny}."]
     unrecorded, least = unrecorded_calling(t), _certain(t)
     if unrecorded is not None and least is not None:
         lines.append(
@@ -230,11 +227,11 @@ def _looping(t: Tables) -> Issuer | None:
 
     None where other rules account for most of the time in which it does.
     """
-    issuer = issuer_of(t)
+    issuer = t.issuer
     if issuer is None:
         return None
-    mine = intersect(issued(t), pieces_of(t, META.id))
-    of_others = 2 * total(mine) < total(intersect(issued(t), union((t.causes.start, t.causes.end))))
+    mine = intersect(t.issued, pieces_of(t, META.id))
+    of_others = 2 * total(mine) < total(intersect(t.issued, union((t.causes.start, t.causes.end))))
     few = t.device_id >= 0 and issuer.num < (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
     return None if of_others or few else issuer
 

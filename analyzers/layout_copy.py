@@ -37,7 +37,6 @@ import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
 from diagnose.analyzers.common.advice_models import with_launches
-from diagnose.analyzers.common.fusable import chains
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding, top_kernels
 from diagnose.analyzers.common.locate import enclosing_operators
 from diagnose.model.arrays import Mask, Rows
@@ -48,8 +47,6 @@ from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
 from diagnose.tables.names import AnyCase
-from diagnose.tables.op_launches import graph_nodes, operator_inputs, operators
-from diagnose.tables.optimizer_spans import updates
 from diagnose.text.numbers import plural
 
 META = RuleMeta(
@@ -144,7 +141,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     evidence, min_share = top_kernels(t, tasks), 0.05
     if tasks is around:
         title, confidence = "CUDA graphs copy their inputs and outputs at each launch", "medium"
-        num = plural(len(distinct(t.tasks.launch[graph_nodes(t)])) / t.steps.num, "launch")
+        num = plural(len(distinct(t.tasks.launch[t.graph_nodes])) / t.steps.num, "launch")
         moved_mb = t.trace.events.size[t.tasks.row[tasks]].clip(min=0).sum() / t.steps.num / 1e6
         text = (
             f"They are queued right before or behind {num} of CUDA graphs a step, and move {moved_mb:,.0f} MB: what "
@@ -152,12 +149,12 @@ def find(t: Tables, free: Mask) -> list[Finding]:
         )
         evidence, facts["around_graphs"] = [text, *evidence], True
     elif tasks is casts:
-        in_graph = bool(2 * graph_nodes(t)[tasks].sum() > len(tasks))
+        in_graph = bool(2 * t.graph_nodes[tasks].sum() > len(tasks))
         confidence, facts["cast_to"] = "medium", _type_of_casts(t, tasks)
         title = "Tensors are converted to another type as soon as they are made"
         if in_graph:
             title = "Tensors are converted to another type as soon as they are made, in a CUDA graph"
-        if in_graph or not operator_inputs(t).is_known.any():
+        if in_graph or not t.operator_inputs.is_known.any():
             confidence = "low"
     elif is_conversion:
         title = "Images are converted between memory layouts"
@@ -173,7 +170,7 @@ def find(t: Tables, free: Mask) -> list[Finding]:
 
 def _same_type(t: Tables, tasks: Rows) -> Mask:
     """Return which copies keep the type, as far as the types of what is copied were recorded."""
-    given = operator_inputs(t)
+    given = t.operator_inputs
     copying = [row for row in distinct(given.name[tasks]).tolist() if given.text(row) in _COPY_OPS]
     types = np.where(among(given.name[tasks], copying), given.types[tasks], -1)
     same = np.ones(len(given.texts) + 1, bool)  # the last one is for tasks of which nothing is known
@@ -193,7 +190,7 @@ def conversions(t: Tables, free: Mask) -> Rows:
     casts = free & t.tasks_matching(_CAST) & (t.tasks.launch >= 0)
     if not casts.any():
         return np.empty(0, np.intp)
-    for chain in chains(t):
+    for chain in t.chains:
         casts[chain.tasks] = False
     length, computes = t.tasks.end - t.tasks.start, t.trace.events.kind[t.tasks.row] == Kind.KERNEL
     computes &= ~t.tasks.is_collective
@@ -202,9 +199,9 @@ def conversions(t: Tables, free: Mask) -> Rows:
         before[tasks[1:]] = np.where(computes[tasks[:-1]], tasks[:-1], -1)
     # A cast reads and writes each element; its producer wrote it: of 16 and 32 bits, a third of the bytes or more.
     casts &= (before >= 0) & (length[before] >= length / 3)
-    casts &= ~contains(updates(t), t.trace.events.start[np.maximum(t.tasks.launch, 0)])
+    casts &= ~contains(t.updates, t.trace.events.start[np.maximum(t.tasks.launch, 0)])
     found = np.flatnonzero(casts)
-    found = found[_asked_for(t, found) | graph_nodes(t)[found]]  # of a graph nothing shows who asked
+    found = found[_asked_for(t, found) | t.graph_nodes[found]]  # of a graph nothing shows who asked
     name = t.trace.events.name[t.tasks.row]
     pairs = list(zip(name[before[found]].tolist(), name[found].tolist(), strict=True))
     count = Counter(pairs)
@@ -240,12 +237,12 @@ def graph_copies(t: Tables, free: Mask) -> Rows:
     A graph reads and writes the memory that it was captured with. What lies elsewhere is copied into it before each
     launch, and what must outlive the next launch is copied out.
     """
-    nodes = graph_nodes(t)
+    nodes = t.graph_nodes
     if not nodes.any():
         return np.zeros(0, np.intp)
     launches, first, _ = grouped(t.tasks.launch)
     launches, first = launches[launches >= 0], first[launches >= 0]
-    ops, events = operators(t), t.trace.events
+    ops, events = t.operators, t.trace.events
     names = [t.trace.names[n] if n >= 0 else "" for n in np.where(ops >= 0, events.name[ops], -1)[first].tolist()]
     kind = events.kind[t.tasks.row]
     copies = (kind == Kind.MEMCPY) | ((kind == Kind.KERNEL) & (ops >= 0) & ~t.tasks_matching(CASTS))

@@ -23,11 +23,11 @@ import numpy as np
 from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, idle_finding
 from diagnose.model.diagnosis import Finding
-from diagnose.model.intervals import EMPTY, Intervals, covered, intersect, overlaps, subtract, union
+from diagnose.model.intervals import EMPTY, Intervals, among, covered, intersect, overlaps, subtract, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, graph_holes, lost_share, time_without_task
-from diagnose.tables.syncs import RETURN_NS, blocking_calls
+from diagnose.tables.lost import MIN_HOLE_NS, MIN_LOST_SHARE, device_launches, graph_holes, lost_share
+from diagnose.tables.syncs import RETURN_NS
 from diagnose.text.numbers import percent
 
 META = RuleMeta(
@@ -57,7 +57,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     holes = intersect(left, graph_holes(t))
     if lost_share(t) <= MIN_LOST_SHARE:
         return holes
-    waits = t.covering(blocking_calls(t))
+    waits = t.covering(t.blocking_calls)
     gaps = t.gaps
     late = Intervals(np.minimum(gaps.start + RETURN_NS, gaps.end), gaps.end)
     waited = covered(waits, late.start, late.end)
@@ -86,3 +86,16 @@ def find(t: Tables) -> list[Finding]:
             evidence=lambda _t, _o: texts,
         ),
     )
+
+
+def time_without_task(t: Tables) -> Intervals:
+    """Return the intervals from a launch without a task to the next launch that has one."""
+    lost = t.launches_without_task
+    if not len(lost):
+        return EMPTY
+    events = t.trace.events
+    launches = device_launches(t)
+    with_task = launches[~among(launches, lost)]
+    i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
+    until = np.append(events.start[with_task], t.steps.window_end)[i]
+    return union((events.start[lost], until))

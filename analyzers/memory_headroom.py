@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diagnose.analyzers.common.advice import Advice, other_training, rounding
-from diagnose.analyzers.common.memory import GROWING, driver_evidence, memory_of
+from diagnose.analyzers.common.memory import GROWING, driver_evidence
 from diagnose.model.diagnosis import Finding
 from diagnose.model.limits import MAX_TIMES, USABLE_SHARE
 from diagnose.model.rules import RuleMeta
@@ -64,7 +64,7 @@ ADVICE = (
 
 def find(t: Tables) -> list[Finding]:
     """State how much larger the batch may be."""
-    memory, (start, end) = memory_of(t), t.steps.window
+    memory, (start, end) = t.memory, t.steps.window
     launching = t.causes.totals().get("launch-bound", 0)
     if memory is None or not memory.capacity or launching < 0.1 * (end - start):
         return []

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from diagnose.analyzers.common.advice import Advice, in_training, number, rounding
 from diagnose.analyzers.common.avoidable import held_values
-from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns, memory_of
+from diagnose.analyzers.common.memory import GROWING, driver_evidence, forward_ns
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
@@ -100,7 +100,7 @@ MIN_USED_SHARE = 0.99  # of the device, by the driver's count: nothing else come
 
 def find(t: Tables) -> list[Finding]:
     """State how full it is."""
-    memory = memory_of(t)
+    memory = t.memory
     if memory is None or not memory.capacity:
         return []
     reserved = memory.peak_reserved or memory.peak_allocated

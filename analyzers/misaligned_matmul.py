@@ -20,14 +20,13 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, other_training
-from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.perf_model.op_inputs import inputs
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, Group, gpu_spec, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, Group, gpu_spec
 
 META = RuleMeta(
     id="misaligned-matmul",
@@ -61,9 +60,9 @@ _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of products above what padded ones need."""
     peak, free = gpu_spec(t), free.copy()
-    for attention in written_out_attention(t):  # its sequence has the length it has; the fused operator takes any
+    for attention in t.attention:  # its sequence has the length it has; the fused operator takes any
         free[attention.products] = False
-    slow = (g for g in groups(t) if g.share < SLOW_SHARE and free[g.tasks].all())
+    slow = (g for g in t.roofline_groups if g.share < SLOW_KERNEL_SHARE and free[g.tasks].all())
     found = [(g, odd) for g in slow if (odd := _odd_size(g))]
     if peak is None or not found:
         return []

@@ -23,7 +23,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, intersect
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.host_gaps import host_gaps, waits
+from diagnose.tables.host_gaps import waits
 
 META = RuleMeta(
     id="off-cpu",
@@ -57,7 +57,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle in intervals that the thread spent off the CPU."""
     if t.capture.samples is None:
         return EMPTY
-    pieces = host_gaps(t)
+    pieces = t.host_gaps
     mine = waits(t, pieces)
     return intersect(intersect(left, t.gaps.unlaunched()), Intervals(pieces.start[mine], pieces.end[mine]))
 

@@ -28,7 +28,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import Intervals, covered
 from diagnose.model.rules import OUTSIDE, WORK, Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -80,7 +79,7 @@ def find(t: Tables) -> list[Finding]:
 
 def _of_others(t: Tables) -> float:
     """Return the share of the memory that operators make anew which is made in time that other rules account for."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None:
         return 0.0
     mine = [t.causes.of(rule) for rule in (WORK, OUTSIDE)]

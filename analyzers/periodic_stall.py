@@ -33,7 +33,7 @@ from diagnose.model.diagnosis import Confidence, Finding
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.run_steps import COLLECTION, TIMING, Stall, stalls
+from diagnose.tables.run_steps import COLLECTION, TIMING, Stall
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent
 
@@ -91,7 +91,7 @@ WHAT = {
 def find(t: Tables) -> list[Finding]:
     """Name each kind of long steps, the most expensive first."""
     least = dict.fromkeys(EVALUATION, MIN_EVALUATION_SHARE)
-    found = [_finding(t, each) for each in stalls(t) if each.share >= least.get(each.phase, THRESHOLDS.naming_share)]
+    found = [_finding(t, each) for each in t.stalls if each.share >= least.get(each.phase, THRESHOLDS.naming_share)]
     return sorted(found, key=lambda finding: -finding.lost_ns)
 
 

@@ -39,15 +39,12 @@ from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import (
     gaps_of_every_step,
-    host_gaps,
     min_host_gap_ns,
-    python_gaps,
     ready_share,
     recurring_gaps,
     waiting_share,
 )
 from diagnose.tables.names import TO_HOST
-from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.passes import share_in_passes
 from diagnose.tables.run_steps import is_loop_head
 from diagnose.text.numbers import duration, percent, plural
@@ -177,7 +174,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     Where the thread was runnable but not scheduled for as long as that, they may be nothing but that, and those alone
     are claimed that come at the same place of most steps.
     """
-    found = intersect(intersect(left, t.gaps.unlaunched()), python_gaps(t))
+    found = intersect(intersect(left, t.gaps.unlaunched()), t.python_gaps)
     if total(found) > ready_share(t) * (t.steps.window[1] - t.steps.window[0]):
         return found
     return intersect(found, gaps_of_every_step(t))
@@ -185,7 +182,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of Python between operators."""
-    intervals, pieces, title = host_gaps(t), pieces_of(t, META.id), "Python between operators holds the step up"
+    intervals, pieces, title = t.host_gaps, pieces_of(t, META.id), "Python between operators holds the step up"
     text = (
         f"{plural(len(intervals.start), 'interval')} of over {min_host_gap_ns(t) / 1e6:.1f} ms without an operator, "
         f"{duration(total(intervals) / t.steps.num)} a step."
@@ -197,7 +194,7 @@ def find(t: Tables) -> list[Finding]:
         "after_read": _share_after_reads(t, pieces),
         "in_pass": share_in_passes(t, pieces),  # between the forward and the backward of an operator
         "has_device": t.device_id >= 0,
-        "in_optimizer": total(intersect(pieces, updates(t))) / max(total(pieces), 1),
+        "in_optimizer": total(intersect(pieces, t.updates)) / max(total(pieces), 1),
     }
     marked = union(t.covering(t.host_rows(Kind.ANNOTATION)), recurring_gaps(t))
     shown: Confidence = "medium" if _is_mostly(pieces, marked) else "low"

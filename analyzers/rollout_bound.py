@@ -22,19 +22,72 @@ How sure
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, other_training
 from diagnose.analyzers.common.locate import line_at
+from diagnose.model.arrays import Rows
 from diagnose.model.diagnosis import Finding
+from diagnose.model.events import Kind
+from diagnose.model.intervals import EMPTY, contains
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of
-from diagnose.tables.growing_calls import growing_calls
-from diagnose.tables.no_grad_calls import HEAVY, no_grad_calls
-from diagnose.tables.plain_steps import plain_steps
+from diagnose.tables.host import Layers, host_rows, outermost
+from diagnose.tables.names import BACKWARD, MODULE
+from diagnose.tables.python_calls import HEAVY
 from diagnose.tables.run_steps import lines_in, phase_shares
 from diagnose.text.numbers import percent
+
+__all__ = ["HEAVY", "NoGradCalls", "no_grad_calls"]
+
+# How often a step calls the model without gradients, as operators and module frames show.
+
+_NONE = Layers((), (), EMPTY.end)
+
+
+class NoGradCalls(NamedTuple):
+    """Per step."""
+
+    operators: float  # products, convolutions and the like that Python calls with gradients off
+    modules: float  # calls of outermost modules that these are in; 0 where no module frames were recorded
+    all_modules: float  # calls of outermost modules, with gradients or without
+
+
+def no_grad_calls(t: Tables) -> NoGradCalls | None:
+    """Return what a step computes of models without gradients; None where no operator has a sequence number.
+
+    With gradients on torch numbers each operator that has one; what a backward pass calls itself is left out.
+    """
+    named = t.named
+    events = named.trace.events
+    rows = named.in_window(host_rows(named.trace, named.main, Kind.OP))
+    if not len(rows) or not (events.sequence[rows] >= 0).any():
+        return None
+    outer = outermost(named.trace, rows)
+    is_heavy = np.array([HEAVY.match(name) is not None for name in named.trace.names], bool)
+    heavy = outer[is_heavy[events.name[outer]]]
+    for apart in (named.updates, named.covering(named.calls(BACKWARD, Kind.OP, Kind.ANNOTATION))):
+        heavy = heavy[~contains(apart, events.start[heavy])]
+    mine = heavy[events.sequence[heavy] < 0]
+    counts = len(mine), len(_outermost_modules(named, mine)), len(_outermost_modules(named, heavy))
+    return NoGradCalls(*(count / named.steps.num for count in counts))
+
+
+def _outermost_modules(t: Tables, rows: Rows) -> set[int]:
+    """Return the rows of the outermost module frames that are open at these operators."""
+    frames, start = t.frame_layers.get(t.main, _NONE), t.trace.events.start[rows]
+    is_module = np.array([MODULE.match(name) is not None for name in t.trace.names], bool)
+    found, pending = set[int](), np.ones(len(rows), bool)
+    for depth in range(len(frames.rows)):
+        row = frames.open_in(depth, start)
+        hit = pending & (row >= 0)
+        hit[hit] = is_module[t.trace.events.name[row[hit]]]
+        found.update(row[hit].tolist())
+        pending &= ~hit
+    return found
+
 
 META = RuleMeta(
     id="rollout-bound",
@@ -69,7 +122,7 @@ TITLES = {
 
 def find(t: Tables) -> list[Finding]:
     """Name the time without gradients that every step has; of one step in many it is the rule `periodic-stall`."""
-    run, shares, plain = t.capture.run, phase_shares(t.capture), plain_steps(t)
+    run, shares, plain = t.capture.run, phase_shares(t.capture), t.plain_steps
     if run is None or not run.phase("backwards").any():
         return []
     mean_ns = (plain.mean_ns if plain is not None else 0.0) or t.steps.step_ns
@@ -108,7 +161,7 @@ def _runs_a_model(t: Tables, phase: str) -> bool:
     A policy may be called with gradients on, and only its draws have none. Where half of it repeats others, or computes
     a growing prefix anew, another rule names the cause.
     """
-    calls, growing, flow = no_grad_calls(t), growing_calls(t), flow_of(t)
+    calls, growing, flow = no_grad_calls(t), t.growing_calls, t.flow
     if calls is None:
         return True
     named = growing.num / max(calls.modules, 1.0) if growing is not None else 0.0

@@ -29,7 +29,6 @@ from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import groups
 
 META = RuleMeta(
     id="scatter-atomics",
@@ -61,7 +60,7 @@ _KERNELS = re.compile(
 
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of scattered additions above what their bytes need."""
-    slow = [g for g in groups(t) if re.match(_OPS, g.op) and g.limit == "memory" and g.share < 0.5]
+    slow = [g for g in t.roofline_groups if re.match(_OPS, g.op) and g.limit == "memory" and g.share < 0.5]
     if not slow:
         return []
     tasks = np.concatenate([g.tasks for g in slow])

@@ -27,13 +27,12 @@ import re
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, identical, rounding
-from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, gpu_spec, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE, gpu_spec
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -78,11 +77,15 @@ ADVICE = (
 def find(t: Tables, free: Mask) -> list[Finding]:
     """Name the time of heavy kernels above what good ones need, but for those that other rules count."""
     peak, taken = gpu_spec(t), ~free
-    for attention in written_out_attention(t):
+    for attention in t.attention:
         taken[attention.products] = taken[attention.between] = True
-    for chain in chains(t):
+    for chain in t.chains:
         taken[chain.tasks] = True
-    slow = [g for g in groups(t) if g.share < SLOW_SHARE and not g.full_precision and not taken[g.tasks].any()]
+    slow = [
+        g
+        for g in t.roofline_groups
+        if g.share < SLOW_KERNEL_SHARE and not g.full_precision and not taken[g.tasks].any()
+    ]
     if peak is None or not slow:
         return []
     reached = sum(g.bound_ns for g in slow) / sum(g.time_ns for g in slow)

@@ -26,7 +26,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import total
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.collectives import exposed_small, small_collectives
+from diagnose.tables.collectives import exposed_small
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, plural
 
@@ -42,7 +42,7 @@ META = RuleMeta(
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of collectives that are too small."""
-    tasks = small_collectives(t)
+    tasks = t.small_collectives
     alone = total(exposed_small(t))
     if not len(tasks) or alone < THRESHOLDS.naming_share * t.steps.num * t.steps.step_ns:
         return []

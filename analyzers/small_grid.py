@@ -30,7 +30,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import covered, distinct, union
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.roofline import MIN_NS, device_of
+from diagnose.tables.roofline import MIN_RATED_NS, device_of
 
 META = RuleMeta(
     id="small-grid",
@@ -64,7 +64,9 @@ def find(t: Tables, free: Mask) -> list[Finding]:
     num_sms = device.num_sms if device else 0
     grid = t.trace.events.grid[t.tasks.row]
     length = t.tasks.end - t.tasks.start
-    is_small = (grid > 0) & (grid < 0.5 * num_sms) & (length >= MIN_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
+    is_small = (
+        (grid > 0) & (grid < 0.5 * num_sms) & (length >= MIN_RATED_NS) & ~t.tasks.is_collective & ~t.tasks.is_copy
+    )
     tasks = np.flatnonzero(is_small & free) if is_small.any() else np.zeros(0, np.intp)
     if not len(tasks):
         return []

@@ -28,7 +28,7 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.growing_calls import growing_calls, tasks_of
+from diagnose.tables.growing_calls import tasks_of
 from diagnose.text.numbers import duration
 
 META = RuleMeta(
@@ -69,13 +69,13 @@ def claim(_t: Tables, _left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim the part of operators that is computed again."""
-    found = growing_calls(t)
+    found = t.growing_calls
     return EMPTY if found is None else worth_claiming(t, left, union(found.host), MIN_REPEATED_SHARE)
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the calls and what they compute again."""
-    found = growing_calls(t)
+    found = t.growing_calls
     if found is None:
         return []
     text = (

@@ -22,7 +22,6 @@ from diagnose.model.diagnosis import Finding
 from diagnose.model.intervals import EMPTY, Intervals, subtract
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.native import runs_no_python
 
 META = RuleMeta(
     id="unexplained-host",
@@ -39,7 +38,7 @@ META = RuleMeta(
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, what lies between the operators of a program that runs no Python."""
-    return subtract(left, t.in_ops) if runs_no_python(t) else EMPTY
+    return subtract(left, t.in_ops) if t.runs_no_python else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:

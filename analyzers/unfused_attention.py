@@ -22,7 +22,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.analyzers.common.kernel_findings import KernelRule, busy_part, kernel_finding
 from diagnose.analyzers.common.locate import locate
 from diagnose.model.arrays import Mask
@@ -42,7 +41,7 @@ META = RuleMeta(
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time between the products of written-out attention."""
-    found = written_out_attention(t)
+    found = t.attention
     if not found:
         return []
     between, products = (np.concatenate([getattr(each, part) for each in found]) for part in ("between", "products"))

@@ -29,16 +29,15 @@ from typing import cast
 import numpy as np
 
 from diagnose.analyzers.common.advice import Advice, When, rounding
-from diagnose.analyzers.common.fusable import chains, pointwise_tasks
+from diagnose.analyzers.common.fusable import pointwise_tasks
 from diagnose.analyzers.common.kernel_findings import KernelRule, kernel_finding
 from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.locations import in_library
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.op_launches import operator_inputs
 from diagnose.tables.program import Program
-from diagnose.tables.roofline import REACHED_SHARE, SLOW_SHARE, groups
+from diagnose.tables.roofline import REACHED_SHARE, SLOW_KERNEL_SHARE
 from diagnose.text.numbers import duration, percent
 
 META = RuleMeta(
@@ -94,12 +93,14 @@ ADVICE = tuple(
 
 def find(t: Tables, _free: Mask) -> list[Finding]:
     """Name the time of runs of pointwise kernels above one pass each."""
-    found, alone, in_runs = chains(t), pointwise_tasks(t), Counter[tuple[str, ...]]()
+    found, alone, in_runs = t.chains, pointwise_tasks(t), Counter[tuple[str, ...]]()
     for chain in found:
         in_runs[chain.ops] += chain.time_ns
         alone[chain.tasks] = False
     # Copies are left to the rules of layouts and types.
-    slow = [g for g in groups(t) if g.share < SLOW_SHARE and g.op != "aten::copy_" and alone[g.tasks].all()]
+    slow = [
+        g for g in t.roofline_groups if g.share < SLOW_KERNEL_SHARE and g.op != "aten::copy_" and alone[g.tasks].all()
+    ]
     tasks = np.concatenate([np.empty(0, np.intp), *(c.tasks for c in found), *(g.tasks for g in slow)])
     in_graph = 2 * sum(chain.time_ns for chain in found if chain.in_graph) > in_runs.total()
     title = "Pointwise operators move more memory than a fused pass"
@@ -119,7 +120,7 @@ def find(t: Tables, _free: Mask) -> list[Finding]:
             ),
             *(f"{g.op} {g.shapes}: {g.achieved()}, {percent(g.share, 0)} of the device's bandwidth." for g in slow[:3]),
         ),
-        confidence="medium" if operator_inputs(t).is_known.any() and not in_graph else "low",
+        confidence="medium" if t.operator_inputs.is_known.any() and not in_graph else "low",
         facts={"chains": [list(ops) for ops, _ in in_runs.most_common(5)], "in_graph": in_graph},
     )
     return kernel_finding(t, rule, tasks)

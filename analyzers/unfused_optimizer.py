@@ -36,11 +36,9 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, among, contains, intersect, union
 from diagnose.model.records import as_facts
 from diagnose.model.rules import Legend, RuleMeta
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.gaps import late_tasks
 from diagnose.tables.names import BACKWARD, FUSED, LAUNCH, OPTIMIZER_STEP
-from diagnose.tables.op_launches import graphed_updates
-from diagnose.tables.optimizer_spans import updates
 
 META = RuleMeta(
     id="unfused-optimizer",
@@ -68,7 +66,7 @@ def claim(t: Tables, left: Intervals) -> Intervals:
     """Claim idle inside the step of a for-loop optimizer, and the pauses between its kernels on a full queue."""
     if not is_loop(t):
         return EMPTY
-    gaps, steps = t.gaps, updates(t)
+    gaps, steps = t.gaps, t.updates
     called = t.trace.events.start[gaps.launch]
     pauses = (gaps.launch >= 0) & ~gaps.cross_stream & (gaps.end - gaps.queued_at < gaps.latency_ns)
     pauses &= contains(steps, called)
@@ -77,12 +75,12 @@ def claim(t: Tables, left: Intervals) -> Intervals:
 
 def claim_host(t: Tables, left: Intervals) -> Intervals:
     """Claim, without a device, the step of an optimizer that updates tensor by tensor."""
-    return intersect(left, updates(t)) if is_loop(t) else EMPTY
+    return intersect(left, t.updates) if is_loop(t) else EMPTY
 
 
 def find(t: Tables) -> list[Finding]:
     """Name the idle time of a for-loop optimizer, and the time of its kernels beyond one pass."""
-    facts, nodes = optimizer_facts(t), np.flatnonzero(graphed_updates(t))
+    facts, nodes = optimizer_facts(t), np.flatnonzero(t.graphed_updates)
     number = f"Its kernels read or write {PASSES} tensors for each parameter, where one fused kernel takes "
     number += f"{FUSED_PASSES}."
     if not calls_of_step(t).calls and nodes.size:
@@ -129,7 +127,7 @@ def _or_where_made(t: Tables, where: tuple[Where, ...]) -> tuple[Where, ...]:
 def _separate_passes(t: Tables) -> Rows:
     """Return the tasks of the optimizer's step that were queued behind others and update no whole state at once."""
     called = t.trace.events.start[t.tasks.launch]
-    mine = (t.tasks.launch >= 0) & contains(updates(t), called)
+    mine = (t.tasks.launch >= 0) & contains(t.updates, called)
     found: Rows = np.flatnonzero(mine & ~t.tasks_matching(FUSED) & ~late_tasks(t.trace, t.tasks))
     return found
 
@@ -143,10 +141,9 @@ class _Calls(NamedTuple):
     calls_model: bool  # by a closure that holds most of the backward passes' operators, as that of LBFGS
 
 
-@shared_table
 def calls_of_step(t: Tables) -> _Calls:
     """Return what a call of the optimizer's step launches."""
-    events, steps, rows = t.trace.events, updates(t), t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
+    events, steps, rows = t.trace.events, t.updates, t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP)
     launches = t.calls(LAUNCH) if t.device_id >= 0 else t.host_rows(Kind.OP)
     launches = launches[contains(steps, events.start[launches])]
     mine = t.tasks.row[among(t.tasks.launch, launches)] if t.device_id >= 0 else launches

@@ -19,16 +19,23 @@ How sure
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
+
 from diagnose.analyzers.common.advice import Advice, identical
 from diagnose.analyzers.common.idle_findings import IdleRule, calls_inside, idle_finding, pieces_of
+from diagnose.model.arrays import Mask
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, intersect, total, union
+from diagnose.model.intervals import EMPTY, Intervals, among, grouped, intersect, span, total, union
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.calls import allocations, code_loads, compile_frames, recurs
-from diagnose.tables.host_gaps import first_use, gaps_of_first_use, graph_captures
-from diagnose.tables.names import GRAPH_CAPTURE, LOADS_CODE, matching
+from diagnose.tables.host import captures_of
+from diagnose.tables.host_gaps import _WRAPS, NEVER_COMPUTES
+from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADS_CODE, matching
+from diagnose.tables.steps import COLD_CALL_NS
 from diagnose.tables.thresholds import THRESHOLDS
 
 META = RuleMeta(
@@ -79,3 +86,79 @@ def find(t: Tables) -> list[Finding]:
     if total(pieces_of(t, META.id)) < THRESHOLDS.cold_share * (t.causes.end - t.causes.start).sum():
         title = "One-off work is in the recording: a steady step has none of it"
     return idle_finding(t, IdleRule(META.id, title, evidence=calls_inside))
+
+
+MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones
+
+
+def first_use(t: Tables) -> Intervals:
+    """Return those intervals that end in the first launch of a kernel in the whole file.
+
+    An operator that is silent before kernels launched earlier as well does not prepare their first use, nor does one
+    that allocates, makes a view or wraps the operator that launches.
+    """
+    new = _ends_in_first_launch(t)
+    found, seen = [], set[int]()
+    for intervals, operator in t.silent_operators:
+        gap = np.searchsorted(t.gaps.start, intervals.start, side="right") - 1
+        is_new = new[np.maximum(gap, 0)]
+        names = t.trace.events.name[operator]
+        seen |= set(names[~is_new].tolist())
+        prepares = [
+            not (NEVER_COMPUTES.search(text) or re.search(_WRAPS, text)) for text in map(t.name, operator.tolist())
+        ]
+        found.append((intervals, is_new & np.array(prepares, bool), names))
+    kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
+    return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
+
+
+def gaps_of_first_use(t: Tables) -> Mask:
+    """Return which gaps end in the first launch of a kernel and are many times longer than those before its later ones.
+
+    It needs no operator: what loads a kernel may run between operators, and in files without them.
+    """
+    gaps, tasks = t.gaps, t.tasks
+    waited = np.zeros(len(tasks.row) + 1)
+    waited[gaps.after] = np.maximum(gaps.queued_at - gaps.start, 0)  # the last place takes the -1 of no task
+    waited = waited[:-1]
+    name = grouped(t.trace.events.name[tasks.row]).of
+    new = _ends_in_first_launch(t) & (gaps.after >= 0)
+    first = gaps.after[new]
+    later = np.ones(len(tasks.row), bool)
+    later[first] = False
+    longest = np.full(int(name.max(initial=-1)) + 1, -1.0)
+    np.maximum.at(longest, name[later], waited[later])
+    found = np.zeros(len(gaps.start), bool)
+    others = longest[name[first]]  # -1: it is launched once
+    found[new] = (waited[first] >= COLD_CALL_NS) & (others >= 0) & (waited[first] >= MIN_FIRST_RATIO * others)
+    return found
+
+
+def graph_captures(t: Tables) -> Intervals:
+    """Return the time of capturing graphs: from the enclosing operator's begin to the first launch of a graph.
+
+    Between the begin and the end of a capture all work of the thread goes into the graph, whatever operators it is.
+    """
+    events = t.trace.events
+    launches = events.start[t.calls(GRAPH_LAUNCH)]
+    found = [captures_of(t.trace, thread) for thread in t.threads]
+    for row in t.calls(GRAPH_CAPTURE).tolist():
+        layers = t.work_layers.get(int(events.thread[row]))
+        around = [r for r in (layers.at(int(events.start[row])) if layers else []) if events.kind[r] == Kind.OP]
+        whole = around[0] if around else row
+        start, end = int(events.start[whole]), int(events.end[whole])
+        first = int(np.searchsorted(launches, events.end[row]))
+        end = min(end, int(launches[first])) if first < len(launches) else end
+        found.append(span(start, max(start, end)))
+    return union(*found) if found else EMPTY
+
+
+def _ends_in_first_launch(t: Tables) -> Mask:
+    """Return which gaps end in the first run of a kernel, as far as the file shows."""
+    events, tasks, gaps = t.trace.events, t.tasks, t.gaps
+    kernels = np.flatnonzero(events.kind == Kind.KERNEL)
+    is_first = np.zeros(len(events) + 1, bool)
+    is_first[kernels[grouped(events.name[kernels]).first]] = True
+    after = np.append(tasks.row, -1)[gaps.after]  # -1: no task after
+    found: Mask = is_first[after]
+    return found

@@ -35,7 +35,6 @@ from diagnose.model.intervals import EMPTY, Intervals, intersect, longer_than, u
 from diagnose.model.records import ExpressionRecord, LoadedRecord
 from diagnose.model.rules import Legend, RuleMeta
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of
 from diagnose.tables.host_gaps import MAX_FETCH_NS, loads_in_process
 from diagnose.tables.names import LOADER_NEXT
 from diagnose.text.numbers import percent
@@ -180,7 +179,7 @@ def _is_narrowed(t: Tables) -> bool:
     """Return whether the step makes what it gets in float64 narrower before it computes with it."""
     from diagnose.dataflow.width import narrows_inputs  # only a recorded data flow needs it
 
-    flow = flow_of(t)
+    flow = t.flow
     return flow is not None and narrows_inputs(flow.found.graph)
 
 

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from diagnose.analyzers.common.fusable import written_out_attention
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct, total, union
@@ -15,10 +14,8 @@ from diagnose.replay.effects import Effect, effect_of_tasks
 from diagnose.replay.graph import Graph
 from diagnose.replay.transforms import drop_waits, scale_host, shorten_tasks
 from diagnose.tables import Tables
-from diagnose.tables.issuers import issued
 from diagnose.tables.names import BACKWARD
-from diagnose.tables.op_launches import host_time_behind_first, operators
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.op_launches import host_time_behind_first
 from diagnose.text.numbers import percent
 
 __all__ = ["Model", "fused_attention", "vectorised_loop", "with_launches"]
@@ -46,7 +43,7 @@ def with_launches(
         if not len(finding.tasks):
             return None
         length = (t.tasks.end - t.tasks.start)[finding.tasks].astype(np.float64)
-        rows = distinct(operators(t)[finding.tasks])
+        rows = distinct(t.operators[finding.tasks])
         left = (1 - (least if launches is None else launches), 1 - most)
         return effect_of_tasks(
             t,
@@ -67,7 +64,7 @@ def fused_attention(least: float) -> Model:
     """Return the effect of one kernel: what stands between the products goes, and the second one's launch."""
 
     def effect(t: Tables, finding: Finding) -> Effect | None:
-        found = written_out_attention(t)
+        found = t.attention
         if not found or not len(finding.tasks):
             return None
         length = (t.tasks.end - t.tasks.start).astype(np.float64)
@@ -99,11 +96,11 @@ def vectorised_loop(least: float, most: float) -> Model:
     """
 
     def effect(t: Tables, finding: Finding) -> Effect | None:
-        own = issued(t)
+        own = t.issued
         if not finding.facts.get("issuer") or "kind" in finding.facts or not total(own):
             return None
         host, events, tasks = _with_backward(t, own), t.trace.events, t.tasks
-        calls = blocking_calls(t)
+        calls = t.blocking_calls
         calls = calls[contains(own, events.start[calls])]
         length = (tasks.end - tasks.start).astype(np.float64)
         mine = (tasks.launch >= 0) & contains(host, events.start[np.maximum(tasks.launch, 0)])

@@ -21,7 +21,7 @@ from diagnose.model.intervals import EMPTY, Intervals, distinct, intersect, subt
 from diagnose.model.rules import RuleMeta
 from diagnose.tables import Tables
 from diagnose.tables.dispatch import overhead
-from diagnose.tables.flow import Flow, flow_of
+from diagnose.tables.flow import Flow
 from diagnose.tables.host import outermost
 from diagnose.tables.issuers import issued_in_loop
 
@@ -84,13 +84,13 @@ class AvoidableRule(NamedTuple):
 
     def claim_host(self, t: Tables, left: Intervals) -> Intervals:
         """Claim the host's time for what can be avoided."""
-        flow = flow_of(t)
+        flow = t.flow
         lost = [self.time_of(t, flow, one) for one in self._parts(flow)] if flow is not None else []
         return worth_claiming(t, left, union(EMPTY, *lost), self.min_share)
 
     def find(self, t: Tables) -> list[Finding]:
         """Name what can be avoided, with the lines that make it and use it."""
-        flow = flow_of(t)
+        flow = t.flow
         parts = [one for one in self._parts(flow) if total(self.time_of(t, flow, one))] if flow is not None else []
         if flow is None or not parts:
             return []
@@ -136,7 +136,7 @@ class AvoidableRule(NamedTuple):
 
 def held_values(t: Tables) -> tuple[str, ...]:
     """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
-    flow = flow_of(t)
+    flow = t.flow
     return (held_words(flow.found.piled_up),) if flow is not None and flow.found.piled_up else ()
 
 

@@ -7,19 +7,17 @@ show it. Nodes of a CUDA graph have no operators: of one size are torch's own po
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Mask, Rows
+from diagnose.model.arrays import Ints, Mask
 from diagnose.model.intervals import among, contains, grouped
 from diagnose.model.shapes import num_elements
 from diagnose.perf_model.op_cost import is_pointwise, output_size
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.kernel_classes import tasks_of
-from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates, operator_inputs, operators
-from diagnose.tables.optimizer_spans import updates
+from diagnose.tables.op_launches import Chain, WrittenOut
 
 __all__ = ["Chain", "WrittenOut", "chains", "pointwise_tasks", "written_out_attention"]
 
@@ -33,19 +31,9 @@ MIN_SIZED_NS = 5_000  # below it the fixed cost of a kernel sets its time, which
 _OF_TORCH = re.compile(r"at::native::")
 
 
-class WrittenOut(NamedTuple):
-    """One attention; indices into Tasks."""
-
-    products: Rows  # of the two products
-    between: Rows  # of softmax, scaling, mask, dropout
-    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
-    softmax: int  # row of the softmax's operator
-
-
-@shared_table
 def written_out_attention(t: Tables) -> list[WrittenOut]:
     """Return each softmax that stands between two batched products on a stream."""
-    ops, given = operators(t), operator_inputs(t)
+    ops, given = t.operators, t.operator_inputs
     used = np.flatnonzero(np.bincount(given.name[given.name >= 0], minlength=1)).tolist()
     softmaxes, products_of = ([n for n in used if given.texts[n] in names] for names in (_SOFTMAX, _PRODUCT))
     found: list[WrittenOut] = []
@@ -69,16 +57,6 @@ def written_out_attention(t: Tables) -> list[WrittenOut]:
     return found
 
 
-class Chain(NamedTuple):
-    """Two or more different pointwise operators, one after the other on a stream."""
-
-    tasks: Rows  # indices into Tasks
-    ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
-    time_ns: int
-    longest_ns: int  # one pass over all inputs takes at least as long
-    in_graph: bool = False  # nodes of a CUDA graph
-
-
 def chains(t: Tables) -> list[Chain]:
     """Return the runs in time order.
 
@@ -86,7 +64,7 @@ def chains(t: Tables) -> list[Chain]:
     of one and the same operator does not count either: it may as well be a loop over tensors that do not depend on
     each other.
     """
-    return t.cached("chains", lambda: [*_chains(t), *_chains_in_graphs(t)])
+    return [*_chains(t), *_chains_in_graphs(t)]
 
 
 def pointwise_tasks(t: Tables) -> Mask:
@@ -99,10 +77,10 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
 
     Kernels that a compiler or a library wrote are fused as far as their authors could, and do not count.
     """
-    nodes, name, length = graph_nodes(t), t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
+    nodes, name, length = t.graph_nodes, t.trace.events.name[t.tasks.row], t.tasks.end - t.tasks.start
     if not nodes.any():
         return []
-    mine = nodes & t.tasks_matching(_OF_TORCH) & ~graphed_updates(t)
+    mine = nodes & t.tasks_matching(_OF_TORCH) & ~t.graphed_updates
     mine &= tasks_of(t, "elementwise", "copy")
     grid, found = t.trace.events.grid[t.tasks.row], list[Chain]()
     for tasks in t.streams.values():
@@ -124,7 +102,7 @@ def _chains_in_graphs(t: Tables) -> list[Chain]:
 
 
 def _chains(t: Tables) -> list[Chain]:
-    size, inputs_of = _sizes(t), operator_inputs(t)
+    size, inputs_of = _sizes(t), t.operator_inputs
     length = t.tasks.end - t.tasks.start
     found: list[Chain] = []
     for tasks in t.streams.values():
@@ -145,7 +123,7 @@ def _chains(t: Tables) -> list[Chain]:
 
 def _sizes(t: Tables) -> Ints:
     """Return the number of elements that each task of a pointwise operator writes, 0 for every other task."""
-    inputs_of = operator_inputs(t)
+    inputs_of = t.operator_inputs
     size = np.zeros(len(inputs_of.name), np.int64)
     pointwise = np.zeros(len(inputs_of.texts) + 1, bool)  # by name; the last one is for tasks of no operator
     asked_names = np.flatnonzero(np.bincount(inputs_of.name[inputs_of.name >= 0], minlength=1))
@@ -180,9 +158,26 @@ def _alike(t: Tables, pointwise: Mask) -> Ints:
 
 def _of_other_rules(t: Tables) -> Mask:
     taken = np.zeros(len(t.tasks.row), bool)
-    for attention in written_out_attention(t):
+    for attention in t.attention:
         taken[attention.between] = True
     launch = t.tasks.launch
     called = t.trace.events.start[np.maximum(launch, 0)]
-    mine: Mask = taken | ((launch >= 0) & contains(updates(t), called))
+    mine: Mask = taken | ((launch >= 0) & contains(t.updates, called))
     return mine
+
+
+_FUNCTOR = (
+    r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
+    r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
+)
+
+_WRAPPERS = r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
+
+
+def functor(kernel: str) -> str:
+    """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
+    for match in re.finditer(_FUNCTOR, kernel):
+        name = next(part for part in match.groups() if part)
+        if not re.match(_WRAPPERS, name):
+            return name
+    return kernel[:40]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of
 
 __all__ = ["held_values"]
 
 
 def held_values(t: Tables) -> tuple[str, ...]:
     """Return one sentence on what each recorded step leaves and the lines that make most; none if nothing is known."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None or not flow.found.piled_up:
         return ()
     from diagnose.dataflow.growth import held_words  # only a recorded data flow needs it

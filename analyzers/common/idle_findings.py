@@ -19,7 +19,6 @@ from diagnose.model.rules import Cause
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_work
 from diagnose.tables.names import BACKWARD
-from diagnose.tables.program import program_of
 from diagnose.tables.syncs import RETURN_NS
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration, percent, plural
@@ -183,7 +182,7 @@ def idle_finding(t: Tables, idle: IdleRule) -> list[Finding]:
 
 def thread_of(t: Tables) -> str:
     """Return what a report calls the thread that issues the steps: inference trains nothing."""
-    return "thread that runs the model" if program_of(t).trains is False else "training thread"
+    return "thread that runs the model" if t.program.trains is False else "training thread"
 
 
 def _extent(t: Tables, o: IdleGaps, lost_ns: float) -> str:

@@ -24,13 +24,10 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.intervals import Intervals, contains, distinct
 from diagnose.model.locations import FRAME, INSTALLED, is_own_file, is_user_file
 from diagnose.model.records import CallRecord
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import BACKWARD, KERNEL_LAUNCH, LOADER_NEXT, STEP_MARK
-from diagnose.tables.open_frames import open_frames
-from diagnose.tables.passes import links
-from diagnose.tables.run_steps import late_samples
-from diagnose.tables.sampled_issuer import PASSES_ON
-from diagnose.tables.step_calls import Call, step_calls
+from diagnose.tables.python_calls import PASSES_ON
+from diagnose.tables.step_calls import Call
 
 __all__ = [
     "enclosing_operators",
@@ -116,7 +113,7 @@ def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
     """Return the place of a moment with these open rows: of the operator alone where no line of the user's is known."""
     here, events = _shown(t, work, frames), t.trace.events
     node = _node_of_torch(t, work, frames)
-    of_node = links(t).ops[links(t).nodes == node][:1] if node is not None else ()
+    of_node = t.links.ops[t.links.nodes == node][:1] if node is not None else ()
     for op in of_node:  # whose gradient the node takes
         ((around, called),) = _open(t, int(events.thread[op]), events.start[op : op + 1])
         forward = _with_line(t, _shown(t, around, called), _calls(t, around))
@@ -130,7 +127,7 @@ def _place(t: Tables, work: list[int], frames: list[int]) -> Where:
 
 def _shown(t: Tables, work: list[int], frames: list[int]) -> Where:
     """Return what these open rows show by themselves."""
-    num_open = sum(row in open_frames(t) for row in frames)
+    num_open = sum(row in t.open_frames for row in frames)
     return _where(tuple(_names(t, work)), tuple(_frames(t, work, frames)), num_open)
 
 
@@ -143,7 +140,7 @@ def _node_of_torch(t: Tables, work: list[int], frames: list[int]) -> int | None:
 
 def _calls(t: Tables, work: Sequence[int]) -> list[Call]:
     """Return which calls of a step open rows are, innermost first."""
-    of = step_calls(t).of
+    of = t.step_calls.of
     return [of[row] for row in reversed(work) if row in of]
 
 
@@ -154,7 +151,7 @@ def _with_line(t: Tables, where: Where, calls: Sequence[Call]) -> Where:
     """
     if where.file is None and t.named is not t:
         for call in calls:
-            rows = step_calls(t.named).rows.get(call)
+            rows = t.named.step_calls.rows.get(call)
             named = _recorded(t.named, int(rows[0])) if rows is not None else Where()
             if named.file is not None or named.library is not None:
                 where = replace(named, op=where.op, stack=where.stack)
@@ -189,25 +186,23 @@ def _seen_during(t: Tables, call: Call) -> Counter[tuple[str, int, str]]:
     samples = t.capture.samples
     if samples is None or not t.trace.epoch_ns or not call[1]:
         return Counter()
-    time, place = _samples(t)
-    rows, events = step_calls(t).rows[call], t.trace.events
+    time, place = t.sampled_lines
+    rows, events = t.step_calls.rows[call], t.trace.events
     first, last = np.searchsorted(time, events.start[rows]), np.searchsorted(time, events.end[rows])
     seen = [at for i, j in zip(first.tolist(), last.tolist(), strict=True) for at in place[i:j].tolist()]
     return Counter(samples.places[at] for at in seen)
 
 
-@shared_table
 def _samples(t: Tables) -> tuple[Ints, Rows]:
     """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
     samples = t.capture.samples
     assert samples is not None
-    kept = np.flatnonzero((samples.place >= 0) & ~late_samples(t))
+    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
     time = samples.time_ns[kept] - t.trace.epoch_ns
     order = np.argsort(time, kind="stable")
     return time[order], samples.place[kept][order].astype(np.intp)
 
 
-@shared_table
 def _sampled_files(t: Tables) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     samples, run = t.capture.samples, t.capture.run
@@ -273,7 +268,7 @@ def sampled_lines(t: Tables, during: Intervals, most: int = 3) -> list[tuple[Whe
     if samples is None or not len(during.start) or not t.trace.epoch_ns:
         return []
     time = samples.time_ns - t.trace.epoch_ns
-    inside = contains(during, time) & (samples.place >= 0) & ~late_samples(t)
+    inside = contains(during, time) & (samples.place >= 0) & ~t.late_samples
     seen = Counter(samples.place[inside].tolist())
     total = seen.total()
     found, places = [], samples.places

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,9 @@ from diagnose.model.diagnosis import Where
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct
 from diagnose.model.records import OptimizerRecord
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.lost import NEVER, Allocations, find_allocations
-from diagnose.tables.names import BACKWARD, matching
+from diagnose.tables import Tables
+from diagnose.tables.names import BACKWARD, matching, rows_of
 from diagnose.tables.nvml_readings import device_memory
-from diagnose.tables.optimizer_spans import updates
 from diagnose.tables.roofline import device_of
 
 if TYPE_CHECKING:
@@ -49,6 +47,7 @@ __all__ = [
 
 BEFORE, OTHERS = "held from before (parameters, optimizer state)", "held from before (buffers and others)"
 ACTIVATIONS, GRADIENTS, WORKSPACE, INPUT = "activations", "gradients", "workspace", "input"
+NEVER = np.iinfo(np.int64).max  # a block that the recording's end finds held
 PARAMETERS = "parameters"
 OPTIMIZER, KEPT = "optimizer state", "kept"
 GROWING = (ACTIVATIONS, INPUT, WORKSPACE)  # with the batch
@@ -57,14 +56,13 @@ _TO_DEVICE = r"(?i)HtoD|HostToDevice"
 _FORWARD_PHASE, _BACKWARD_PHASE, _OPTIMIZER_PHASE = range(3)
 
 
-@shared_table
 def memory_of(t: Tables) -> Memory | None:
     """Return the memory of the steady steps, from the attribution window where the timing window lacks it."""
     from diagnose.model.charts import Memory
 
     blocks, (start, end) = find_allocations(t), t.steps.window
     if blocks is None:
-        return memory_of(t.named) if t.named is not t else None
+        return t.named.memory if t.named is not t else None
     inside = np.flatnonzero((blocks.time >= start) & (blocks.time <= end))
     if not len(inside):
         return None
@@ -193,20 +191,19 @@ def _phase(t: Tables, time: Ints) -> Rows:
     """Return in which phase of a step each time lies; what is neither backward nor optimizer counts as forward."""
     found = np.zeros(len(time), np.intp)
     known = np.flatnonzero(time != NEVER)
-    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, updates(t))):
+    for phase, during in ((_BACKWARD_PHASE, _backward(t)), (_OPTIMIZER_PHASE, t.updates)):
         inside = contains(during, time[known])
         found[known[inside]] = phase
     return found
 
 
-@shared_table
 def _backward(t: Tables) -> Intervals:
     return t.covering(matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD))
 
 
 def _same_call(t: Tables, blocks: Allocations, held: Rows) -> Mask:
     """Return which blocks the call of the optimizer that took them gave back itself."""
-    during = updates(t)
+    during = t.updates
     if not len(during.start):
         return np.zeros(len(held), bool)
     call = np.maximum(np.searchsorted(during.start, blocks.taken[held], side="right") - 1, 0)
@@ -243,3 +240,48 @@ def _by_place(t: Tables, blocks: Allocations, held: Rows) -> tuple[tuple[Where, 
         bare = replace(where, stack=())
         cost[bare] = cost.get(bare, 0) + size
     return tuple(sorted(cost.items(), key=lambda item: -item[1]))[:8]
+
+
+HOST = -1
+
+
+class Allocations(NamedTuple):
+    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
+
+    row: Rows  # the event, for its thread and time
+    taken: Ints  # ns
+    freed: Ints  # ns, NEVER where the recording ends before
+    size: Ints  # bytes
+    time: Ints  # of each taking or giving back, ns
+    allocated: Ints  # bytes after it
+    reserved: Ints  # bytes after it, -1 where unknown
+
+    def held_at(self, time: int) -> Rows:
+        """Return which blocks are held at a time."""
+        return np.flatnonzero((self.taken <= time) & (self.freed > time))
+
+
+def find_allocations(t: Tables) -> Allocations | None:
+    """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
+    events = t.trace.events
+    rows = rows_of(t.trace, Kind.MEMORY)
+    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
+    if not len(rows):
+        return None
+    size, address = events.size[rows], events.correlation[rows]
+    order = np.lexsort((np.arange(len(rows)), address))
+    same = np.append(address[order][1:] == address[order][:-1], False)
+    back = np.append(size[order][1:] < 0, False)
+    freed = np.full(len(rows), NEVER, np.int64)
+    next_one = np.append(events.start[rows][order][1:], NEVER)
+    freed[order] = np.where(same & back, next_one, NEVER)
+    taken = np.flatnonzero(size > 0)
+    return Allocations(
+        row=rows[taken],
+        taken=events.start[rows[taken]],
+        freed=freed[taken],
+        size=size[taken],
+        time=events.start[rows],
+        allocated=events.sequence[rows],
+        reserved=events.awaits[rows],
+    )

@@ -116,9 +116,6 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.calls import allocations, code_loads, compile_frames
     from diagnose.tables.names import LOADER_NEXT, ZERO_GRAD
-    from diagnose.tables.optimizer_spans import updates
-    from diagnose.tables.program import program_of
-    from diagnose.tables.syncs import sync_free
 
     # What operators do beside launching has findings of its own.
     loading, collecting = t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP), t.host_rows(Kind.GC)
@@ -126,11 +123,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     apart = t.covering(np.concatenate(others))
     rows = t.causes.of(finding.rule)
     named = Intervals(t.causes.start[rows], t.causes.end[rows])
-    whole = program_of(t).second_derivatives  # a graph of the whole step holds the optimizer as well
-    outside = union(updates(t), t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))  # of the model
+    whole = t.program.second_derivatives  # a graph of the whole step holds the optimizer as well
+    outside = union(t.updates, t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))  # of the model
     host = span(*t.steps.window) if whole else subtract(union(t.in_ops, named), outside)
     host = subtract(host, apart)
-    host = intersect(host, sync_free(t) if graphable(finding) < 1 else span(*t.steps.window))
+    host = intersect(host, t.sync_free if graphable(finding) < 1 else span(*t.steps.window))
     each = total(host) / t.steps.num
     if each <= 0:
         return None

@@ -71,7 +71,6 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     import numpy as np
 
     from diagnose.analyzers import unfused_elementwise
-    from diagnose.analyzers.common.fusable import chains
     from diagnose.replay.effects import effect_of_tasks
     from diagnose.tables.op_launches import host_time_behind_first
 
@@ -91,7 +90,7 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
         (MIN_FUSED_SHARE * lost * length, lost * length),
         f"Between {percent(MIN_FUSED_SHARE, 0)} and all of the runs become one kernel each, with one launch.",
         host=host_time_behind_first(
-            t, [chain.tasks for chain in chains(t) if not _called_outside(t, chain.tasks).any()]
+            t, [chain.tasks for chain in t.chains if not _called_outside(t, chain.tasks).any()]
         ),
         host_left=(1 - MIN_FUSED_SHARE, 0.0),
         pauses_left=(1 - MIN_FUSED_SHARE * (1 - launched), launched),
@@ -103,12 +102,10 @@ def _called_outside(t: Tables, tasks: Rows) -> Mask:
     """Return which tasks a loop of the script's own launches, which no compiled model holds."""
     import numpy as np
 
-    from diagnose.tables.issuers import issued, issuer_of
-
-    issuer = issuer_of(t)
+    issuer = t.issuer
     if issuer is None or issuer.in_model:
         return np.zeros(len(tasks), bool)
-    found: Mask = t.launched_in(issued(t))[tasks]
+    found: Mask = t.launched_in(t.issued)[tasks]
     return found
 
 

@@ -53,13 +53,11 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.effects import Effect
     from diagnose.replay.graph import Graph
     from diagnose.replay.transforms import drop_waits, scale_host
-    from diagnose.tables.anomaly_checks import anomaly_checks
-    from diagnose.tables.syncs import blocking_calls
 
-    checks = t.covering(anomaly_checks(t))
+    checks = t.covering(t.anomaly_checks)
     if not len(checks.start) or t.device_id < 0:
         return None
-    calls = blocking_calls(t)
+    calls = t.blocking_calls
     events = t.trace.events
     calls = calls[overlaps(checks, events.start[calls], events.end[calls])]
     rows = t.causes.of(finding.rule)

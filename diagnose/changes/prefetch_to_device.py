@@ -48,14 +48,13 @@ def _effect(t: Tables, finding: Finding) -> Effect | None:
     from diagnose.replay.transforms import CopiesAhead
     from diagnose.tables.names import FROM_HOST, LOADER_NEXT, PAGEABLE
     from diagnose.tables.roofline import gpu_spec
-    from diagnose.tables.syncs import blocking_calls
 
     tasks = np.flatnonzero(t.tasks.is_copy & t.tasks_matching(FROM_HOST))
     if not len(tasks):
         return None
     length = (t.tasks.end - t.tasks.start)[tasks].astype(np.float64)
     size, spec = t.trace.events.size[t.tasks.row[tasks]], gpu_spec(t)
-    blocks = t.tasks_matching(PAGEABLE)[tasks] | among(t.tasks.launch[tasks], blocking_calls(t))
+    blocks = t.tasks_matching(PAGEABLE)[tasks] | among(t.tasks.launch[tasks], t.blocking_calls)
     staged = blocks & ~t.tasks_matching(_PINNED)[tasks] & (size > 0)
     took, text = [length, length], "at the recorded rate"
     if staged.any():

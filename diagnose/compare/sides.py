@@ -24,7 +24,7 @@ from diagnose.pipeline.job import Workers, analyze_inputs
 from diagnose.pipeline.run import analyze_captures
 from diagnose.reports.json import to_dict
 from diagnose.reports.json_reading import from_json, is_report
-from diagnose.tables import Tables
+from diagnose.tables.stages import begin
 from diagnose.text.progress import Progress
 from diagnose.trace_reader import open_captures
 
@@ -161,8 +161,7 @@ def open_side(path: str | Path) -> Side:
         diagnosis = analyze_inputs([path], workers=Workers(1), progress=Progress(quiet=True), draw=False)
         if max(diagnosis.ranks, key=lambda rank: rank.step_ns).rank in received.ranks:
             return side_of(str(path), diagnosis)  # its trace, and with it its kernels, are elsewhere
-    slowest = max(captures, key=lambda c: Tables(c, c.trace).steps.step_ns) if len(captures) > 1 else captures[0]
-    t = Tables(slowest, slowest.trace)
+    t = max((begin(capture, capture.trace) for capture in captures), key=lambda t: t.steps.step_ns)
     if t.device_id < 0:
         return side_of(str(path), diagnosis)
     names, inverse = np.unique(t.trace.events.name[t.tasks.row], return_inverse=True)

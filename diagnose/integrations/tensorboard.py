@@ -25,7 +25,6 @@ from diagnose.model.intervals import Intervals, among, covered
 from diagnose.pipeline.find import build_tables
 from diagnose.tables import Tables
 from diagnose.tables.names import STEP_MARK
-from diagnose.tables.op_launches import operators
 from diagnose.text.plain_text import is_utf8
 
 __all__ = ["check_log", "step_scalars", "write_log"]
@@ -168,7 +167,7 @@ def _host_rows(t: Tables) -> Rows:
 def _launched_by(t: Tables) -> dict[int, int]:
     """Return the operator of each launch, as far as both are in the window."""
     first = t.steps.start[0]
-    ops, launches = operators(t), t.tasks.launch
+    ops, launches = t.operators, t.tasks.launch
     known = (ops >= 0) & (launches >= 0)
     pairs = zip(launches[known].tolist(), ops[known].tolist(), strict=True)
     return {launch: op for launch, op in pairs if t.trace.events.start[op] >= first}

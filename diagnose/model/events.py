@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,13 @@ class Trace:
     cut: bool = False
     metadata: Mapping[str, object] = field(default_factory=dict)
     trust: tuple[Note, ...] = ()
-    cache: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of diagnose.tables
+    has_name: npt.NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # by kind: an event of it has a name
+
+    def __post_init__(self) -> None:
+        """Note which names each kind of event has, so that a name is searched once and not in each event."""
+        has_name = np.zeros((len(Kind), len(self.names)), bool)
+        has_name[self.events.kind, self.events.name] = True
+        object.__setattr__(self, "has_name", has_name)
 
 
 def step_number(name: str) -> int | None:

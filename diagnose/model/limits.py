@@ -10,6 +10,7 @@ __all__ = [
     "EXPORTS",
     "HOW_TRIED",
     "LANGUAGES",
+    "MAJORITY",
     "MAX_LOSSES",
     "MAX_READY_SHARE",
     "MAX_TIMES",
@@ -56,4 +57,5 @@ USABLE_SHARE: Final = (
 )
 MIN_REGIONS: Final = 4  # without gradients: a teacher, a moving average or a target network take one or two a step
 MAX_TIMES: Final = 64  # the recorded batch: beyond it other things than memory bound a batch
+MAJORITY: Final = 0.5  # of several: the share from which on they stand for all, where nothing calls for another one
 MAX_LOSSES: Final = 100  # of each side of a trial, in the JSON and in the charts

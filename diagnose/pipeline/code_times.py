@@ -31,15 +31,12 @@ from diagnose.model.intervals import (
     union,
 )
 from diagnose.model.locations import FRAME, is_own_file
+from diagnose.pipeline.device_time import MAX_NAMED_KERNELS, kernel_times
 from diagnose.tables import Tables
+from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
-from diagnose.tables.kernel_classes import MAX_KERNELS, kernel_times
 from diagnose.tables.names import BACKWARD, LOADER_NEXT, ZERO_GRAD, names_of
-from diagnose.tables.op_launches import operators
-from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.tables.optimizer_spans import updates
-from diagnose.tables.passes import links
-from diagnose.tables.step_clock import StepClock, own_clock, step_clock
+from diagnose.tables.op_launches import MatchedStep
 
 __all__ = ["PHASE_ORDER", "by_operator", "code_times", "host_operators", "kernels"]
 
@@ -151,7 +148,7 @@ def call_paths(t: Tables, clock: StepClock, is_wanted: Callable[[str], bool]) ->
             inside[mine] = frames.innermost(time[mine])
         return inside
 
-    linked = links(t)
+    linked = t.links
     nested = {thread: layers(t.trace, linked.nodes[mine]) for thread, mine in _by_thread(t, linked.nodes)}
     of_node, task_ns = within(linked.ops), (t.tasks.end - t.tasks.start).astype(np.float64)
     of_task, of_backward = (np.full(len(task_ns), -1, np.int64) for _ in range(2))
@@ -236,7 +233,7 @@ def code_phases(t: Tables, clock: StepClock) -> tuple[CodeTime, ...]:
     events, window = t.trace.events, span(int(clock.time[0]), int(clock.time[-1]))
     framed = _framed(t)
     backward = union(t.covering(t.calls(BACKWARD, Kind.OP, Kind.ANNOTATION)), framed["backward"])
-    optimizer = union(updates(t), t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))
+    optimizer = union(t.updates, t.covering(t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)))
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
     found: dict[str, Intervals] = {}
     left = window
@@ -493,7 +490,7 @@ def _commonest_shapes(t: Tables, name: int) -> str:
     return t.trace.names[int(shapes[counted.argmax()])] if len(rows) else ""
 
 
-def kernels(t: Tables, most: int = MAX_KERNELS) -> tuple[KernelTime, ...]:
+def kernels(t: Tables, most: int = MAX_NAMED_KERNELS) -> tuple[KernelTime, ...]:
     """Return ``most`` of the device's kernels, the most expensive first, with the place of their launch."""
     events = t.trace.events
     return tuple(
@@ -508,7 +505,7 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
     """Return the device time that each operator launched; what no operator launched is one entry."""
     if t.device_id < 0 or not len(t.tasks.row):
         return ()
-    ops = operators(t)
+    ops = t.operators
     ids, _, inverse = grouped(np.where(ops >= 0, t.trace.events.name[np.maximum(ops, 0)], -1).astype(np.int64))
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
     time, calls, whole = np.bincount(inverse, length), np.bincount(inverse), max(float(length.sum()), 1.0)
@@ -519,3 +516,80 @@ def by_operator(t: Tables) -> tuple[DeviceShare, ...]:
         )
         for i in np.argsort(-time, kind="stable")[:MAX_PAGE_ROWS].tolist()
     )
+
+
+class StepClock(NamedTuple):
+    """Brings times of the window with names to the time line of the steps counted, which follow each other."""
+
+    steps: Intervals  # that count; others last no time
+    time: Ints  # begins and ends of steps and operators, ns
+    shown: Floats  # where they lie, ns
+    as_timed: bool  # in the timing window
+
+    @property
+    def num(self) -> int:
+        """Return the number of steps that count."""
+        return len(self.steps.start)
+
+    @property
+    def step_ns(self) -> float:
+        """Return what a step takes."""
+        return float(self.shown[-1]) / self.num
+
+    def length(self, start: Ints, end: Ints) -> Floats:
+        """Return how long each takes, of what lies within the steps."""
+        found: Floats = np.interp(end, self.time, self.shown) - np.interp(start, self.time, self.shown)
+        return found
+
+    def counts(self, time: Ints) -> Mask:
+        """Return which times lie within the steps."""
+        return contains(self.steps, time)
+
+
+def step_clock(t: Tables) -> StepClock:
+    """Return the clock of the window with names: that of its own times where no step has its like in the other one."""
+    named = t.named
+    if named is not t and (found := _matched(t, named)) is not None:
+        return found
+    return own_clock(named)._replace(as_timed=named is t)
+
+
+def own_clock(t: Tables) -> StepClock:
+    """Return the clock of a window that leaves its times as they are."""
+    start, end = t.steps.window
+    bounds = np.append(t.steps.start, end)
+    bounds = np.maximum.accumulate(np.maximum(bounds, start))
+    return StepClock(Intervals(bounds[:-1], bounds[1:]), bounds, (bounds - start).astype(np.float64), as_timed=True)
+
+
+def _matched(t: Tables, named: Tables) -> StepClock | None:
+    like: dict[int, list[MatchedStep]] = {}
+    for step in t.matched_steps:
+        like.setdefault(_step_of(named, step.named), []).append(step)
+    numbers = sorted(i for i in like if i >= 0)
+    if not numbers:
+        return None
+    times, shown, reached = [], [], 0.0
+    for i in numbers:
+        first = like[i][0].named
+        times.append(_marks(named, i, first))
+        same = [step.rows for step in like[i] if len(step.named) == len(first) and (step.named == first).all()]
+        timed = [(_marks(t, j, rows) - t.steps.start[j]) for rows in same if (j := _step_of(t, rows)) >= 0]
+        if not timed:
+            return None
+        shown.append(reached + np.mean(timed, axis=0))
+        reached = float(shown[-1][-1])
+    steps = Intervals(named.steps.start[numbers], named.steps.end[numbers])
+    return StepClock(steps, np.concatenate(times), np.concatenate(shown), as_timed=True)
+
+
+def _step_of(t: Tables, rows: Rows) -> int:
+    """Return the step that operators lie in, -1 for none."""
+    return int(np.searchsorted(t.steps.start, t.trace.events.start[rows[0]], side="right")) - 1
+
+
+def _marks(t: Tables, step: int, rows: Rows) -> Ints:
+    """Return the begin of a step, begin and end of each of its operators, and its end, in their order."""
+    start, end = int(t.steps.start[step]), int(t.steps.end[step])
+    inner = np.stack([t.trace.events.start[rows], t.trace.events.end[rows]], axis=1).reshape(-1)
+    return np.maximum.accumulate(np.clip(np.concatenate([[start], inner, [end]]), start, end))

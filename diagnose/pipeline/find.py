@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from diagnose import analyzers
+from diagnose.analyzers.common.fusable import chains, written_out_attention
 from diagnose.analyzers.common.locate import source_line
+from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes import CHANGES, group_of
 from diagnose.changes.common.prescribe import compiles_model, is_worth_showing, prescribe, without_savings
 from diagnose.errors import is_debugging
@@ -22,7 +24,8 @@ from diagnose.model.rules import TAKES_LEAD
 from diagnose.pipeline.true_step import PROFILER, as_unrecorded, recorded_in, recording_note, scaled, true_step
 from diagnose.pipeline.trust import is_scanty, trust_notes
 from diagnose.tables import Claim, Tables
-from diagnose.tables.program import UNKNOWN, Program, program_of
+from diagnose.tables.program import UNKNOWN, Program
+from diagnose.tables.stages import Order, add_causes, begin, complete
 from diagnose.tables.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -35,12 +38,16 @@ __all__ = [
     "applied_rules",
     "build_tables",
     "costs_more",
+    "explained",
     "find_in_rank",
     "noting",
     "one_compilation",
+    "tables_without_recording",
     "without_recording",
     "worth_showing",
 ]
+
+SEARCHES: Order = {"attention": written_out_attention, "chains": chains, "memory": memory_of}
 
 
 @contextmanager
@@ -83,13 +90,13 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
     ``analyses`` are those of the capture's data flow, made here if none are given.
     """
     notes: list[Note] = []
-    named: Tables | None = None
     recording: Mapping[str, float] = {}
-    program = UNKNOWN
-    t = build_tables(capture, capture.trace, notes, analyses)
+    t = begin(capture, capture.trace, analyses or analysed(capture, notes))
     recorded_ns = capture.recorded_step_ns or t.steps.step_ns
+    named = named_tables(t, notes)
     with noting(PROFILER, notes):
-        t = without_recording(t, notes)
+        t = without_recording(t)
+    complete(explained(t, notes, named), notes, SEARCHES)
     true = true_step(t)
     step_ns = t.steps.step_ns + true.rare_ns  # among other ranks it is scaled with theirs
     if true.is_measured and (text := recording_note(recorded_ns, t.steps.step_ns)):
@@ -98,16 +105,14 @@ def find_in_rank(capture: Capture, analyses: Analyses | None = None) -> RankFind
         notes += trust_notes(t)
         notes += [Note(fault) for fault in (*analyzers.PLUGINS.faults, *CHANGES.plugins.faults)]
     found = _findings(t, notes)
-    if capture.attribution is not None:
+    if named is not None:
         with noting("places", notes):
-            named = build_tables(capture, capture.attribution, notes, t.analyses)
             found = _with_places(found, named, notes)
     with noting(PROFILER, notes):
         recording = recorded_in(t, found)
     found = [_stated(t, f, step_ns) for f in found if _is_worth_naming(f, step_ns)]
     found.sort(key=lambda f: -f.lost_ns)
-    with noting("program", notes):
-        program = program_of(t)
+    program = getattr(t, "program", UNKNOWN)  # it failed
     return RankFindings(
         capture,
         t,
@@ -141,14 +146,27 @@ def analysed(capture: Capture, notes: list[Note] | None = None) -> Analyses | No
 def build_tables(
     capture: Capture, trace: Trace, notes: list[Note] | None = None, analyses: Analyses | None = None
 ) -> Tables:
-    """Return the tables of a trace, with the idle rules that fit it: the device's, or the host's own.
+    """Return the tables of a trace, with all that rules read.
 
     A rule whose claim fails claims nothing, and is named in ``notes``. ``analyses`` are those of the capture's data
     flow, made here if none are given.
     """
     notes = [] if notes is None else notes
-    analyses = analyses or analysed(capture, notes)
-    if Tables(capture, trace).device_id >= 0:
+    t = begin(capture, trace, analyses or analysed(capture, notes))
+    return complete(explained(t, notes, named_tables(t, notes)), notes, SEARCHES)
+
+
+def named_tables(t: Tables, notes: list[Note]) -> Tables | None:
+    """Return the tables of the attribution window, None where these are of it or it was not recorded."""
+    trace = t.capture.attribution
+    with noting("places", notes):
+        return build_tables(t.capture, trace, notes, t.analyses) if trace is not None and trace is not t.trace else None
+    return None
+
+
+def explained(t: Tables, notes: list[Note], named: Tables | None = None) -> Tables:
+    """Add the causes of idle time, by the rules that fit the trace: the device's, or the host's own."""
+    if t.device_id >= 0:
         rules, rest = analyzers.IDLE_RULES, analyzers.FALLBACK_RULE.META.id
         claims = [(rule.META.id, _careful(rule, rule.claim, notes)) for rule in rules]
     else:
@@ -156,7 +174,7 @@ def build_tables(
         claims = [(rule.META.id, _careful(rule, _host_claim(rule), notes)) for rule in rules]
         claims.append((analyzers.WORK, lambda t, left: intersect(left, t.in_ops)))
     kinds = {rule.META.id: rule.META.cause for rule in rules}
-    return Tables(capture, trace, (*claims, (rest, lambda _t, left: left)), kinds, analyses)
+    return add_causes(t, (*claims, (rest, lambda _t, left: left)), kinds, notes, named)
 
 
 def _host_claim(rule: analyzers.IdleAnalyzer) -> Claim:
@@ -173,19 +191,26 @@ def _careful(rule: analyzers.Rule, claim: Claim, notes: list[Note]) -> Claim:
     return claims
 
 
-def without_recording(t: Tables, notes: list[Note] | None = None) -> Tables:
-    """Return the tables of the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
+def without_recording(t: Tables) -> Tables:
+    """Return the steps as they are without the profiler: what it cost is taken out, the rest is scaled.
 
     The trace of one rank among others is scaled with theirs, before.
     """
     if t.capture.recorded_step_ns:
         return t
     if (without := as_unrecorded(t)) is not None:
-        t = build_tables(without.capture, without.capture.trace, notes, t.analyses)
+        t = begin(without.capture, without.capture.trace, t.analyses)
     if (factor := true_step(t).factor) == 1:
         return t
     capture = scaled(t, factor)
-    return build_tables(capture, capture.trace, notes, t.analyses)
+    return begin(capture, capture.trace, t.analyses)
+
+
+def tables_without_recording(capture: Capture) -> Tables:
+    """Return the tables of a rank's timing trace that its findings and savings rest on."""
+    notes: list[Note] = []
+    t = begin(capture, capture.trace, analysed(capture))
+    return complete(explained(without_recording(t), notes, named_tables(t, notes)), notes, SEARCHES)
 
 
 # The findings: what the rules see, where, and whether it is worth naming.

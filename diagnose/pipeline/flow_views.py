@@ -16,7 +16,7 @@ from diagnose.model.dataflow import Frame
 from diagnose.model.diagnosis import Finding
 from diagnose.model.locations import Where
 from diagnose.tables import Tables
-from diagnose.tables.flow import Flow, flow_of, shows_values
+from diagnose.tables.flow import Flow, shows_values
 
 if TYPE_CHECKING:
     from diagnose.dataflow.graph import Graph
@@ -188,7 +188,7 @@ MIN_LEFT_LINE = 0.001  # of the peak: a thousand such steps double it
 
 def memory_by_line(t: Tables) -> MemoryByLine | None:
     """Return the lines; None if there is no data flow, or if neither kind of them is worth a table."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None:
         return None
     memory = kept_by_line(flow.found.graph)

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from diagnose import analyzers
 from diagnose.analyzers import META, WORK
 from diagnose.analyzers.common.idle_findings import of_recording
-from diagnose.analyzers.common.memory import memory_of
 from diagnose.answer.ranking import answering, in_order, worth_ns
 from diagnose.answer.screen import MOSTLY, with_words
 from diagnose.changes import CHANGES
@@ -34,11 +34,13 @@ from diagnose.model.diagnosis import Diagnosis, Finding, Partition, Prescription
 from diagnose.model.events import Note
 from diagnose.model.records import as_facts
 from diagnose.pipeline.code_times import code_times, host_operators, kernels
+from diagnose.pipeline.device_time import flop_utilisation, kernel_families, roofline
 from diagnose.pipeline.find import (
     RankFindings,
+    analysed,
     applied_rules,
-    build_tables,
     costs_more,
+    explained,
     find_in_rank,
     noting,
     one_compilation,
@@ -57,14 +59,13 @@ from diagnose.pipeline.trust import (
     why_unusable,
 )
 from diagnose.tables import Tables
-from diagnose.tables.backward_passes import passes_per_update
 from diagnose.tables.host_gaps import is_paced_by_workers, ready_share
-from diagnose.tables.kernel_classes import kernel_families
 from diagnose.tables.lost import graphs_left_no_task
+from diagnose.tables.passes import passes_per_update
 from diagnose.tables.plain_steps import plain_steps, unprofiled_steps
-from diagnose.tables.program import Program, program_of
-from diagnose.tables.roofline import flop_utilisation, roofline
+from diagnose.tables.program import Program
 from diagnose.tables.run_steps import phase_shares
+from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS, Thresholds
 from diagnose.text.commands import command_line
 
@@ -111,7 +112,7 @@ def profile_rank(capture: Capture, analyses: Analyses | None = None) -> RankProf
     from diagnose.ranks.measure import profile_of  # only where there are several ranks
 
     notes: list[Note] = []
-    t = build_tables(capture, capture.trace, notes, analyses)
+    t = explained(begin(capture, capture.trace, analyses or analysed(capture, notes)), notes)
     answer = verdict(*_queue_of(t), _shares(t))
     return profile_of(t, analyzers.TRAITS, verdict=answer, notes=tuple(note.text for note in (*t.trace.trust, *notes)))
 
@@ -286,7 +287,7 @@ def _diagnosis(rank: RankFindings, valued: _Valued, judged: _Judged, *, draw: bo
         picture=_part(notes, "picture", None, _picture, rank, valued.findings) if draw else None,
         roofline=_part(notes, "roofline", None, roofline, t) if draw and has_device else None,
         flops=_part(notes, "roofline", None, flop_utilisation, t) if has_device else None,
-        memory=_part(notes, "memory", None, memory_of, t),
+        memory=_part(notes, "memory", None, attrgetter("memory"), t),
         memory_by_line=_part(notes, "memory-by-line", None, memory_by_line, t),
         kernels=_part(notes, "kernels", (), kernels, t),
         kernel_families=_part(notes, "kernels", {}, kernel_families, t),
@@ -359,7 +360,7 @@ def to_try(
         for pattern in (_PRODUCT, _CONVOLUTION)
     )
     in_float32 = 0.0 if info.flags.autocast.dtype else products
-    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, program_of(t).is_compiled)
+    work = HostWork(in_float32, convolutions, info.flags.bfloat16 is True, t.program.is_compiled)
     known = {p.id for p in prescribed if p.predicted_step_ns is not None}
     fitting = (change.id for change in CHANGES.values() if change.to_try is not None and change.to_try(work))
     return tuple(name for name in fitting if name not in known)

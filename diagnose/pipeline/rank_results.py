@@ -367,9 +367,9 @@ def _read(files: RankFiles) -> Capture:
     if not files.factor:
         return capture
     from diagnose.pipeline.true_step import scaled
-    from diagnose.tables import Tables
+    from diagnose.tables.stages import begin
 
-    return scaled(Tables(capture, capture.trace), files.factor)
+    return scaled(begin(capture, capture.trace), files.factor)
 
 
 def _packed_examination(capture: Capture, analyses: Analyses | None = None, *, draw: bool) -> bytes:

@@ -34,8 +34,8 @@ from diagnose.pipeline.true_step import factor_of_job, scaled
 from diagnose.ranks.aligned import aligned_step
 from diagnose.ranks.comparison import Comparison, compare_ranks, job_of
 from diagnose.ranks.profile import JobProfile, RankProfile
-from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
+from diagnose.tables.stages import begin
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
@@ -100,7 +100,7 @@ def scaled_together(captures: Sequence[Capture]) -> Sequence[Capture]:
     factor = factor_of_job(capture.info for capture in captures if capture.info is not None)
     if len(captures) == 1 or not factor or any(capture.recorded_step_ns for capture in captures):
         return captures
-    return [scaled(Tables(capture, capture.trace), factor) for capture in captures]
+    return [scaled(begin(capture, capture.trace), factor) for capture in captures]
 
 
 def compare_captures(captures: Sequence[Capture]) -> tuple[Comparison, dict[int, Capture]]:

@@ -24,11 +24,11 @@ from diagnose.pipeline.code_times import (
     by_operator,
     kernels,
 )
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
+from diagnose.tables.call_frames import names_of_open_frames
 from diagnose.tables.host import Layers, host_rows, layers
 from diagnose.tables.names import NAME_PART, STEP_MARK
 from diagnose.tables.nvml_readings import gpu_rows
-from diagnose.tables.open_frames import names_of_open_frames
 from diagnose.tables.queue import depth_over_time
 from diagnose.tables.steps import find_steps
 
@@ -449,7 +449,6 @@ class _Names(NamedTuple):
     first_line: int  # row of texts of the first sampled place
 
 
-@shared_table
 def _names(t: Tables) -> _Names:
     lines = (
         [f"{file}({line}): {function}" for file, line, function in t.capture.samples.places]

@@ -36,11 +36,10 @@ from diagnose.replay.unrecorded import (
     unrecorded_host,
     warped,
 )
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.growing_steps import growing_steps
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
-from diagnose.tables.plain_steps import plain_steps, steady_beside, steps_of_run, unprofiled_steps, warm
-from diagnose.tables.run_steps import MIN_RATIO, Variation, stalls, variation
+from diagnose.tables.plain_steps import steady_beside, steps_of_run, unprofiled_steps, warm
+from diagnose.tables.run_steps import MIN_RATIO, Variation, variation
 from diagnose.text.numbers import duration, growth, percent
 
 __all__ = [
@@ -77,7 +76,7 @@ def _plain_ns(t: Tables, info: CaptureInfo) -> float:
 
     Where a script became faster before it was recorded, they are set against the steps behind them.
     """
-    beside, before_ns = plain_steps(t), 1e6 * float(np.median(info.unprofiled_ms))
+    beside, before_ns = t.plain_steps, 1e6 * float(np.median(info.unprofiled_ms))
     if beside is None or not beside.agree:
         known = () if beside is None else (beside.before_ns or 0.0, beside.after_ns or 0.0)
         return float(max(before_ns, *known, 0.0))
@@ -142,16 +141,24 @@ def estimated_share(t: Tables) -> float:
     """
     if t.steps.step_ns <= 0 or (t.capture.info or CaptureInfo()).unprofiled_ms:
         return 0.0
-    share = min(_pass_through_ns(t) * (_num_recorded(t) + _num_frames(t)) / t.steps.step_ns, 1.0)
-    return share if share >= MIN_STATED else 0.0
+    return _estimate(t)[0]
+
+
+def _estimate(t: Tables) -> tuple[float, float, float, float]:
+    """Return that share, how many operators and calls and how many frames a step has, and what each takes, ns."""
+    each_ns = _pass_through_ns(t)
+    kinds = (Kind.OP, Kind.RUNTIME, Kind.ANNOTATION), (Kind.PYTHON,)
+    recorded, frames = (len(t.in_window(t.host_rows(*each))) / t.steps.num for each in kinds)
+    share = min(each_ns * (recorded + frames) / t.steps.step_ns, 1.0)
+    return share if share >= MIN_STATED else 0.0, recorded, frames, each_ns
 
 
 def estimate_note(t: Tables) -> str:
     """Return about what recording adds to a step, of a recording without unrecorded steps beside it; "" for little."""
-    share, frames, each_ns = estimated_share(t), _num_frames(t), _pass_through_ns(t)
-    if not share:
+    if not estimated_share(t):
         return ""
-    what = f"{_num_recorded(t):,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
+    share, recorded, frames, each_ns = _estimate(t)
+    what = f"{recorded:,.0f} operators and calls" + (f" and {frames:,.0f} frames" if frames else "")
     return (
         f"Recording {what} takes the host up to {duration(share * t.steps.step_ns)} {of_whole(t)} "
         f"({percent(share, 0)}), as operators show that only call another one "
@@ -159,7 +166,6 @@ def estimate_note(t: Tables) -> str:
     )
 
 
-@shared_table
 def _pass_through_ns(t: Tables) -> float:
     """Return what an operator takes beside the only other one that it calls, ns; 0 where there are too few."""
     events = t.trace.events
@@ -193,15 +199,6 @@ def recorded_in(t: Tables, found: Sequence[Finding]) -> dict[str, float]:
         begin, end = (np.searchsorted(began, time[at]) for time in (t.causes.start, t.causes.end))
         added[rule] = USUAL_EVENT_NS * float((so_far[end] - so_far[begin]).sum()) / t.steps.num
     return added
-
-
-def _num_recorded(t: Tables) -> float:
-    kinds = Kind.OP, Kind.RUNTIME, Kind.ANNOTATION
-    return t.cached("num_recorded", lambda: len(t.in_window(t.host_rows(*kinds))) / t.steps.num)
-
-
-def _num_frames(t: Tables) -> float:
-    return t.cached("num_frames", lambda: len(t.in_window(t.host_rows(Kind.PYTHON))) / t.steps.num)
 
 
 MIN_USUAL = 0.01  # of the mean: some steps are usual ones
@@ -242,13 +239,13 @@ def factor_of_job(ranks: Iterable[CaptureInfo]) -> float:
 def true_step(t: Tables) -> TrueStep:
     """Return the step that the user has; the recorded one if no step was timed without the profiler."""
     recorded_ns = t.steps.step_ns
-    rare_ns = sum(stall.lost_ns for stall in stalls(t))
+    rare_ns = sum(stall.lost_ns for stall in t.stalls)
     in_window_ns = min(_rare_ns(t.steps.end - t.steps.start), rare_ns)
     times = unprofiled_steps(t)
     is_measured, mean_ns = len(times) > 0, float(times.mean()) if len(times) else recorded_ns
     if not len(steps_of_run(t)):  # those few right before the recording are hardly ever long ones
         mean_ns += rare_ns - (min(_rare_ns(times), rare_ns) if is_measured else in_window_ns)
-    if (growing := growing_steps(t)) is not None:
+    if (growing := t.growing_steps) is not None:
         rare_ns += growing.unrecorded_ns
     return TrueStep(mean_ns, max(mean_ns - rare_ns + in_window_ns, MIN_USUAL * mean_ns), recorded_ns, is_measured)
 

@@ -24,27 +24,21 @@ from diagnose.pipeline.true_step import PROFILER, estimate_note, estimated_share
 from diagnose.tables import Tables
 from diagnose.tables.calls import can_recur
 from diagnose.tables.host_gaps import ready_share
-from diagnose.tables.impossible_times import (
+from diagnose.tables.lost import (
     MAX_CROSSING_SHARE,
-    MAX_OVERLAP_SHARE,
+    MAX_OVERLAP_IN_STREAM,
+    MIN_LOST_SHARE,
     MIN_OVERLAP_SHARE,
     ROUNDING_NS,
     crossing,
-    overlap_share,
-)
-from diagnose.tables.lost import (
-    MIN_LOST_SHARE,
     graphs_left_no_task,
-    launches_without_task,
     lost_share,
     num_captured,
     only_collectives,
+    overlap_share,
 )
 from diagnose.tables.names import BLOCKING, matching, rows_of
-from diagnose.tables.native import runs_no_python
-from diagnose.tables.program import program_of
 from diagnose.tables.roofline import gpu_spec
-from diagnose.tables.syncs import late_by
 from diagnose.text.numbers import percent, plural
 
 __all__ = [
@@ -149,7 +143,7 @@ def is_scanty(t: Tables) -> bool:
 
 def _is_whole(t: Tables) -> bool:
     """Return whether several marked steps hold all that they launch, however little: a task for each launch."""
-    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any() or len(launches_without_task(t)):
+    if not t.steps.marked or t.steps.num < 2 or (t.tasks.launch < 0).any() or len(t.launches_without_task):
         return False
     step = np.searchsorted(t.steps.start, t.trace.events.start[t.tasks.launch], side="right") - 1
     return len(distinct(step[step >= 0])) == t.steps.num
@@ -161,7 +155,7 @@ def lacks_device(t: Tables) -> bool:
         return False
     info, (start, end) = t.capture.info or CaptureInfo(), t.steps.window
     is_on_gpu = any(device.partition(":")[0] == "cuda" for device in info.optimizer.devices)
-    worked = (*launches_without_task(t), *matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE))
+    worked = (*t.launches_without_task, *matching(t.trace, (Kind.OP, Kind.ANNOTATION), DEVICE_COLLECTIVE))
     return is_on_gpu or bool(worked) or total(t.covering(t.calls(BLOCKING))) >= HOST_FLOOR * (end - start) > 0
 
 
@@ -183,7 +177,7 @@ def why_unusable(t: Tables) -> str:
         "The file is cut off: copy or record it again.": t.trace.cut,
         "The device's records are missing: the GPU worked, and none of its tasks is in the file.": lacks_device(t),
         "The times of this file cannot be true: tasks of one stream overlap.": (
-            has_device and overlap_share(t) > MAX_OVERLAP_SHARE
+            has_device and overlap_share(t) > MAX_OVERLAP_IN_STREAM
         ),
         "The times of this file cannot be true: calls of one thread cross each other.": (
             crossing(t).share > MAX_CROSSING_SHARE
@@ -237,7 +231,7 @@ def trust_notes(t: Tables) -> Iterator[Note]:
             None,
         ),
         (
-            runs_no_python(t),
+            t.runs_no_python,
             "Nothing in this recording shows Python, and its marks have names of C++: what ran between its operators "
             "is not known. A profiler of native code names it: perf record -g -p PID.",
             None,
@@ -255,7 +249,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
     events, tasks, num = t.trace.events, t.tasks, len(t.tasks.start)
     rows = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
     others = sorted(set(distinct(events.device[rows]).tolist()) - {t.device_id})
-    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), late_by(t)
+    into_graph, share, overlap, late = num_captured(t), lost_share(t), overlap_share(t), t.late_by
     launches = "1 launch" if into_graph == 1 else f"{into_graph} launches"
     coarse = bool((events.start % 1000 == 0).all())  # whole microseconds: a shorter task reads as zero
     zero = int((tasks.end <= tasks.start).sum()) * (not coarse)
@@ -285,7 +279,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
         ),
         (
             share > MIN_LOST_SHARE,
-            f"{len(launches_without_task(t))} launches ({percent(share)}) have no device task in the file: some device "
+            f"{len(t.launches_without_task)} launches ({percent(share)}) have no device task in the file: some device "
             "work is missing.",
             LOST,
         ),
@@ -320,7 +314,7 @@ def _of_device(t: Tables) -> Iterator[Note]:
             None,
         ),
         (
-            program_of(t).trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)),
+            t.program.trains is False and len(matching(t.trace, (Kind.KERNEL,), _TRAINS)),
             "Batch normalisation or dropout ran as in training although no backward was recorded: for inference call "
             "model.eval() first, or the outputs depend on the batch and on chance.",
             None,

@@ -16,7 +16,6 @@ import numpy as np
 from diagnose.analyzers import META, OUTSIDE, WORK, data_stall, host_sync
 from diagnose.analyzers.common.loading import loading_facts
 from diagnose.analyzers.common.locate import locate
-from diagnose.analyzers.common.memory import memory_of
 from diagnose.changes.common.buckets import MAX_UNEXPLAINED, with_buckets
 from diagnose.changes.common.loading import (
     handover_ns,
@@ -40,7 +39,7 @@ from diagnose.model.limits import MAX_READY_SHARE
 from diagnose.model.records import MAX_INT
 from diagnose.model.rules import LATE_RANKS
 from diagnose.pipeline.code_times import host_operators
-from diagnose.pipeline.find import build_tables, find_in_rank, without_recording
+from diagnose.pipeline.find import build_tables, find_in_rank, tables_without_recording
 from diagnose.pipeline.flow_views import operator_times
 from diagnose.pipeline.run import analyze_captures, compare_captures, scaled_together, shown_rank
 from diagnose.pipeline.savings import after_prescription, effect_in, with_rare
@@ -56,10 +55,8 @@ from diagnose.replay.graph import Graph, Transform
 from diagnose.replay.predict import MAX_ERROR_TO_RELY, Predicted, path_shares, predict, replay_base, unchanged
 from diagnose.replay.transforms import drop_waits, remove_cause, scale_host, scale_kernels, shorten_tasks
 from diagnose.tables import Tables
-from diagnose.tables.flow import flow_of, shows_values
+from diagnose.tables.flow import shows_values
 from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.program import program_of
-from diagnose.tables.syncs import blocking_calls
 from diagnose.text.numbers import duration, growth, lower_first, percent, plural, size_words
 from diagnose.text.plain_text import one_line
 from diagnose.trace_reader import open_captures
@@ -246,7 +243,7 @@ def run_what_if(path: str | Path, request: WhatIfRequest) -> WhatIfResult:
     if request.no_sync and capture.attribution is not None:  # a line was asked about
         t = build_tables(capture, capture.attribution)
     else:
-        t = without_recording(build_tables(capture, capture.trace))  # what the report's savings rest on
+        t = tables_without_recording(capture)  # what the report's savings rest on
     asked = _asked_prescriptions(t, captures, capture, request.apply)
     rare_ns = true_step(t).rare_ns if t.trace is t.capture.trace else 0.0
     now = "now" if len(captures) == 1 else f"now, rank {capture.trace.rank} of {len(captures)}"
@@ -360,7 +357,7 @@ def _without_sync(t: Tables, capture: Capture, file: str, line: int) -> Transfor
             "be taken away with --without",
             _replayable_causes(build_tables(capture, capture.trace)),
         )
-    calls, events = replay_base(t).t.in_window(blocking_calls(t)), t.trace.events
+    calls, events = replay_base(t).t.in_window(t.blocking_calls), t.trace.events
     asked = file.replace("\\", "/").removeprefix("./").split("/")
     mine = [
         w.line == line and (w.file or "").replace("\\", "/").split("/")[-len(asked) :] == asked
@@ -407,7 +404,7 @@ def _asked_prescriptions(
     alone = replace(capture, trace=t.trace, attribution=None) if has_lines else capture
     found = find_in_rank(alone, t.analyses)
     shared = analyze_captures(captures, draw=False).prescriptions if len(captures) > 1 else ()  # those of all ranks too
-    program = program_of(found.tables)
+    program = found.tables.program
     others = [p for finding in found.findings for p in also_possible(finding, found.step_ns, program)]
     known = {p.id: p for p in (*reversed(others), *shared, *found.prescribed)}
     findings = {f.rule: f for f in found.findings}
@@ -582,7 +579,7 @@ def _within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[Withi
     Raises:
         UsageError: there is no data flow of the steps, or so little memory cannot be reached.
     """
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None or t.capture.dataflow is None:
         raise UsageError(
             "--memory needs the data flow of a step, which this recording does not have: record it with diagnose "
@@ -594,7 +591,7 @@ def _within_memory(t: Tables, before: Predicted, most_bytes: int) -> tuple[Withi
             "Record again."
         )
     memory = step_memory(graph_of(t.capture.dataflow))
-    held, records = int(memory.held.max(initial=0)), memory_of(t)
+    held, records = int(memory.held.max(initial=0)), t.memory
     is_same = (t.device_id < 0) == memory.device.startswith("cpu")
     peak, basis = held, "data flow"
     if records is not None and is_same and records.peak_allocated > held:

@@ -15,7 +15,7 @@ from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, covered, distinct, union
 from diagnose.model.shapes import num_elements
 from diagnose.ranks.profile import CollectiveKind, Collectives, Group
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import BACKWARD, NAME_PART, matching
 
@@ -98,7 +98,6 @@ class RankCollectives(NamedTuple):
         return np.where((moved >= 0) & (c.length > MIN_TIMES_AS_LONG * least), waits, 0)
 
 
-@shared_table
 def collectives_of(t: Tables) -> RankCollectives:
     """Return the collectives that the steady steps launch."""
     events, has_device = t.trace.events, t.device_id >= 0

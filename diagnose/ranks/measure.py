@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from diagnose.tables.host_gaps import ready_share
 from diagnose.tables.names import BACKWARD, OPTIMIZER_STEP, matching
 from diagnose.tables.nvml_readings import clocks_of, gpu_rows
 from diagnose.tables.roofline import gpu_spec
-from diagnose.tables.syncs import blocking_calls
+from diagnose.tables.stages import of_tasks
 from diagnose.text.plain_text import middle
 
 __all__ = ["profile_of"]
@@ -153,7 +152,7 @@ def _leaves(t: Tables) -> Rows:
     rows = host_rows(t.trace, t.main, Kind.OP)
     rows = rows[(events.start[rows] >= t.steps.start[0]) & (events.start[rows] < t.steps.end[-1])]
     if t.device_id >= 0:
-        rows = rows[covered(t.covering(blocking_calls(t)), events.start[rows], events.end[rows]) == 0]
+        rows = rows[covered(t.covering(t.blocking_calls), events.start[rows], events.end[rows]) == 0]
     following = np.append(events.start[rows[1:]], np.iinfo(np.int64).max)[: len(rows)]
     leaves: Rows = rows[events.end[rows] <= following]
     return leaves
@@ -223,23 +222,6 @@ def _seen(t: Tables, blocked: Intervals) -> Intervals:
     return subtract(subtract(inside, blocked), exchanges)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)  # as the tables that these are
-class _WithoutCollectives(Tables):
-    """The tables of a rank whose device idles while nothing but collectives runs; its host does what it did."""
-
-    whole: Tables
-
-    @property
-    def of_host(self) -> Tables:
-        """The tables of all tasks."""
-        return self.whole
-
-    @cached_property
-    def tasks(self) -> device.Tasks:
-        """The device's tasks but for collectives."""
-        return _computing(device.find_tasks(self.trace, self.device_id, *self.steps.window))
-
-
 def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     """Return by cause when nothing but collectives ran although the host did not wait for them.
 
@@ -248,11 +230,11 @@ def unlaunched(t: Tables, waits: frozenset[str]) -> dict[str, Intervals]:
     exposed = t.occupancy.exposed_communication if t.device_id >= 0 else EMPTY
     if not len(exposed.start) or launches_unlinked(t.tasks):
         return {}
-    late = subtract(intersect(exposed, _before_launches(t)), t.covering(blocking_calls(t)))
+    late = subtract(intersect(exposed, _before_launches(t)), t.covering(t.blocking_calls))
     # Of the window: less is not worth it to ask all rules once more.
     if total(late) < 0.002 * (t.steps.window[1] - t.steps.window[0]):
         return {}
-    without = _WithoutCollectives(t.capture, t.trace, t.claims, whole=t)
+    without = of_tasks(t, _computing(t.tasks))
     late = intersect(late, without.gaps.unlaunched())
     causes = without.causes
     rows = {rule: causes.of(rule) for rule in causes.totals() if rule not in waits}

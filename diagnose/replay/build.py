@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Rows
-from diagnose.model.events import Kind
 from diagnose.model.intervals import among, distinct, total
 from diagnose.model.rules import FREES_HOST, Cause
 from diagnose.replay.graph import Edge, Graph, Times, usual_delay
@@ -26,24 +23,20 @@ from diagnose.replay.waits import (
     awaited,
     collective_inputs,
     find_points,
-    full_queue,
     handoffs,
     inferred_events,
     recorded_events,
     room_given,
 )
-from diagnose.tables import Tables, finished
+from diagnose.tables import Tables
 from diagnose.tables.device import Tasks
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
-from diagnose.tables.host import Layers
 from diagnose.tables.lost import graph_holes
-from diagnose.tables.names import Pattern
-from diagnose.tables.steps import Steps
-from diagnose.tables.syncs import freeing_calls, late_by
+from diagnose.tables.stages import of_steps
 from diagnose.text.numbers import percent
 
 __all__ = [
-    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "MAX_TASKS", "ReplayBase", "StepSubset", "build", "graph_of",
+    "MAX_ERROR_TO_PREDICT", "MAX_ERROR_TO_RELY", "MAX_TASKS", "ReplayBase", "build", "graph_of",
     "replay_base", "step_subset", "unreplayable",
 ]  # fmt: skip
 
@@ -83,13 +76,13 @@ def build(t: Tables) -> Graph:
     sound = (rank[src] < rank[dst]) & (slack >= -MARGIN_NS)
     guaranteed = (kind == Edge.LAUNCH) | (kind == Edge.ROOM) | (kind == Edge.STREAM)
     own = (nodes.row[src] >= 0) & (t.trace.events.cause[nodes.row[src]] == nodes.row[dst])
-    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - late_by(t)))
+    guaranteed |= (kind == Edge.WAIT) & (own | (slack >= -MARGIN_NS - t.late_by))
     sound |= guaranteed & (rank[src] < rank[dst])
     src, dst, kind, num = src[sound], dst[sound], kind[sound], len(sound)
     src, dst, kind = _with_roots(src, dst, kind, len(rank))
     late = (nodes.start[dst] - nodes.end[src]).astype(np.float64)
     delay, binding = _delays(dst, kind, late, t.launch_latency or 0)
-    blocked = (kind == Edge.CALL) & among(nodes.row[dst], full_queue(t).calls)
+    blocked = (kind == Edge.CALL) & among(nodes.row[dst], t.full_queue.calls)
     delay = np.where(blocked, np.minimum(delay, CALL_NS), delay)  # the host waits there, for tasks before these too
     marks = np.flatnonzero(points.sort == MARK) + 1
     return Graph(
@@ -121,7 +114,7 @@ def _nodes(t: Tables, points: Points) -> _Nodes:
         lane=np.concatenate([[-1], points.thread, tasks.stream]).astype(np.int64),
         start=np.concatenate([one, points.time, tasks.start]),
         end=np.concatenate([one, points.time, tasks.end]),
-        key=np.concatenate([one, points.time, np.maximum(tasks.start - late_by(t), queued)]),
+        key=np.concatenate([one, points.time, np.maximum(tasks.start - t.late_by, queued)]),
     )
 
 
@@ -137,7 +130,7 @@ def _segment_starts(t: Tables, nodes: _Nodes, edges: Columns, points: Points) ->
     segment = np.zeros(len(nodes.row), bool)
     segment[1 : len(points.sort) + 1] = points.sort != AWAITED
     starts: Ints = np.where(segment, latest, nodes.start)
-    frees = freeing_calls(t)
+    frees = t.freeing_calls
     ends = np.flatnonzero(points.sort == AWAITED) + 1
     ends = ends[among(nodes.row[ends], frees.calls)]
     starts[ends] = frees.done[np.searchsorted(frees.calls, nodes.row[ends])]
@@ -341,55 +334,6 @@ def _why_not(t: Tables, error: float) -> str:
     return unreplayable(t)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StepSubset(Tables):
-    """Tables of some consecutive steps: what does not depend on the window is that of the whole."""
-
-    whole: Tables
-    chosen_steps: Steps
-    chosen_tasks: Tasks
-
-    @cached_property
-    @finished
-    def steps(self) -> Steps:
-        """The chosen steps and the window they span."""
-        return self.chosen_steps
-
-    @cached_property
-    @finished
-    def tasks(self) -> Tasks:
-        """The device tasks that the chosen steps launched."""
-        return self.chosen_tasks
-
-    @cached_property
-    def device_id(self) -> int:
-        """The id of the busiest device."""
-        return self.whole.device_id
-
-    @cached_property
-    def launch_threads(self) -> tuple[int, ...]:
-        """Threads that launch the device's tasks."""
-        return self.whole.launch_threads
-
-    @cached_property
-    def main(self) -> int:
-        """The thread of the training loop."""
-        return self.whole.main
-
-    @cached_property
-    def work_layers(self) -> dict[int, Layers]:
-        """Operators, annotations and runtime calls by nesting, for each thread that matters."""
-        return self.whole.work_layers
-
-    def host_rows(self, *kinds: Kind) -> Rows:
-        """Return the rows of the given kinds on the threads that matter."""
-        return self.whole.host_rows(*kinds)
-
-    def calls(self, pattern: Pattern, *kinds: Kind) -> Rows:
-        """Return the rows on the threads that matter whose name the pattern finds."""
-        return self.whole.calls(pattern, *kinds)
-
-
 def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     """Return tables of consecutive steps with at most so many tasks, all of them where they are few; never none.
 
@@ -400,10 +344,10 @@ def step_subset(t: Tables, max_tasks: int = MAX_TASKS) -> Tables:
     if t.steps.num <= num:
         return t
     first = min(max(t.steps.median_step - num // 2, 0), t.steps.num - num)
-    return _of_steps(t, first, first + num)
+    return _chosen(t, first, first + num)
 
 
-def _of_steps(t: Tables, first: int, last: int) -> Tables:
+def _chosen(t: Tables, first: int, last: int) -> Tables:
     begin, finish = int(t.steps.start[first]), int(t.steps.end[last - 1])
     tasks, launch = t.tasks, t.tasks.launch
     queued = np.where(launch >= 0, t.trace.events.start[launch], tasks.start)
@@ -429,4 +373,4 @@ def _of_steps(t: Tables, first: int, last: int) -> Tables:
         window_start=window_start,
         window_end=max(finish, int(kept.end.max())),
     )
-    return StepSubset(t.capture, t.trace, t.claims, t.kinds, whole=t, chosen_steps=steps, chosen_tasks=kept)
+    return of_steps(t, steps, kept)

@@ -24,7 +24,7 @@ from diagnose.replay.transforms import remove_cause, scale_host, scale_pauses, s
 from diagnose.replay.unrecorded import HIDDEN_EVENT_NS
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import loads_in_process, waits_for_workers
-from diagnose.tables.run_steps import MIN_STEPS as MIN_PLAIN
+from diagnose.tables.run_steps import MIN_RUN_STEPS as MIN_PLAIN
 from diagnose.tables.run_steps import PLAIN, usable_steps
 from diagnose.text.numbers import percent
 

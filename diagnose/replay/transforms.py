@@ -21,7 +21,7 @@ from diagnose.model.rules import HOST_WORK, Cause
 from diagnose.replay.graph import Edge, Graph, Transform, usual_delay
 from diagnose.tables import Tables
 from diagnose.tables.host_gaps import host_work
-from diagnose.tables.syncs import RETURN_NS, blocking_calls, freeing_calls, waits_for_host_copies, whole_device_calls
+from diagnose.tables.syncs import RETURN_NS, waits_for_host_copies, whole_device_calls
 
 __all__ = [
     "CopiesAhead", "drop_waits", "remove_cause", "scale_host", "scale_kernels", "shorten_calls", "shorten_pauses",
@@ -156,7 +156,7 @@ def _remove_cause(t: Tables, finding: Finding, cause: Cause, fraction: float) ->
 
 def _without_frees(t: Tables, shrunk: Transform) -> Transform:
     """Return the change in which calls that free memory wait for nothing either; a wait cannot be halved."""
-    frees = freeing_calls(t).calls
+    frees = t.freeing_calls.calls
     return lambda graph: drop_waits(shrunk(graph), frees)
 
 
@@ -166,7 +166,7 @@ def syncs_before(t: Tables, pieces: Intervals) -> npt.NDArray[np.intp]:
     A call of the same kind takes the host's lead also where the device idles only later. Waits for copies from the host
     are of a kind of their own, whatever the call's name is.
     """
-    calls = blocking_calls(t)
+    calls = t.blocking_calls
     ended = t.trace.events.end[calls]
     if not len(pieces.start):
         return calls[:0]

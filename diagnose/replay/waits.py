@@ -17,9 +17,9 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import distinct, grouped
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import rows_of
-from diagnose.tables.syncs import AGREE_NS, blocking_calls, freeing_calls, late_by
+from diagnose.tables.syncs import AGREE_NS
 
 __all__ = [
     "AWAITED", "CALLED", "CALL_NS", "LATE_NS", "MARGIN_NS", "MARK", "FullQueue", "Points", "awaited",
@@ -48,7 +48,6 @@ class FullQueue(NamedTuple):
     freed_by: Rows  # the row of the device task whose end let the next one be taken out
 
 
-@shared_table
 def full_queue(t: Tables) -> FullQueue:
     """Return the launches of the window that waited for room in the queue."""
     none = np.empty(0, np.intp)
@@ -93,7 +92,7 @@ def find_points(t: Tables) -> Points:
     events = t.trace.events
     begin, finish = t.steps.window
     launches = t.in_window(distinct(t.tasks.launch[t.tasks.launch >= 0]).astype(np.intp))
-    waits = t.in_window(distinct(blocking_calls(t), freeing_calls(t).calls, full_queue(t).calls).astype(np.intp))
+    waits = t.in_window(distinct(t.blocking_calls, t.freeing_calls.calls, full_queue(t).calls).astype(np.intp))
     waits = waits[events.end[waits] <= finish]
     calls = distinct(launches, waits).astype(np.intp)
     marks = np.append(t.steps.start[1:], t.steps.end[-1:]) if t.steps.marked else np.empty(0, np.int64)
@@ -189,7 +188,7 @@ def awaited(t: Tables, points: Points) -> Pairs:
     syncs = rows_of(t.trace, Kind.SYNC)
     stream_of = dict(zip(events.cause[syncs].tolist(), events.stream[syncs].tolist(), strict=True))
     at = {row: task for task, row in enumerate(t.tasks.row.tolist())}
-    room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in full_queue(t)), strict=True)}
+    room = {call: at.get(task, -1) for call, task in zip(*(rows.tolist() for rows in t.full_queue), strict=True)}
     waiting = np.flatnonzero(points.sort == AWAITED)
     calls = points.row[waiting].tolist()
     known = own | {call: [task] if task >= 0 else [] for call, task in room.items()}
@@ -208,7 +207,7 @@ def _drained(t: Tables, lanes: _Lanes, calls: list[int], stream_of: Mapping[int,
     The stream is known where sync records were captured. Without them the one that ended last within the call is
     taken, and those of all streams for a synchronisation of the whole device.
     """
-    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + late_by(t))
+    start, latest = t.trace.events.start, t.trace.events.end + (MARGIN_NS + t.late_by)
     found: dict[int, list[int]] = {}
     of_any: list[int] = []
     for call in calls:

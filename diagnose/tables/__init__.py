@@ -1,197 +1,161 @@
-"""Tables that several analyzers need, computed once from a capture."""
+"""What two or more rules read of a trace: `stages` computes it in order, and nothing changes it afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from diagnose.model.arrays import Mask, Rows, read_only
+from diagnose.model.arrays import Ints, Mask, Rows, read_only
 from diagnose.model.capture import Capture
 from diagnose.model.diagnosis import Partition, Queue
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import Intervals, among, contains, rows_of_each, span
-from diagnose.model.rules import Cause
+from diagnose.model.intervals import Intervals, among, contains
 from diagnose.tables import device, host, names
-from diagnose.tables.gaps import Causes, Gaps, assign, find_gaps, launch_latency, one_gap
+from diagnose.tables.gaps import Causes, Gaps
 from diagnose.tables.host import Layers
-from diagnose.tables.queue import queue_numbers
-from diagnose.tables.steps import Steps, find_steps
+from diagnose.tables.steps import Steps
 
 if TYPE_CHECKING:
     from diagnose.dataflow import Analyses
 
-__all__ = ["Claim", "Tables", "finished", "host_table", "shared_table"]
+if TYPE_CHECKING:
+    from diagnose.model.charts import Memory
+    from diagnose.model.diagnosis import PlainSteps
+    from diagnose.model.rules import Cause
+    from diagnose.tables.flow import Flow
+    from diagnose.tables.growing_calls import GrowingCalls
+    from diagnose.tables.issuers import Issuer
+    from diagnose.tables.op_launches import Chain, MatchedStep, OperatorInputs, WrittenOut
+    from diagnose.tables.passes import Links
+    from diagnose.tables.program import Program
+    from diagnose.tables.roofline import Group
+    from diagnose.tables.run_steps import GrowingSteps, Stall
+    from diagnose.tables.step_calls import StepCalls
+    from diagnose.tables.syncs import Frees, FullQueue
+
+__all__ = ["Claim", "Tables"]
 
 Claim: TypeAlias = "Callable[[Tables, Intervals], Intervals]"
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
-def finished(make: Callable[[S], T]) -> Callable[[S], T]:
-    """Make the columns of a property's table read-only."""
-
-    @wraps(make)
-    def finish(t: S) -> T:
-        return read_only(make(t))
-
-    return finish
-
-
-def host_side(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
-    """Make a property of tables of some tasks that of all tasks: it does not depend on which are looked at."""
-
-    @wraps(make)
-    def find(t: Tables) -> T:
-        found: T = make(t) if t.of_host is t else getattr(t.of_host, make.__name__)
-        return found
-
-    return find
-
-
-@dataclass(frozen=True, eq=False)  # tables of one trace are compared by identity: arrays have no equality
+@dataclass(eq=False, repr=False)  # tables of one trace are compared by identity: arrays have no equality
 class Tables:
-    """One rank's trace and everything derived from it, each table on first use.
+    """One rank's trace and what is derived from it; each table is computed once, by `stages`, and read-only.
 
-    ``claims`` are the idle rules in their order, the last one taking what is left; ``causes``
-    follows from them, so a claim itself must not read it. ``kinds`` is what the time of each of these
-    rules is. ``analyses`` is what the capture's data flow shows. Columns are read-only, those of ``cached`` tables too.
+    A table of a later stage is not there for a claim, nor where its stage is not run.
     """
 
     capture: Capture
     trace: Trace
-    claims: tuple[tuple[str, Claim], ...] = ()
-    kinds: Mapping[str, Cause] = field(default_factory=dict)
-    analyses: Analyses | None = None
+    analyses: Analyses | None = None  # what the capture's data flow shows
 
-    @property
-    def of_host(self) -> Tables:
-        """The tables that hold what the host did: these, or for some of a device's tasks those of all."""
-        return self
+    # The steps and what ran in them
+    steps: Steps = field(init=False)
+    device_id: int = field(init=False)  # of the busiest device, -1 without one
+    tasks: device.Tasks = field(init=False)  # the device's, in the window
+    streams: Mapping[int, Rows] = field(init=False)  # the tasks of each, as rows of ``tasks`` in time order
+    occupancy: device.Occupancy = field(init=False)  # what covers the window
+    launch_threads: tuple[int, ...] = field(init=False)  # that launch the device's tasks
+    main: int = field(init=False)  # the thread of the training loop
+    threads: tuple[int, ...] = field(init=False)  # whose activity explains idle time: the main one and those
+    rows: Mapping[Kind, Rows] = field(init=False)  # of each kind, on these threads
+    launch_latency: int | None = field(init=False)  # from launch to task where nothing else is waited for, ns
+    gaps: Gaps = field(init=False)  # the idle regions; without a device the whole window
+    late_by: int = field(init=False)  # of the device's clock beside the host's, ns
+    blocking_calls: Rows = field(init=False)
+    freeing_calls: Frees = field(init=False)
+    full_queue: FullQueue = field(init=False)  # launches that wait for room in the device's queue
 
-    @cached_property
-    @host_side
-    @finished
-    def steps(self) -> Steps:
-        """The steady steps and the window they span."""
-        return find_steps(self.trace, exact=self.capture.info is not None)
+    # The run around them, as far as the capture knows it
+    stalls: tuple[Stall, ...] = field(init=False)
+    growing_steps: GrowingSteps | None = field(init=False)
+    plain_steps: PlainSteps | None = field(init=False)
 
-    @cached_property
-    @host_side
-    def device_id(self) -> int:
-        """The id of the busiest device, -1 without one."""
-        return device.busiest_device(self.trace)
+    # What the host did
+    work_layers: dict[int, Layers] = field(init=False)  # operators, annotations and runtime calls by nesting
+    frame_layers: dict[int, Layers] = field(init=False)  # Python frames; empty where stacks were not recorded
+    in_ops: Intervals = field(init=False)  # one of the threads was inside an operator or a runtime call
+    updates: Intervals = field(init=False)
+    called_by_python: Rows = field(init=False)
+    open_frames: frozenset[int] = field(init=False)
+    known_kernel_calls: Rows = field(init=False)
+    runs_no_python: bool = field(init=False)
+    computing_operators: Rows = field(init=False)
+    silences: Mapping[int, tuple[Intervals, Rows]] = field(init=False)
+    host_gaps: Intervals = field(init=False)
+    python_gaps: Intervals = field(init=False)
+    flow: Flow | None = field(init=False)
 
-    @cached_property
-    @finished
-    def tasks(self) -> device.Tasks:
-        """The device's tasks in the window."""
-        return device.find_tasks(self.trace, self.device_id, *self.steps.window)
+    # What idle time is explained by
+    named: Tables = field(init=False)  # of the attribution window, which has names and lines; else these
+    launches_without_task: Rows = field(init=False)
+    host_backend: Intervals = field(init=False)
+    anomaly_checks: Rows = field(init=False)
+    silent_operators: Sequence[tuple[Intervals, Rows]] = field(init=False)
+    filled_by_operators: Intervals = field(init=False)
+    issuer: Issuer | None = field(init=False)
+    issued: Intervals = field(init=False)
+    queue: Queue = field(init=False)
+    partition: Partition = field(init=False)
+    claims: tuple[tuple[str, Claim], ...] = field(init=False)  # of the idle rules in order; the last takes what is left
+    kinds: Mapping[str, Cause] = field(init=False)  # what the time of each of these rules is
+    causes: Causes = field(init=False)  # one for every idle nanosecond, or of the training thread without a device
 
-    @cached_property
-    @finished
-    def streams(self) -> Mapping[int, Rows]:
-        """The tasks of each stream, as rows of ``tasks`` in time order; sorted once for any number of streams."""
-        return rows_of_each(self.tasks.stream)
+    # What rules tell about it
+    step_calls: StepCalls = field(init=False)
+    links: Links = field(init=False)
+    late_samples: Mask = field(init=False)
+    sampled_lines: tuple[Ints, Rows] = field(init=False)
+    sampled_files: Mapping[str, set[str]] = field(init=False)
+    program: Program = field(init=False)
+    outermost_by_step: list[Rows] = field(init=False)
+    matched_steps: list[MatchedStep] = field(init=False)
+    growing_calls: GrowingCalls | None = field(init=False)
+    operators: Rows = field(init=False)
+    operator_inputs: OperatorInputs = field(init=False)
+    graph_nodes: Mask = field(init=False)
+    graphed_updates: Mask = field(init=False)
+    task_classes: npt.NDArray[np.int8] = field(init=False)
+    roofline_groups: list[Group] = field(init=False)
+    small_collectives: Rows = field(init=False)
+    sync_free: Intervals = field(init=False)  # what a CUDA graph can hold
 
-    @cached_property
-    @finished
-    def occupancy(self) -> device.Occupancy:
-        """What covers the window: compute, exposed communication, exposed copies, idle."""
-        return device.occupancy(self.tasks, *self.steps.window)
+    # What several rules search for
+    attention: list[WrittenOut] = field(init=False)
+    chains: list[Chain] = field(init=False)
+    memory: Memory | None = field(init=False)
 
-    @cached_property
-    def partition(self) -> Partition:
-        """The same as shares of the window."""
-        start, end = self.steps.window
-        return device.partition(self.occupancy, end - start)
-
-    @cached_property
-    @host_side
-    def launch_latency(self) -> int | None:
-        """How long after its launch a task starts that waits for nothing else, ns; None where no task shows it."""
-        return launch_latency(self.trace, self.tasks, self.occupancy.idle)
-
-    @cached_property
-    def queue(self) -> Queue:
-        """The queue's figures."""
-        return queue_numbers(self.trace, self.tasks, self.occupancy, self.steps, self.launch_latency)
-
-    @cached_property
-    @finished
-    def gaps(self) -> Gaps:
-        """The idle regions; without a device the whole window, which the host's own rules divide."""
-        if self.device_id < 0:
-            return one_gap(*self.steps.window)
-        return find_gaps(self.trace, self.tasks, self.occupancy.idle, self.launch_latency)
-
-    @cached_property
-    @finished
-    def causes(self) -> Causes:
-        """One cause for every idle nanosecond; without a device, for every nanosecond of the training thread."""
-        idle = self.occupancy.idle if self.device_id >= 0 else span(*self.steps.window)
-        *claims, (rest, _) = self.claims
-        return assign(self.gaps, idle, [(rule, partial(claim, self)) for rule, claim in claims], rest=rest)
-
-    @cached_property
-    @host_side
-    def launch_threads(self) -> tuple[int, ...]:
-        """Threads that launch the device's tasks."""
-        return host.launch_threads(self.trace, self.tasks.launch) if self.device_id >= 0 else ()
-
-    @cached_property
-    @host_side
-    def main(self) -> int:
-        """The thread of the training loop."""
-        return host.main_thread(self.trace, self.steps.thread, self.launch_threads)
-
-    @cached_property
-    @host_side
-    def threads(self) -> tuple[int, ...]:
-        """The threads whose activity explains idle time: the main one and those that launch."""
-        return tuple(dict.fromkeys((self.main, *self.launch_threads)))
-
-    @property
-    def named(self) -> Tables:
-        """The tables of the attribution window, which has names and lines; these where it was not recorded."""
-        trace = self.capture.attribution
-        if trace is None or trace is self.trace:
-            return self
-        return self.of_host.cached("named", lambda: Tables(self.capture, trace, analyses=self.analyses))
+    def __setattr__(self, name: str, value: object) -> None:
+        """Keep a table, with its columns read-only; none is replaced."""
+        if name in vars(self):
+            raise AttributeError(f"the table {name} is there already")
+        vars(self)[name] = read_only(value)
 
     def host_rows(self, *kinds: Kind) -> Rows:
         """Return the rows of the given kinds on the main and launching threads."""
-
-        def find() -> Rows:
-            rows = names.rows_of(self.trace, *kinds)
-            return rows[self._on_threads(rows)]
-
-        # Of several kinds they are as many as the host has events, and asked for once or twice: not worth keeping.
-        return self.of_host.cached(("host_rows", kinds), find) if len(kinds) == 1 else find()
+        if len(kinds) == 1:
+            return self.rows[kinds[0]]
+        return self._on_threads(names.rows_of(self.trace, *kinds))
 
     def calls(self, pattern: names.Pattern, *kinds: Kind) -> Rows:
         """Return the rows on the main and launching threads whose name the pattern finds."""
+        return self._on_threads(names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern))
 
-        def find() -> Rows:
-            rows = names.matching(self.trace, kinds or (Kind.RUNTIME,), pattern)
-            return rows[self._on_threads(rows)]
-
-        return self.of_host.cached(("calls", pattern, kinds), find)
-
-    def _on_threads(self, rows: Rows) -> Mask:
+    def _on_threads(self, rows: Rows) -> Rows:
         threads = self.trace.events.thread
-        return among(threads[rows], np.array(self.threads, threads.dtype))
+        mine: Rows = rows[among(threads[rows], np.array(self.threads, threads.dtype))]
+        return mine
 
-    @cached_property
-    def _cache(self) -> dict[object, object]:
-        return {}
+    _cache: dict[object, object] = field(init=False, default_factory=dict)
 
     def cached(self, key: object, make: Callable[[], T]) -> T:
-        """Return what ``make`` returned when ``key`` was first requested: for tables that several rules share."""
+        """Return what ``make`` returned when ``key`` was first requested: for packages above this one."""
         if key not in self._cache:
             self._cache[key] = read_only(make())
         return cast("T", self._cache[key])
@@ -227,51 +191,6 @@ class Tables:
         """Return the time that the given events cover."""
         return host.intervals_of(self.trace, rows)
 
-    @cached_property
-    @host_side
-    @finished
-    def work_layers(self) -> dict[int, Layers]:
-        """Operators, annotations and runtime calls by nesting, for the main and launching threads."""
-        kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
-        return {t: host.layers(self.trace, host.host_rows(self.trace, t, *kinds)) for t in self.threads}
-
-    @cached_property
-    @host_side
-    @finished
-    def frame_layers(self) -> dict[int, Layers]:
-        """Python frames by nesting, for the main and launching threads; empty where stacks were not recorded."""
-        rows = {t: host.host_rows(self.trace, t, Kind.PYTHON) for t in self.threads}
-        return {t: host.layers(self.trace, frames, deep=True) for t, frames in rows.items()}
-
-    @cached_property
-    @host_side
-    @finished
-    def in_ops(self) -> Intervals:
-        """Time in which the main or a launching thread was inside an operator or a runtime call."""
-        rows = names.rows_of(self.trace, Kind.OP, Kind.RUNTIME)  # as many as the host has events, and asked for once
-        return self.covering(rows[self._on_threads(rows)])
-
     def name(self, row: int) -> str:
         """Return the name of an event."""
         return self.trace.names[int(self.trace.events.name[row])]
-
-
-def shared_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
-    """Let a function of ``Tables`` compute its result once for each of them."""
-
-    @wraps(make)
-    def shared(t: Tables) -> T:
-        return t.cached(make, lambda: make(t))
-
-    return shared
-
-
-def host_table(make: Callable[[Tables], T]) -> Callable[[Tables], T]:
-    """Do the same for a function of what the host did: it does not change with the tasks that are looked at."""
-    shared = shared_table(make)
-
-    @wraps(make)
-    def of_host(t: Tables) -> T:
-        return shared(t.of_host)
-
-    return of_host

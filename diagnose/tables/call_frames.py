@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -16,16 +15,52 @@ import numpy.typing as npt
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, among
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import FRAME
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows
-from diagnose.tables.python_calls import names_of
-from diagnose.tables.sampled_issuer import LIBRARY, READ
+from diagnose.tables.python_calls import LIBRARY, READ, names_of
 
-__all__ = ["MODULE_CALL", "NO_LAYERS", "is_rollout", "kind_of", "num_calls", "stacks"]
+__all__ = [
+    "MODULE_CALL",
+    "NO_LAYERS",
+    "is_rollout",
+    "kind_of",
+    "names_of_open_frames",
+    "num_calls",
+    "open_frames",
+    "stacks",
+]
 
-MIN_CALLS = 12  # that draw in the window: noise of a few steps is fewer
-MIN_ROLLOUT = 0.5  # of a function's operators that have no gradients
+# Frames that were open when the recording began: the profiler gives them the line that ran then, not their first.
+
+
+def open_frames(t: Tables) -> frozenset[int]:
+    """Return the training thread's frames that were open as the recording began and as its steps did.
+
+    The profiler writes those down first, each within the one before. Their line is the one that began the recording:
+    nothing of a step need run there.
+    """
+    found: set[int] = set()
+    if not len(t.steps.start) or t.main not in t.frame_layers:
+        return frozenset()
+    frames, first_step, reach = t.frame_layers[t.main], t.steps.window[0], 0
+    for depth, (rows, starts) in enumerate(zip(frames.rows, frames.start, strict=True)):
+        row, start = int(rows[0]), int(starts[0])
+        if start >= first_step or (depth and start >= reach):
+            break
+        reach = int(frames.event_end[row])
+        if reach > first_step:
+            found.add(row)
+    return frozenset(found)
+
+
+def names_of_open_frames(t: Tables) -> frozenset[int]:
+    """Return the rows of `Trace.names` that these frames have: no other frame has such a name."""
+    return frozenset(t.trace.events.name[list(t.open_frames)].tolist())
+
+
+MIN_DRAWS = 12  # that draw in the window: noise of a few steps is fewer
 MODULE_CALL = re.compile(r"^nn\.Module: |torch/nn/modules/module\.py\(\d+\): (_wrapped)?_call_impl$")
 NO_LAYERS = Layers((), (), EMPTY.end)
 _BACKWARD = r"torch/autograd/.*: (backward|grad|_engine_run_backward)$"
@@ -40,11 +75,11 @@ def is_rollout(t: Tables, rows: Rows) -> bool:
     They have no gradients, or the host reads a number for each draw: an environment is told the action.
     """
     num_draws = int(among(rows, _draws(t)).sum())
-    if num_draws < MIN_CALLS:
+    if num_draws < MIN_DRAWS:
         return False
     if sum(name == READ for name in names_of(t, rows)) >= num_draws:
         return True
-    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MIN_ROLLOUT
+    return _has_sequences(t) and float((t.trace.events.sequence[rows] < 0).mean()) >= MAJORITY
 
 
 def _has_sequences(t: Tables) -> bool:
@@ -52,7 +87,6 @@ def _has_sequences(t: Tables) -> bool:
     return bool((t.trace.events.sequence[rows] >= 0).any())
 
 
-@shared_table
 def _draws(t: Tables) -> Rows:
     rows = host_rows(t.trace, t.main, Kind.OP)
     is_draw = np.array([re.match(_DRAWS, name) is not None for name in t.trace.names], bool)
@@ -82,7 +116,6 @@ def stacks(t: Tables, rows: Rows) -> npt.NDArray[np.int32]:
     return found
 
 
-@lru_cache(maxsize=4096)  # all stacks have few different ones
 def kind_of(frame: str) -> Literal["torch", "user", "other"]:
     """Return whether a frame is of a module, a backward pass or an optimizer of torch's, or of the user's files."""
     if MODULE_CALL.search(frame) or re.search(_BACKWARD, frame) or re.search(_OPTIMIZER, frame):

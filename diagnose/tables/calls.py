@@ -6,23 +6,116 @@ import re
 
 import numpy as np
 
-from diagnose.model.arrays import Rows
+from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, union
-from diagnose.tables import Tables, host_table
-from diagnose.tables.names import ALLOCATION, LAUNCH, MODULE_LOAD, OPTIMIZER_STEP, rows_of
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, grouped, intersect, union
+from diagnose.model.limits import MAJORITY
+from diagnose.tables import Tables
+from diagnose.tables.host import host_rows
+from diagnose.tables.names import (
+    ALLOCATION,
+    BACKWARD,
+    LAUNCH,
+    MODULE_LOAD,
+    OPTIMIZER_STEP,
+    ZERO_GRAD,
+    matching,
+    rows_of,
+)
 from diagnose.tables.steps import COLD_CALL_NS
 
 __all__ = [
     "COMPILE",
     "allocations",
+    "anomaly_checks",
     "can_recur",
     "code_loads",
     "collections",
     "compile_frames",
     "of_known_kernels",
+    "recorded_stacks",
     "recurs",
+    "updates",
 ]
+
+# Autograd's anomaly detection: each function records a stack, and its gradient is looked at for NaN.
+
+_ISNAN = re.compile(r"^aten::isnan$")
+_PARTS = re.compile(r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$")
+_FUNCTION = r"Backward\d*$"
+AT_ONCE_NS = 200_000  # from one part of a check to the next
+
+
+def anomaly_checks(t: Tables) -> Rows:
+    """Return the operators of the checks, empty where anomaly detection is off."""
+    trace = t.trace
+    functions = t.in_window(t.calls(BACKWARD, Kind.OP))
+    seen = t.in_window(t.calls(_ISNAN, Kind.OP))
+    threads = distinct(trace.events.thread[functions])
+    seen = seen[among(trace.events.thread[seen], threads)]
+    if not len(functions) or len(seen) < MAJORITY * len(functions):
+        return seen[:0]
+    events, parts = trace.events, t.in_window(t.calls(_PARTS, Kind.OP))
+    parts = parts[among(events.thread[parts], threads)]
+    last = np.searchsorted(events.start[seen], events.start[parts], side="right") - 1
+    near = (last >= 0) & (events.start[parts] - events.start[seen][np.maximum(last, 0)] <= AT_ONCE_NS)
+    mine: Rows = parts[near]
+    return mine
+
+
+def recorded_stacks(t: Tables) -> Intervals:
+    """Return the begins of the training thread's operators, as long as recording their stacks takes.
+
+    The capture measured how long that is for one; each function that an operator leaves behind has a stack.
+    """
+    info = t.capture.info
+    if info is None or not info.stack_ns or not len(t.anomaly_checks):
+        return EMPTY
+    rows, number = _numbered(t)
+    left_behind = np.diff(number, append=number[-1:])
+    rows, left_behind = rows[left_behind > 0], left_behind[left_behind > 0]
+    start, end = t.trace.events.start[rows], t.trace.events.end[rows]
+    return union((start, np.minimum(end, start + (left_behind * info.stack_ns).astype(np.int64))))
+
+
+def _numbered(t: Tables) -> tuple[Rows, Ints]:
+    """Return rows and numbers of the training thread's operators that are called while gradients are on."""
+    events = t.trace.events
+    rows = host_rows(t.trace, t.main, Kind.OP)
+    is_function = np.array([re.search(_FUNCTION, name) is not None for name in t.trace.names], bool)
+    rows = rows[(events.sequence[rows] >= 0) & ~is_function[events.name[rows]]]
+    return rows, events.sequence[rows]
+
+
+# When the optimizer updates parameters: its step without what a closure computes in it.
+#
+# Some trainers hand forward and backward to ``optimizer.step`` as a closure. What comes after the last gradient is the
+# optimizer's own, and where it calls the closure several times, as LBFGS does, what comes between a gradient and the
+# ``zero_grad`` of the next call.
+
+
+def updates(t: Tables) -> Intervals:
+    """Return the times in which a step of an optimizer updates parameters."""
+    steps = t.covering(t.calls(OPTIMIZER_STEP, Kind.ANNOTATION, Kind.OP))
+    if not len(steps.start):
+        return steps
+    gradients = np.sort(t.trace.events.end[matching(t.trace, (Kind.OP, Kind.ANNOTATION), BACKWARD)], kind="stable")
+    if not len(gradients):
+        return steps
+    last = gradients[np.maximum(np.searchsorted(gradients, steps.end, side="right") - 1, 0)]
+    inside = (last > steps.start) & (last < steps.end)
+    after = Intervals(np.where(inside, last, steps.start), steps.end)
+    return union(after, _between_calls(t, steps, gradients))
+
+
+def _between_calls(t: Tables, steps: Intervals, gradients: Ints) -> Intervals:
+    """Return what lies, within a step, between the last gradient of a closure's call and the next ``zero_grad``."""
+    cleared = np.sort(t.trace.events.start[t.calls(ZERO_GRAD, Kind.ANNOTATION, Kind.OP)], kind="stable")
+    step = np.searchsorted(steps.start, cleared, side="right") - 1
+    before = np.searchsorted(gradients, cleared, side="right") - 1
+    cleared, step, before = (part[(step >= 0) & (before >= 0)] for part in (cleared, step, before))
+    within = gradients[before] > steps.start[step]
+    return intersect(union((gradients[before][within], cleared[within])), steps)
 
 
 _OF_A_KERNEL = re.compile(r"^(cuda|hip|cu)(FuncGetAttribute|FuncSetAttribute|OccupancyMaxActiveBlocks)")
@@ -37,9 +130,7 @@ COMPILE = re.compile(
     r"|aot_dispatch|create_aot_dispatcher|call_user_compiler|^dynamo$"
 )
 SETUP_NS = 50_000  # many of these calls are queries that return in a few µs when there is nothing to load
-# A slow call counts as part of every step when it shows in at least this share of them.
-MIN_STEP_SHARE = 0.5
-MIN_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
+MIN_MARKING_UPDATES = 3  # of the optimizer, that stand in for step marks: of two the first may be the cold one
 
 
 def allocations(t: Tables) -> Rows:
@@ -55,14 +146,13 @@ def code_loads(t: Tables) -> Rows:
     events = t.trace.events
     setup = t.calls(MODULE_LOAD)
     setup = setup[events.end[setup] - events.start[setup] > SETUP_NS]
-    setup = setup[~among(setup, of_known_kernels(t))]
+    setup = setup[~among(setup, t.known_kernel_calls)]
     launches = t.calls(LAUNCH)
     slow = launches[events.end[launches] - events.start[launches] > COLD_CALL_NS]
     slow = np.array([r for r in slow.tolist() if not re.search(_COPY_OR_GRAPH, t.name(r))], np.intp)
     return distinct(slow, setup)
 
 
-@host_table
 def of_known_kernels(t: Tables) -> Rows:
     """Return the calls for attributes of a kernel after which their thread launches one that ran before in the file."""
     trace, events, asked = t.trace, t.trace.events, t.calls(_OF_A_KERNEL)
@@ -99,7 +189,7 @@ def compile_frames(t: Tables) -> Rows:
 
 def can_recur(t: Tables) -> bool:
     """Return whether the recording is long enough to tell what recurs: two steps, or three updates of the optimizer."""
-    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_UPDATES
+    return t.steps.num >= 2 if t.steps.marked else len(_updates(t)) >= MIN_MARKING_UPDATES
 
 
 def _updates(t: Tables) -> Rows:
@@ -118,7 +208,7 @@ def recurs(t: Tables, rows: Rows) -> bool:
         num = len(updates)
         ends = np.sort(t.trace.events.end[updates], kind="stable")
         step = np.searchsorted(ends, t.trace.events.start[rows], side="right")
-        return len(distinct(step[step < num])) >= MIN_STEP_SHARE * num
+        return len(distinct(step[step < num])) >= MAJORITY * num
     step = np.searchsorted(t.steps.start, t.trace.events.start[rows], side="right")
     inside = step[(step > 0) & (t.trace.events.start[rows] < t.steps.end[-1])]
-    return len(distinct(inside)) >= max(2.0, MIN_STEP_SHARE * t.steps.num)
+    return len(distinct(inside)) >= max(2.0, MAJORITY * t.steps.num)

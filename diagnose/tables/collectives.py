@@ -7,27 +7,24 @@ import re
 import numpy as np
 
 from diagnose.model.arrays import Rows
-from diagnose.model.events import Kind, Trace
+from diagnose.model.events import Kind
 from diagnose.model.intervals import (
     EMPTY,
     Intervals,
     among,
     contains,
-    covered,
-    distinct,
     intersect,
     longer_than,
     subtract,
     union,
 )
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows
 from diagnose.tables.names import EXPERT_EXCHANGE, HOST_BACKEND, HOST_COLLECTIVE, matching
 
 __all__ = [
     "buffer_broadcasts",
     "buffer_updates",
-    "collectives_of_calls",
     "exposed_broadcasts",
     "exposed_small",
     "host_backend",
@@ -37,10 +34,9 @@ __all__ = [
 ]
 
 MIN_COLLECTIVES_PER_STEP = 10  # collectives a step beyond which their number itself costs; buckets are 1 to 5
-MAX_SMALL_NS = 100_000
+MAX_SMALL_COLLECTIVE_NS = 100_000
 MIN_HOST_NS = 50_000  # on the host: shorter ones only queue work on the device
 
-MIN_TIME_SHARE = 0.5  # of a kind's time inside barriers, from which on its collectives count as parts of them
 
 _FORWARD = re.compile(r"^DistributedDataParallel\.forward")
 _HOST_COLLECTIVE = re.compile(r"^gloo:")
@@ -72,10 +68,6 @@ def buffer_broadcasts(t: Tables) -> Rows:
 
 def buffer_updates(t: Tables) -> Intervals:
     """Return when the host sends buffers inside DDP's forward: from gathering them to the last copy back."""
-    return t.cached("buffer_updates", lambda: _buffer_updates(t))
-
-
-def _buffer_updates(t: Tables) -> Intervals:
     events = t.trace.events
     launches = t.tasks.launch[buffer_broadcasts(t)]
     parts = []
@@ -110,14 +102,13 @@ def exposed_broadcasts(t: Tables) -> Intervals:
     return intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
 
 
-@shared_table
 def small_collectives(t: Tables) -> Rows:
-    """Return the rows of Tasks that are collectives of under ``MAX_SMALL_NS``, none where they are few.
+    """Return the rows of Tasks that are collectives of under ``MAX_SMALL_COLLECTIVE_NS``, none where they are few.
 
     An exchange between experts is none of them: what it sends is routed anew each time, and goes into no bucket.
     """
     tasks = t.tasks
-    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < MAX_SMALL_NS))
+    mine = np.flatnonzero(tasks.is_collective & (tasks.end - tasks.start < MAX_SMALL_COLLECTIVE_NS))
     mine = mine[~t.tasks_matching(EXPERT_EXCHANGE, mine)]
     found: Rows = mine[~among(mine, buffer_broadcasts(t))]
     return found if len(found) > MIN_COLLECTIVES_PER_STEP * t.steps.num else np.empty(0, np.intp)
@@ -125,7 +116,7 @@ def small_collectives(t: Tables) -> Rows:
 
 def exposed_small(t: Tables) -> Intervals:
     """Return the time in which such a small collective runs and nothing else does."""
-    rows = small_collectives(t)
+    rows = t.small_collectives
     if not len(rows):
         return EMPTY
     alone = intersect(union((t.tasks.start[rows], t.tasks.end[rows])), t.occupancy.exposed_communication)
@@ -145,37 +136,10 @@ def host_calls_of(t: Tables, tasks: Rows) -> Intervals:
 def host_exchanges(t: Tables) -> Intervals:
     """Return when the host waits for other ranks: in calls that do, and while a backend of the host exchanges."""
     rows = t.calls(HOST_COLLECTIVE, Kind.OP, Kind.ANNOTATION, Kind.PYTHON)
-    return union(longer_than(t.covering(rows), MIN_HOST_NS), host_backend(t) if t.device_id >= 0 else EMPTY)
+    return union(longer_than(t.covering(rows), MIN_HOST_NS), t.host_backend if t.device_id >= 0 else EMPTY)
 
 
-@shared_table
 def host_backend(t: Tables) -> Intervals:
     """Return when threads of a host backend exchange tensors while the stepping thread runs no operator."""
     exchanged = t.covering(matching(t.trace, (Kind.ANNOTATION, Kind.OP), HOST_BACKEND))
     return longer_than(subtract(exchanged, t.in_ops), MIN_HOST_NS)
-
-
-def collectives_of_calls(t: Tables) -> Rows:
-    """Return the rows of host collectives that are parts of a barrier or an object collective, on any thread.
-
-    The timing window shows only that, say, an all-gather ran. The attribution window has the Python frames: a kind of
-    collective that runs mostly inside `barrier` or `all_gather_object` there is taken for such a part here too.
-    """
-    named = t.capture.attribution or t.trace
-    kinds = t.cached("collectives_of_calls", lambda: _kinds(named))
-    rows = t.in_window(matching(t.trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE))
-    return np.array([row for row in rows.tolist() if t.name(row) in kinds], np.intp)
-
-
-def _kinds(trace: Trace) -> frozenset[str]:
-    events = trace.events
-    calls = matching(trace, (Kind.PYTHON, Kind.OP), HOST_COLLECTIVE)
-    rows = matching(trace, (Kind.ANNOTATION, Kind.OP), _HOST_COLLECTIVE)
-    inside = covered(union((events.start[calls], events.end[calls])), events.start[rows], events.end[rows])
-    length = events.end[rows] - events.start[rows]
-    names = events.name[rows]
-    return frozenset(
-        trace.names[name]
-        for name in distinct(names).tolist()
-        if inside[names == name].sum() > MIN_TIME_SHARE * length[names == name].sum()
-    )

@@ -11,15 +11,15 @@ from diagnose.model.arrays import Floats, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, covered, grouped, intersect, span, subtract, total, union
 from diagnose.model.limits import MAX_READY_SHARE
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import Layers, host_rows, intervals_of, layers
-from diagnose.tables.host_gaps import gaps_of_every_step, host_gaps, ordinals, outside_operators, ready_share
+from diagnose.tables.host_gaps import gaps_of_every_step, ordinals, outside_operators, ready_share
 from diagnose.tables.plain_steps import steady_beside
 from diagnose.tables.run_steps import variation
 
 __all__ = [
     "MIN_OVERHEAD_SHARE",
-    "TINY_NS",
+    "TINY_OPERATOR_NS",
     "Unrecorded",
     "operator_work",
     "overhead",
@@ -30,10 +30,10 @@ __all__ = [
 
 # Calling an operator from Python takes 2 to 10 µs on a host CPU, recorded 3 to 15: one that is over in less has
 # hardly done more than be called.
-TINY_NS = 15_000
+TINY_OPERATOR_NS = 15_000
 # Below this share of the step the rest dominates, and fusing small operators would not be felt.
 MIN_OVERHEAD_SHARE = 0.3
-MIN_ALIKE = 3  # steps whose same call tells what it usually takes
+MIN_ALIKE_CALLS = 3  # steps whose same call tells what it usually takes
 
 
 class Unrecorded(NamedTuple):
@@ -44,9 +44,8 @@ class Unrecorded(NamedTuple):
     calling_ns: float
 
 
-@shared_table
 def operator_work(t: Tables) -> Intervals:
-    """Return the time in which operators work: they take TINY_NS or more themselves, the ones they call left out.
+    """Return the time in which operators work: they take ``TINY_OPERATOR_NS`` or more without those they call.
 
     Judged by what the same call of most steps takes: a thread that loses its core in a small operator is not working.
     """
@@ -54,12 +53,11 @@ def operator_work(t: Tables) -> Intervals:
     usual = _usual_own_ns(t)
     for found in _nested(t):
         for rows, inner in _with_inner(found):
-            works = rows[usual[rows] >= TINY_NS]
+            works = rows[usual[rows] >= TINY_OPERATOR_NS]
             parts.append(subtract(t.covering(works), intervals_of(t.trace, inner)) if len(works) else EMPTY)
     return intersect(union(*parts), span(*t.steps.window)) if parts and len(events) else EMPTY
 
 
-@shared_table
 def _nested(t: Tables) -> list[Layers]:
     return [layers(t.trace, host_rows(t.trace, thread, Kind.OP)) for thread in t.threads]
 
@@ -70,7 +68,6 @@ def _with_inner(found: Layers) -> list[tuple[Rows, Rows]]:
     return list(pairwise([*rows, np.empty(0, np.intp)]))
 
 
-@shared_table
 def _own_ns(t: Tables) -> Floats:
     """Return for each event what an operator takes itself, without the ones that it calls."""
     events = t.trace.events
@@ -82,7 +79,6 @@ def _own_ns(t: Tables) -> Floats:
     return own
 
 
-@shared_table
 def _usual_own_ns(t: Tables) -> Floats:
     """Return for each event what an operator takes itself, as the same call of the steps does in the median."""
     events, rows = t.trace.events, t.host_rows(Kind.OP)
@@ -94,7 +90,7 @@ def _usual_own_ns(t: Tables) -> Floats:
         num = np.bincount(alike)
         middle = np.cumsum(num) - num + (num - 1) // 2
         usual = own[rows][order][middle][alike]
-        own[rows] = np.where(num[alike] >= MIN_ALIKE, usual, own[rows])
+        own[rows] = np.where(num[alike] >= MIN_ALIKE_CALLS, usual, own[rows])
     return own
 
 
@@ -104,25 +100,25 @@ def overhead(t: Tables) -> Intervals:
     Nothing where all of it is less than 30 % of the window: the step is work then.
     """
     window = span(*t.steps.window)
-    between = subtract(outside_operators(t), host_gaps(t))
+    between = subtract(outside_operators(t), t.host_gaps)
     in_operators = subtract(t.covering(t.host_rows(Kind.OP)), operator_work(t))
     calls = intersect(union(in_operators, between), window)
     # A thread loses its core anywhere. What it lost in calls counts for these, but does not make them the answer.
     lost_ns = _lost_in_calls_ns(t)
-    apart_ns = total(subtract(host_gaps(t), own_gaps(t))) + lost_ns
+    apart_ns = total(subtract(t.host_gaps, own_gaps(t))) + lost_ns
     return calls if total(calls) - lost_ns >= MIN_OVERHEAD_SHARE * (total(window) - apart_ns) else EMPTY
 
 
 def _lost_in_calls_ns(t: Tables) -> float:
-    """Return how much longer small operators took than the same calls of most steps do, where they took TINY_NS."""
+    """Return how much longer small operators took than the same calls of most steps, where that is too long."""
     rows = t.in_window(t.host_rows(Kind.OP))
     own, usual = _own_ns(t)[rows], _usual_own_ns(t)[rows]
-    return float((own - usual)[(usual < TINY_NS) & (own >= TINY_NS)].sum())
+    return float((own - usual)[(usual < TINY_OPERATOR_NS) & (own >= TINY_OPERATOR_NS)].sum())
 
 
 def own_gaps(t: Tables) -> Intervals:
     """Return the host gaps that are the program's: where the thread had to wait for a core, those of most steps."""
-    return host_gaps(t) if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
+    return t.host_gaps if ready_share(t) < MAX_READY_SHARE else gaps_of_every_step(t)
 
 
 def unrecorded_calling(t: Tables) -> Unrecorded | None:
@@ -149,5 +145,5 @@ def tiny_share(t: Tables) -> tuple[float, float]:
     rows = t.host_rows(Kind.OP)
     start, end = t.steps.window
     rows = rows[(events.start[rows] >= start) & (events.start[rows] < end)]
-    tiny = events.end[rows] - events.start[rows] < TINY_NS
+    tiny = events.end[rows] - events.start[rows] < TINY_OPERATOR_NS
     return len(rows) / t.steps.num, float(np.mean(tiny)) if len(rows) else 0.0

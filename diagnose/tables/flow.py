@@ -19,7 +19,7 @@ from diagnose.model.arrays import Rows
 from diagnose.model.dataflow import Dataflow, Frame, Operator
 from diagnose.model.events import Kind
 from diagnose.model.intervals import EMPTY, Intervals, distinct, subtract, union
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.dispatch import own_gaps
 from diagnose.tables.host import outermost
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flow", "flow_of", "shows_values"]
 
-MIN_JOINED = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
+MIN_JOINED_TIME = 0.8  # of the operators' time: in captures of nine scripts 0.98 to 1
 
 _Key: TypeAlias = tuple[str, str, tuple[Frame, ...]]  # name, phase and stack
 
@@ -66,15 +66,14 @@ class Flow(NamedTuple):
 
 def shows_values(t: Tables) -> bool:
     """Return whether the data flow shows what most of the window's operators computed."""
-    flow = flow_of(t)
+    flow = t.flow
     if flow is None or t.capture.dataflow is None:
         return False
     pairs = zip(t.capture.dataflow.operators, flow.rows, strict=True)
     times = [(one.host_ns, len(rows) > 0) for one, rows in pairs if not one.is_view]
-    return sum(ns for ns, is_joined in times if is_joined) >= MIN_JOINED * sum(ns for ns, _ in times)
+    return sum(ns for ns, is_joined in times if is_joined) >= MIN_JOINED_TIME * sum(ns for ns, _ in times)
 
 
-@host_table
 def flow_of(t: Tables) -> Flow | None:
     """Return the data flow of the capture, None where it has none."""
     flow = t.capture.dataflow

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Trace
 from diagnose.model.intervals import Intervals, among, distinct, intersect, quantiles, subtract, total, union
+from diagnose.model.limits import MAJORITY
 from diagnose.tables.device import Tasks
 
 __all__ = [
     "LATENCY_SPREAD",
     "MIN_LATENCY_NS",
-    "MIN_LINKED",
     "Causes",
     "Gaps",
     "assign",
@@ -37,8 +37,8 @@ __all__ = [
 MIN_LATENCY_NS = 10_000  # of the bound, and the bound where nothing can be measured
 MAX_LATENCY_NS = 500_000
 LATENCY_SPREAD = 1.5  # from the median to the bound; the upper quartile lies at 1.05 to 1.4 times the median
-MIN_LAUNCHES = 5  # for a measurement
-MIN_PAUSE_NS = 5_000  # queued tasks follow each other in less; what is longer waited for something
+MIN_TIMED_LAUNCHES = 5  # for a measurement
+MIN_DEVICE_PAUSE_NS = 5_000  # queued tasks follow each other in less; what is longer waited for something
 
 
 def late_tasks(trace: Trace, tasks: Tasks) -> Mask:
@@ -61,7 +61,7 @@ def launch_latency(trace: Trace, tasks: Tasks, idle: Intervals) -> int | None:
     kernels = (tasks.launch >= 0) & ~(tasks.is_copy | tasks.is_collective)
     delay = tasks.start - trace.events.end[tasks.launch]
     onto_empty = delay[kernels & late_tasks(trace, tasks) & (delay >= 0)]
-    if len(onto_empty) >= MIN_LAUNCHES:
+    if len(onto_empty) >= MIN_TIMED_LAUNCHES:
         return int(np.median(onto_empty))
     return _common_delay(delay[kernels & _after_pause(tasks, idle)])
 
@@ -73,13 +73,13 @@ def latency_bound(latency: int | None) -> int:
 
 def _after_pause(tasks: Tasks, idle: Intervals) -> Mask:
     """Return which tasks end a pause of the device."""
-    pauses = idle.end[idle.end - idle.start >= MIN_PAUSE_NS]
+    pauses = idle.end[idle.end - idle.start >= MIN_DEVICE_PAUSE_NS]
     return among(tasks.start, pauses)
 
 
 def _common_delay(delay: Ints) -> int | None:
     """Return the median of delays whose quartiles lie close together, None where they are few, wide or long."""
-    if len(delay) < MIN_LAUNCHES:
+    if len(delay) < MIN_TIMED_LAUNCHES:
         return None
     low, middle, high = quantiles(delay, 0.25, 0.5, 0.75)
     close = low * LATENCY_SPREAD >= middle and high <= LATENCY_SPREAD * middle
@@ -87,12 +87,11 @@ def _common_delay(delay: Ints) -> int | None:
 
 
 MAX_WAIT_NS = 50_000  # from the end of a task on another stream to the start of the one that waits for it
-MIN_LINKED = 0.5  # of the tasks, with a launch: with fewer the file links none
 
 
 def launches_unlinked(tasks: Tasks) -> bool:
     """Return whether the file links most tasks to no launch; a longer gap is then taken to be the host's."""
-    return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MIN_LINKED
+    return bool(len(tasks.launch)) and float((tasks.launch >= 0).mean()) < MAJORITY
 
 
 class Gaps(NamedTuple):

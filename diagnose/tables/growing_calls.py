@@ -14,14 +14,12 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Rows
 from diagnose.model.intervals import Intervals
 from diagnose.model.shapes import Shape
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import JOINS, shapes_of_each
-from diagnose.tables.op_launches import matched_steps, outermost_by_step
-from diagnose.tables.program import program_of
 
 __all__ = ["GrowingCalls", "growing_calls", "tasks_of"]
 
-MIN_CALLS = 4  # of a model, each longer by the same
+MIN_LONGER_CALLS = 4  # of a model, each longer by the same
 MIN_CALLS_OVER_STEPS = 8  # where a step is a call: batches that are sorted by length grow too
 DISPATCH_NS = 10_000  # of an operator's time that does not depend on its size: 5 to 10 µs on most hosts
 # Where each operator has its input among its arguments; the others are weights.
@@ -62,14 +60,13 @@ class _Run(NamedTuple):
     at: list[int]  # indices of operators
 
 
-@shared_table
 def growing_calls(t: Tables) -> GrowingCalls | None:
     """Return what is computed again in calls that grow, None where there are none."""
     spared, chains = _spared(t.named)
     if not chains:
         return None
     rows, spare = [np.empty(0, np.intp)], [np.empty(0)]
-    for step in matched_steps(t):
+    for step in t.matched_steps:
         share = np.array([spared.get(row, 0.0) for row in step.named.tolist()])
         rows.append(step.rows[share > 0])
         spare.append(share[share > 0])
@@ -106,8 +103,8 @@ def tasks_of(t: Tables, found: GrowingCalls) -> tuple[Rows, Floats]:
 
 def _spared(t: Tables) -> tuple[dict[int, float], list[_Chain]]:
     """Return for each operator of calls that grow the share that it computes again, and the longest chains."""
-    steps = outermost_by_step(t)
-    trains = program_of(t).trains is not False
+    steps = t.outermost_by_step
+    trains = t.program.trains is not False
     if not trains and steps:
         steps = [np.concatenate(steps)]
     spared: dict[int, float] = {}
@@ -160,14 +157,14 @@ def _chains(t: Tables, rows: Rows, shapes: list[tuple[Shape, ...]]) -> Iterator[
 
 def _growing(runs: list[_Run]) -> Iterator[_Chain]:
     begin = 0
-    while begin + MIN_CALLS <= len(runs):
+    while begin + MIN_LONGER_CALLS <= len(runs):
         grown = _difference(runs[begin].shape, runs[begin + 1].shape)
         end = begin + 1
         while end < len(runs) and grown and _difference(runs[end - 1].shape, runs[end].shape) == grown:
             end += 1
         part = runs[begin:end]
         # A longer last run has the training's own call, of the same length as the last token's.
-        if grown and len(part) >= MIN_CALLS and all(len(run.at) == len(part[0].at) for run in part[:-1]):
+        if grown and len(part) >= MIN_LONGER_CALLS and all(len(run.at) == len(part[0].at) for run in part[:-1]):
             side, by = grown
             yield _Chain(tuple(run.at[0] for run in part), tuple(run.shape[side] for run in part), by)
         begin = max(end - 1, begin + 1)

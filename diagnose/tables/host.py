@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind, Trace
-from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.tables.names import is_of, rows_of
+from diagnose.model.intervals import EMPTY, Intervals, among, distinct, union
+from diagnose.tables.names import CAPTURE_BEGIN, CAPTURE_END, GRAPH_CAPTURE, is_of, matching, rows_of
 
-__all__ = ["Layers", "host_rows", "intervals_of", "launch_threads", "layers", "main_thread", "outermost"]
+if TYPE_CHECKING:
+    from diagnose.tables import Tables
+
+__all__ = [
+    "Layers",
+    "captured",
+    "captures_of",
+    "frame_layers",
+    "host_rows",
+    "in_ops",
+    "intervals_of",
+    "launch_threads",
+    "layers",
+    "main_thread",
+    "outermost",
+    "work_layers",
+]
 
 
 # A thread counts as launching where it launched at least this share of its tasks.
 MIN_LAUNCH_SHARE = 0.01
-MAX_DEPTH = 64  # a report shows no deeper nesting
+MAX_NESTING = 64  # a report shows no deeper nesting
 _BLOCK = 4096  # events at a time
-_FEW = 4  # times that are looked up sooner one by one
+_FEW_TIMES = 4  # times that are looked up sooner one by one
 
 _RowsAndStarts: TypeAlias = tuple[tuple[npt.NDArray[np.int32], ...], tuple[Ints, ...]]
 
@@ -43,7 +59,7 @@ class Layers(NamedTuple):
 
     def at_each(self, time: Ints) -> list[list[int]]:
         """Return, for each time, the rows of the events open then, outermost first."""
-        if len(time) <= _FEW:
+        if len(time) <= _FEW_TIMES:
             return [self.at(one) for one in time.tolist()]
         found: list[list[int]] = [[] for _ in range(len(time))]
         pending = np.arange(len(time))
@@ -68,7 +84,7 @@ class Layers(NamedTuple):
         return found
 
 
-def layers(trace: Trace, rows: Rows, most: int = MAX_DEPTH, *, deep: bool = False) -> Layers:
+def layers(trace: Trace, rows: Rows, most: int = MAX_NESTING, *, deep: bool = False) -> Layers:
     """Sort one thread's events (in time order, longer first on ties) into at most ``most`` layers of nesting.
 
     ``deep``: they are nested dozens deep, as Python's frames are; then they are counted, not peeled off one by one.
@@ -192,3 +208,58 @@ def intervals_of(trace: Trace, rows: Rows) -> Intervals:
     if not len(rows):
         return EMPTY
     return union((trace.events.start[rows], trace.events.end[rows]))
+
+
+def work_layers(t: Tables) -> dict[int, Layers]:
+    """Return operators, annotations and runtime calls by nesting, for each thread that matters."""
+    kinds = (Kind.OP, Kind.ANNOTATION, Kind.RUNTIME)
+    return {each: layers(t.trace, host_rows(t.trace, each, *kinds)) for each in t.threads}
+
+
+def frame_layers(t: Tables) -> dict[int, Layers]:
+    """Return Python frames by nesting, for each thread that matters; empty where stacks were not recorded."""
+    return {each: layers(t.trace, host_rows(t.trace, each, Kind.PYTHON), deep=True) for each in t.threads}
+
+
+def in_ops(t: Tables) -> Intervals:
+    """Return when a thread that matters was inside an operator or a runtime call."""
+    return t.covering(t.host_rows(Kind.OP, Kind.RUNTIME))
+
+
+# Graphs that are captured: launches go into the graph then and do not run.
+
+
+def captures_of(trace: Trace, thread: int) -> Intervals:
+    """Return the captures on a thread, from the begin of one to the end of the next call that ends one.
+
+    A capture that began before the file does, or that did not end in it, lasts from its begin or to its end.
+    """
+    events = trace.events
+    calls = matching(trace, (Kind.RUNTIME,), CAPTURE_BEGIN), matching(trace, (Kind.RUNTIME,), CAPTURE_END)
+    begins, ends = (rows[events.thread[rows] == thread] for rows in calls)
+    if not len(begins) and not len(ends):
+        return Intervals(events.start[:0], events.end[:0])
+    start, end = events.start[begins], np.sort(events.end[ends], kind="stable")
+    if len(end) and (not len(start) or end[0] < start[0]):
+        start = np.append(events.start.min(), start)
+    end = np.append(end, events.end.max())
+    until = end[np.searchsorted(end, start)]
+    is_first = np.append(True, until[1:] != until[:-1])  # of several begins before one end
+    return Intervals(start[is_first], until[is_first])
+
+
+def captured(trace: Trace, rows: Rows) -> Mask:
+    """Return which calls fell into a capture on their own thread."""
+    events = trace.events
+    inside = np.zeros(len(rows), bool)
+    if not len(matching(trace, (Kind.RUNTIME,), GRAPH_CAPTURE)):
+        return inside
+    for thread in distinct(events.thread[rows]).tolist():
+        regions = captures_of(trace, thread)
+        if not len(regions.start):
+            continue
+        mine = np.flatnonzero(events.thread[rows] == thread)
+        began = events.start[rows[mine]]
+        at = np.searchsorted(regions.start, began, side="right") - 1
+        inside[mine] = (at >= 0) & (began < regions.end[np.maximum(at, 0)])
+    return inside

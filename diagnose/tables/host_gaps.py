@@ -24,28 +24,23 @@ from diagnose.model.intervals import (
     subtract,
     union,
 )
+from diagnose.model.limits import MAJORITY
 from diagnose.model.rules import Cause
-from diagnose.tables import Tables, host_table, shared_table
-from diagnose.tables.autograd_waits import autograd_waits
-from diagnose.tables.calls import allocations, code_loads, collections, compile_frames, of_known_kernels
+from diagnose.tables import Tables
+from diagnose.tables.calls import allocations, code_loads, collections, compile_frames
 from diagnose.tables.collectives import host_exchanges
 from diagnose.tables.gaps import MIN_LATENCY_NS, launches_unlinked
-from diagnose.tables.graph_capture import captures_of
 from diagnose.tables.host import host_rows
-from diagnose.tables.names import GRAPH_CAPTURE, GRAPH_LAUNCH, LOADER_NEXT
-from diagnose.tables.native import runs_no_python
-from diagnose.tables.steps import COLD_CALL_NS
+from diagnose.tables.names import LOADER_NEXT, matching
 
 __all__ = [
     "MAX_FETCH_NS",
     "NEVER_COMPUTES",
+    "autograd_waits",
     "computing_operators",
     "filled_by_operators",
-    "first_use",
     "gaps_between_own_operators",
     "gaps_of_every_step",
-    "gaps_of_first_use",
-    "graph_captures",
     "host_compute",
     "host_gaps",
     "host_work",
@@ -67,6 +62,38 @@ __all__ = [
     "without_operators",
 ]
 
+# Time in which a thread that called backward() waits for autograd's other threads: it runs no Python then.
+
+_EVALUATES = re.compile(r"^autograd::engine::evaluate_function")
+_ROOT = re.compile(r"^aten::ones_like$")  # the gradient of the loss, which backward() makes before the engine starts
+
+
+def autograd_waits(t: Tables) -> Intervals:
+    """Return the time from the gradient of the root to what the engine evaluates first on that thread, and so on.
+
+    Where another thread's operators are in the file they lie in that time; where that thread was not recorded, the time
+    looks like Python between operators. A thread of autograd's own never makes the root: between what it evaluates lies
+    the rest of the step.
+    """
+    events = t.trace.events
+    evaluates, roots = np.zeros(len(events), bool), np.zeros(len(events), bool)
+    evaluates[matching(t.trace, (Kind.OP,), _EVALUATES)] = True
+    if not evaluates.any():
+        return EMPTY
+    roots[matching(t.trace, (Kind.OP,), _ROOT)] = True
+    found = []
+    for thread in t.threads:
+        rows = host_rows(t.trace, thread, Kind.OP)
+        before = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, events.end[rows]))[: len(rows)]
+        rows = rows[events.start[rows] >= before]  # without operators in others
+        one, two = rows[:-1], rows[1:]
+        follows = evaluates[two] & (roots[one] | evaluates[one])
+        begins = np.maximum.accumulate(np.where(follows, 0, np.arange(1, len(one) + 1)))  # the last one that does not
+        waits = follows & roots[np.append(rows, -1)[begins]]
+        found.append((events.end[one[waits]], events.start[two[waits]]))
+    return union(*found)
+
+
 # Between two operators of a model Python takes 10 to 250 µs even with stacks recorded; what is longer is something
 # else. In short steps a tenth of the step is long already.
 GAP_NS = 1_000_000
@@ -78,9 +105,6 @@ MIN_LINE_WAIT_SHARE = 0.75
 MIN_RECURRENCES = 3  # of a host gap, from which on it is part of a loop whose steps are not marked
 STEADY_SHARE = 0.6  # of the steps, in which a host gap comes at the same place
 MIN_PIECE_WAIT_SHARE = 0.7  # of the samples in a host gap
-MAX_OPERATOR_SHARE = (
-    0.5  # of an interval without a call: where operators cover more of it, they are what takes the time
-)
 MAX_APART_NS = 50_000  # between a host gap and the events of the thread that surround it
 
 
@@ -89,7 +113,6 @@ def min_host_gap_ns(t: Tables) -> int:
     return int(np.clip(GAP_STEP_SHARE * t.steps.step_ns, MIN_GAP_NS, GAP_NS))
 
 
-@host_table
 def host_gaps(t: Tables) -> Intervals:
     """Return the long intervals between operators within the window, loading left out.
 
@@ -101,11 +124,10 @@ def host_gaps(t: Tables) -> Intervals:
     events, ops = t.trace.events, t.host_rows(Kind.OP)
     long = ops[events.end[ops] - events.start[ops] >= MIN_GAP_NS]
     intervals = longer_than(subtract(without_calls(t), t.covering(long)), GAP_NS)
-    python = operator_share(t, intervals, ops) < MAX_OPERATOR_SHARE
+    python = operator_share(t, intervals, ops) < MAJORITY
     return union(between, Intervals(intervals.start[python], intervals.end[python]))
 
 
-@host_table
 def without_calls(t: Tables) -> Intervals:
     """Return the time of the window outside loading, runtime calls and the operators that make such calls.
 
@@ -134,7 +156,6 @@ def _that_call(t: Tables, thread: int) -> Rows:
     return found
 
 
-@host_table
 def python_gaps(t: Tables) -> Intervals:
     """Return the host gaps of which something shows that the thread was in the loop, and ran Python.
 
@@ -142,9 +163,9 @@ def python_gaps(t: Tables) -> Intervals:
     thread's own events surround them. A capture that sampled the thread has watched it all the time. A program that
     runs no Python has none; nor has a thread within backward() that waits for autograd's other threads.
     """
-    if runs_no_python(t):
+    if t.runs_no_python:
         return EMPTY
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     if t.capture.samples is not None:
         return subtract(gaps, autograd_waits(t))
     inside = intersect(gaps, t.covering(t.host_rows(Kind.PYTHON, Kind.ANNOTATION)))
@@ -156,7 +177,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
 
     Its operators must lie before and behind; a thread without any may belong to a program that runs no Python.
     """
-    gaps, events = host_gaps(t), t.trace.events
+    gaps, events = t.host_gaps, t.trace.events
     mine = np.zeros(len(gaps.start), bool)
     for thread in t.launch_threads:
         own, ops = host_rows(t.trace, thread, Kind.OP, Kind.RUNTIME), host_rows(t.trace, thread, Kind.OP)
@@ -174,7 +195,7 @@ def gaps_between_own_operators(t: Tables) -> Intervals:
 
 def recurring_gaps(t: Tables) -> Intervals:
     """Return the host gaps that come back before the same operator, as often as steps do: they are part of the loop."""
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     if not len(gaps.start):
         return gaps
     alike = _what_follows(t, gaps)
@@ -188,7 +209,7 @@ def gaps_of_every_step(t: Tables) -> Intervals:
 
     A thread that loses its core loses it anywhere: what comes back at one place of the step is the program's.
     """
-    gaps, events = host_gaps(t), t.trace.events
+    gaps, events = t.host_gaps, t.trace.events
     rows = np.append(t.host_rows(Kind.OP), -1)
     next_row = rows[np.searchsorted(events.start[rows[:-1]], gaps.end)]
     at = ordinals(t)[next_row]
@@ -278,7 +299,7 @@ def _what_follows(t: Tables, pieces: Intervals) -> Ints:
 # device goes as well, and the host then launches earlier.
 
 MAX_FETCH_NS = 200_000  # of a batch that workers have ready: 0.05 to 0.2 ms on the training thread
-MIN_WAITING = 0.1  # of the window: less is what it takes to fetch a batch that is there
+MIN_LOADING_SHARE = 0.1  # of the window: less is what it takes to fetch a batch that is there
 
 
 def host_work(t: Tables, cause: Cause, pieces: Intervals) -> Intervals:
@@ -296,7 +317,7 @@ def waits_for_workers(t: Tables, without: str) -> bool:
         return False
     pieces = _waits_for_batches(t)
     idle = int((t.causes.end - t.causes.start)[pieces].sum())
-    return idle > MIN_WAITING * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
+    return idle > MIN_LOADING_SHARE * (t.steps.window[1] - t.steps.window[0]) and not loads_in_process(t)
 
 
 def _waits_for_batches(t: Tables) -> Rows:
@@ -349,9 +370,9 @@ def _between_operators(t: Tables, pieces: Intervals) -> Intervals:
 
     What other causes take of them is not Python's: collections, calls of the driver, and waits for other processes.
     """
-    gaps = host_gaps(t)
+    gaps = t.host_gaps
     touched = overlaps(pieces, gaps.start, gaps.end)
-    python = union(Intervals(gaps.start[touched], gaps.end[touched]), python_gaps(t))
+    python = union(Intervals(gaps.start[touched], gaps.end[touched]), t.python_gaps)
     others = union(_collecting(t, pieces), _allocating(t, pieces), _compiling(t, pieces), host_exchanges(t))
     return subtract(python, others)
 
@@ -370,11 +391,8 @@ _WORK: Mapping[Cause, Callable[[Tables, Intervals], Intervals]] = {
 # Dispatching one operator takes 5 to 50 µs, recorded with stacks and shapes up to 250: an operator that is silent for
 # as long as this computes, compiles or loads.
 MIN_SILENCE_NS = 1_000_000
-# Of the calls of an operator that launches: where fewer are silent, something else held the others' like up.
-MIN_SILENT_SHARE = 0.5
-MIN_STEPS_SHARE, MIN_STEPS = 0.8, 3  # in which the same call is silent: a plan made for each new shape, say
-MIN_FIRST_RATIO = 3.0  # of the gap before a kernel's first launch over those before its later ones
-MIN_FILLED_SHARE = 0.5  # of an interval: where operators cover less, it is Python
+MIN_SILENT_STEP_SHARE = 0.8  # in which the same call is silent, as a plan for a new shape
+MIN_SILENT_STEPS = 3
 # Allocations and views: they touch no element, whatever their size. Where one copies, another operator does it.
 NEVER_COMPUTES = re.compile(
     r"^aten::(new_)?empty(_\w+)?$|^aten::(_conj|_neg_view|_reshape_alias|_unsafe_view|adjoint|alias|as_strided_?"
@@ -398,22 +416,20 @@ def host_compute(t: Tables) -> Intervals:
     That are silent intervals of operators, and intervals without any call that many short operators fill for more
     than a half.
     """
-    silent = (_chosen(intervals, _computes(t, rows)) for intervals, rows in silent_operators(t))
-    return union(*silent, intersect(filled_by_operators(t), t.gaps.unlaunched()))
+    silent = (_chosen(intervals, _computes(t, rows)) for intervals, rows in t.silent_operators)
+    return union(*silent, intersect(t.filled_by_operators, t.gaps.unlaunched()))
 
 
-@shared_table
 def filled_by_operators(t: Tables) -> Intervals:
     """Return the intervals without any call that operators which make none, and can compute, fill for more than a half.
 
     Silent ones are left out: each of them is judged by itself.
     """
-    others = union(host_gaps(t), *(_silent(t, thread)[0] for thread in t.threads))
+    others = union(t.host_gaps, *(intervals for intervals, _ in t.silences.values()))
     intervals = longer_than(subtract(without_calls(t), others), MIN_SILENCE_NS)
-    return _chosen(intervals, operator_share(t, intervals, computing_operators(t)) > MIN_FILLED_SHARE)
+    return _chosen(intervals, operator_share(t, intervals, t.computing_operators) > MAJORITY)
 
 
-@shared_table
 def computing_operators(t: Tables) -> Rows:
     """Return the operators of the threads that launch, but for allocations, views, and what only wraps others."""
     rows = t.host_rows(Kind.OP)
@@ -432,16 +448,16 @@ def interruptions(t: Tables) -> Intervals:
 
     So is a call of a millisecond that only notes or asks something, which takes microseconds.
     """
-    if not silent_operators(t):
+    if not t.silent_operators:
         return EMPTY
-    noted = distinct(t.calls(_INSTANT), of_known_kernels(t))
+    noted = distinct(t.calls(_INSTANT), t.known_kernel_calls)
     calls = longer_than(t.covering(noted), MIN_SILENCE_NS)
-    return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in silent_operators(t)))
+    return union(calls, *(_chosen(intervals, ~_computes(t, rows)) for intervals, rows in t.silent_operators))
 
 
 def without_operators(t: Tables) -> Intervals:
     """Return the long intervals outside operators and the interruptions within, where nothing was launched."""
-    return intersect(union(host_gaps(t), interruptions(t)), t.gaps.unlaunched())
+    return intersect(union(t.host_gaps, interruptions(t)), t.gaps.unlaunched())
 
 
 def _chosen(intervals: Intervals, which: Mask) -> Intervals:
@@ -455,7 +471,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
     microseconds: it computes only where its like are silent in most of their calls, or the same call of each step is.
     """
     names, all_names = t.trace.events.name[operators], t.trace.events.name
-    prepares, silent = _launching(t, operators), np.concatenate([_silent(t, thread)[1] for thread in t.threads])
+    prepares, silent = _launching(t, operators), np.concatenate([rows for _, rows in t.silences.values()])
     ops = t.in_window(t.host_rows(Kind.OP))
     found = np.ones(len(operators), bool)
     for name in distinct(names).tolist() if len(names) else []:
@@ -463,7 +479,7 @@ def _computes(t: Tables, operators: Rows) -> Mask:
         like, silent_like = ops[all_names[ops] == name], distinct(silent[all_names[silent] == name])
         if NEVER_COMPUTES.search(text):
             found[mine] = False
-        elif len(silent_like) < MIN_SILENT_SHARE * len(like) and not _one_of_each_step(t, like, silent_like):
+        elif len(silent_like) < MAJORITY * len(like) and not _one_of_each_step(t, like, silent_like):
             found[mine] = ~prepares[mine] & (re.search(_WRAPS, text) is None)
     return found
 
@@ -476,7 +492,7 @@ def _one_of_each_step(t: Tables, like: Rows, silent: Rows) -> bool:
     step = np.searchsorted(t.steps.start, began, side="right") - 1
     place = np.searchsorted(start, began)[step >= 0] - first[step[step >= 0]]
     steps_at = np.bincount(place) if len(place) else np.zeros(1, np.int64)
-    return bool(steps_at.max() >= max(MIN_STEPS_SHARE * t.steps.num, MIN_STEPS))
+    return bool(steps_at.max() >= max(MIN_SILENT_STEP_SHARE * t.steps.num, MIN_SILENT_STEPS))
 
 
 def _launching(t: Tables, operators: Rows) -> Mask:
@@ -490,68 +506,6 @@ def _launching(t: Tables, operators: Rows) -> Mask:
     return found
 
 
-def first_use(t: Tables) -> Intervals:
-    """Return those intervals that end in the first launch of a kernel in the whole file.
-
-    An operator that is silent before kernels launched earlier as well does not prepare their first use, nor does one
-    that allocates, makes a view or wraps the operator that launches.
-    """
-    new = _ends_in_first_launch(t)
-    found, seen = [], set[int]()
-    for intervals, operator in silent_operators(t):
-        gap = np.searchsorted(t.gaps.start, intervals.start, side="right") - 1
-        is_new = new[np.maximum(gap, 0)]
-        names = t.trace.events.name[operator]
-        seen |= set(names[~is_new].tolist())
-        prepares = [
-            not (NEVER_COMPUTES.search(text) or re.search(_WRAPS, text)) for text in map(t.name, operator.tolist())
-        ]
-        found.append((intervals, is_new & np.array(prepares, bool), names))
-    kept = [(s, is_new & ~among(names, np.array(list(seen), names.dtype))) for s, is_new, names in found]
-    return union(*((s.start[keep], s.end[keep]) for s, keep in kept)) if kept else EMPTY
-
-
-def gaps_of_first_use(t: Tables) -> Mask:
-    """Return which gaps end in the first launch of a kernel and are many times longer than those before its later ones.
-
-    It needs no operator: what loads a kernel may run between operators, and in files without them.
-    """
-    gaps, tasks = t.gaps, t.tasks
-    waited = np.zeros(len(tasks.row) + 1)
-    waited[gaps.after] = np.maximum(gaps.queued_at - gaps.start, 0)  # the last place takes the -1 of no task
-    waited = waited[:-1]
-    name = grouped(t.trace.events.name[tasks.row]).of
-    new = _ends_in_first_launch(t) & (gaps.after >= 0)
-    first = gaps.after[new]
-    later = np.ones(len(tasks.row), bool)
-    later[first] = False
-    longest = np.full(int(name.max(initial=-1)) + 1, -1.0)
-    np.maximum.at(longest, name[later], waited[later])
-    found = np.zeros(len(gaps.start), bool)
-    others = longest[name[first]]  # -1: it is launched once
-    found[new] = (waited[first] >= COLD_CALL_NS) & (others >= 0) & (waited[first] >= MIN_FIRST_RATIO * others)
-    return found
-
-
-def graph_captures(t: Tables) -> Intervals:
-    """Return the time of capturing graphs: from the enclosing operator's begin to the first launch of a graph.
-
-    Between the begin and the end of a capture all work of the thread goes into the graph, whatever operators it is.
-    """
-    events = t.trace.events
-    launches = events.start[t.calls(GRAPH_LAUNCH)]
-    found = [captures_of(t.trace, thread) for thread in t.threads]
-    for row in t.calls(GRAPH_CAPTURE).tolist():
-        layers = t.work_layers.get(int(events.thread[row]))
-        around = [r for r in (layers.at(int(events.start[row])) if layers else []) if events.kind[r] == Kind.OP]
-        whole = around[0] if around else row
-        start, end = int(events.start[whole]), int(events.end[whole])
-        first = int(np.searchsorted(launches, events.end[row]))
-        end = min(end, int(launches[first])) if first < len(launches) else end
-        found.append(span(start, max(start, end)))
-    return union(*found) if found else EMPTY
-
-
 def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     """Return, for each thread that launches, its silent intervals in gaps that it was late for, and their operators.
 
@@ -559,16 +513,11 @@ def silent_operators(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     """
     if t.device_id < 0 or launches_unlinked(t.tasks):
         return ()
-    return t.cached("silent operators", lambda: _of_threads(t))
-
-
-def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     gaps, events = t.gaps, t.trace.events
     thread = np.where(gaps.launch >= 0, events.thread[gaps.launch], t.main)
     found = []
-    for each in t.threads:
+    for each, (intervals, operators) in t.silences.items():
         late = thread == each
-        intervals, operators = _silent(t, each)
         unlaunched = union((gaps.start[late], gaps.launch_start[late]))
         mine = intersect(intervals, unlaunched)
         at = np.searchsorted(intervals.start, mine.start, side="right") - 1
@@ -576,12 +525,12 @@ def _of_threads(t: Tables) -> Sequence[tuple[Intervals, Rows]]:
     return found
 
 
+def silences(t: Tables) -> Mapping[int, tuple[Intervals, Rows]]:
+    """Return, for each thread that launches, the intervals without an event that one operator is innermost in."""
+    return {thread: _silent(t, thread) for thread in t.threads}
+
+
 def _silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
-    """Return the intervals of a thread without any event's begin or end that one operator is innermost in."""
-    return t.of_host.cached(("silent", thread), lambda: _find_silent(t, thread))
-
-
-def _find_silent(t: Tables, thread: int) -> tuple[Intervals, Rows]:
     events, layers = t.trace.events, t.work_layers[thread]
     begin, end = _silences(events, host_rows(t.trace, thread, Kind.OP, Kind.ANNOTATION, Kind.RUNTIME))
     inner = [open_rows[-1] if open_rows else -1 for open_rows in layers.at_each((begin + end) // 2)]
@@ -607,14 +556,3 @@ def _silences(events: Events, rows: Rows) -> tuple[Ints, Ints]:
     long = np.diff(edges) >= MIN_SILENCE_NS
     long &= contains(apart, edges[:-1])  # what lies between two of these intervals is not silent
     return edges[:-1][long], edges[1:][long]
-
-
-def _ends_in_first_launch(t: Tables) -> Mask:
-    """Return which gaps end in the first run of a kernel, as far as the file shows."""
-    events, tasks, gaps = t.trace.events, t.tasks, t.gaps
-    kernels = np.flatnonzero(events.kind == Kind.KERNEL)
-    is_first = np.zeros(len(events) + 1, bool)
-    is_first[kernels[grouped(events.name[kernels]).first]] = True
-    after = np.append(tasks.row, -1)[gaps.after]  # -1: no task after
-    found: Mask = is_first[after]
-    return found

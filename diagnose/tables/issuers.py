@@ -12,12 +12,19 @@ import numpy as np
 
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.intervals import EMPTY, Intervals, among, union
+from diagnose.model.limits import MAJORITY
 from diagnose.model.locations import FRAME
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.call_frames import MODULE_CALL, NO_LAYERS, is_rollout, kind_of, num_calls, stacks
-from diagnose.tables.open_frames import names_of_open_frames
-from diagnose.tables.python_calls import Issuer, called_by_python, names_of, repeats
-from diagnose.tables.sampled_issuer import MIN_OPERATOR_SHARE, MIN_PER_STEP, NUM_NAMED, PASSES_ON, READ, sampled_issuer
+from diagnose.tables import Tables
+from diagnose.tables.call_frames import (
+    MODULE_CALL,
+    NO_LAYERS,
+    is_rollout,
+    kind_of,
+    names_of_open_frames,
+    num_calls,
+    stacks,
+)
+from diagnose.tables.python_calls import HEAVY, LIBRARY, PASSES_ON, READ, Issuer, names_of, repeats
 
 __all__ = [
     "MIN_IN_LOOP",
@@ -31,8 +38,6 @@ __all__ = [
 ]
 
 # Which loop of the script's holds most of what a function does, by the lines that the sampler saw.
-
-MIN_SAMPLE_SHARE = 0.5  # of the function's samples: of fewer another place has as many
 
 
 class SampledLoop(NamedTuple):
@@ -55,20 +60,20 @@ def sampled_loop(t: Tables, file: str, function: str) -> SampledLoop | None:
             seen[place[1]] += num
     total = sum(seen.values())
     within = {(head, last): sum(num for line, num in seen.items() if head <= line <= last) for head, last in loops}
-    large = [loop for loop, num in within.items() if total and num >= MIN_SAMPLE_SHARE * total]
+    large = [loop for loop, num in within.items() if total and num >= MAJORITY * total]
     if not large:
         return None
     head, last = min(large, key=lambda loop: loop[1] - loop[0])
     return SampledLoop(head, last, within[head, last] / total)
 
 
-MAX_LOOKED_AT = 20_000  # operators: the first of the window stand for the rest
+MAX_OPERATORS_READ = 20_000  # operators: the first of the window stand for the rest
 MIN_IN_LOOP = 100  # operators a step that one function of the script calls itself
 MIN_IN_MODEL = 200  # of a function that a module calls: fewer are a model of many layers
 MIN_EACH_CALL = 30  # of such a function, operators in each of its calls: fewer are a layer, which is called for each
 # Recorded with its stack an operator takes 20 to 100 µs to be called, on a busy machine several times that; one that
 # takes longer in the median works.
-MAX_NS = 200_000
+MAX_ISSUED_NS = 200_000
 MAX_PAUSE_NS = 1_000_000  # of Python between two operators of a loop
 
 
@@ -77,7 +82,6 @@ class _Owner(NamedTuple):
     in_model: bool  # a module calls it
 
 
-@shared_table
 def issuer_of(t: Tables) -> Issuer | None:
     """Return the function that issues most, where one stands out; None where neither frames nor samples show it."""
     if _has_frames(t):
@@ -86,15 +90,14 @@ def issuer_of(t: Tables) -> Issuer | None:
     return None if sampled is None else sampled[0]
 
 
-@shared_table
 def issued(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators, short Python between two of them included.
 
     A step of the timing window is matched with one of the attribution window that calls the same operators in the
     same order; a step without a match is left out, and so is a function whose operators do work.
     """
-    issuer, named = issuer_of(t), t.named
-    if issuer is None or issuer.median_ns > MAX_NS:
+    issuer, named = t.issuer, t.named
+    if issuer is None or issuer.median_ns > MAX_ISSUED_NS:
         return EMPTY
     if not _has_frames(t):
         return _issued_by_samples(t)
@@ -113,9 +116,9 @@ def issued(t: Tables) -> Intervals:
 
 def issued_in_loop(t: Tables) -> Intervals:
     """Return the time in which the issuer calls its operators if they are so many that it has a loop."""
-    issuer = issuer_of(t)
+    issuer = t.issuer
     is_loop = issuer is not None and issuer.num >= (MIN_IN_MODEL if issuer.in_model else MIN_IN_LOOP)
-    return issued(t) if is_loop else EMPTY
+    return t.issued if is_loop else EMPTY
 
 
 def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
@@ -127,7 +130,7 @@ def _reaching(start: Ints, end: Ints, mine: Mask) -> Ints:
 
 
 def _issued_by_samples(t: Tables) -> Intervals:
-    sampled, rows = sampled_issuer(t), called_by_python(t)
+    sampled, rows = sampled_issuer(t), t.called_by_python
     if sampled is None:
         return EMPTY
     mine = among(rows, sampled[1])
@@ -142,7 +145,7 @@ def _has_frames(t: Tables) -> bool:
 
 def _by_step(t: Tables) -> list[Rows]:
     """Return the operators of each step that Python calls, in the order of their starts."""
-    rows = called_by_python(t)
+    rows = t.called_by_python
     cuts = np.searchsorted(t.trace.events.start[rows], t.steps.start)
     return [part for part in np.split(rows, cuts)[1:] if len(part)]
 
@@ -159,7 +162,7 @@ def _owners_of(t: Tables, rows: Rows) -> tuple[tuple[str, ...], list[_Owner | No
 
 
 def _main_issuer(t: Tables) -> Issuer | None:
-    rows = called_by_python(t)[:MAX_LOOKED_AT]
+    rows = t.called_by_python[:MAX_OPERATORS_READ]
     if not len(rows) or not len(t.steps.start):
         return None
     called, owners = _owners_of(t, rows)
@@ -168,8 +171,8 @@ def _main_issuer(t: Tables) -> Issuer | None:
         return None
     (frame, in_model), num = counted.most_common(1)[0]
     match = FRAME.match(frame)
-    steps = t.steps.num * len(rows) / len(called_by_python(t))
-    if match is None or num < MIN_OPERATOR_SHARE * len(rows) or num / steps < MIN_PER_STEP:
+    steps = t.steps.num * len(rows) / len(t.called_by_python)
+    if match is None or num < MIN_ISSUED_SHARE * len(rows) or num / steps < MIN_PER_STEP:
         return None
     if in_model and num < MIN_EACH_CALL * _num_calls(t, frame, steps):
         return None
@@ -211,3 +214,73 @@ def _owner(frames: list[str]) -> _Owner | None:
         if kind == "user":
             return _Owner(frame, any(MODULE_CALL.search(above) for above in frames[at + 1 :]))
     return None
+
+
+# The function whose lines the sampler saw around operators.
+
+MIN_ISSUED_SHARE = 0.3  # of the operators that Python calls: below it no function stands out
+MIN_PER_STEP = 50
+MAX_HEAVY = 0.05  # of the operators that a function calls: products and convolutions are a model's
+MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE = 8, 0.7  # of the samples, that one function is seen in
+NUM_NAMED = 3
+
+
+def sampled_issuer(t: Tables) -> tuple[Issuer, Rows] | None:
+    """Return the function that most operators lie in by samples, and these; None for one that does a model's work.
+
+    An operator is a function's where the sampler saw the thread in that function on both sides of it.
+    """
+    samples, rows = t.capture.samples, t.called_by_python
+    if samples is None or len(samples.time_ns) < 2 or not len(rows) or not t.trace.epoch_ns:
+        return None
+    functions = sorted({(file, function) for file, _, function in samples.places})
+    number = {each: i for i, each in enumerate(functions)}
+    of_place = np.array([number[file, function] for file, _, function in samples.places] + [-1], np.int64)
+    seen = of_place[samples.place]
+    after = np.searchsorted(samples.time_ns - t.trace.epoch_ns, t.trace.events.start[rows])
+    inside = (after > 0) & (after < len(seen))
+    after = np.clip(after, 1, len(seen) - 1)
+    owner = np.where(inside & (seen[after] == seen[after - 1]), seen[after], -1)
+    if t.device_id < 0:
+        main = _main_function(t, seen, len(functions))
+        owner = np.where(main >= 0, main, owner)
+    if not (owner >= 0).any():
+        return None
+    most = int(np.bincount(owner[owner >= 0]).argmax())
+    mine, (file, function) = rows[owner == most], functions[most]
+    called = Counter(names_of(t, mine))
+    heavy = sum(num for name, num in called.items() if HEAVY.match(name))
+    if LIBRARY.search(file) or heavy > MAX_HEAVY * len(mine) or len(mine) < MIN_ISSUED_SHARE * len(rows):
+        return None
+    if len(mine) / t.steps.num < MIN_PER_STEP:
+        return None
+    lines = Counter(samples.places[i][1] for i in samples.place[seen == most].tolist())
+    line = lines.most_common(1)[0][0]
+    issuer = Issuer(
+        frame=f"{file}({line}): {function}",
+        file=file,
+        line=line,
+        function=function,
+        num=len(mine) / t.steps.num,
+        share=len(mine) / len(rows),
+        reads=called[READ] / t.steps.num,
+        median_ns=int(np.median((t.trace.events.end - t.trace.events.start)[mine])),
+        in_model=False,
+        names=tuple(name for name, _ in called.most_common(NUM_NAMED)),
+        repeats=repeats(t, mine),
+    )
+    return issuer, mine
+
+
+def _main_function(t: Tables, seen: Ints, num_functions: int) -> int:
+    """Return the function that nearly all samples are in, lines left out that only pass on what others called; else -1.
+
+    Without a device operators take the thread's time where they are called, however far apart the samples are.
+    """
+    assert t.capture.samples is not None
+    lines = (t.capture.lines.get((file, line), "") for file, line, _ in t.capture.samples.places)
+    passes = [PASSES_ON.search(text) is not None for text in lines]
+    at = t.capture.samples.place
+    counted = np.bincount(seen[(at >= 0) & ~np.array([*passes, False])[at]], minlength=num_functions)
+    most = int(counted.argmax())
+    return most if counted[most] >= max(MIN_ISSUER_SAMPLES, MIN_MAIN_SHARE * counted.sum()) else -1

@@ -6,72 +6,96 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.model.arrays import Ints, Rows
+from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
-from diagnose.model.intervals import EMPTY, Intervals, among, union
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.graph_capture import captured
+from diagnose.model.intervals import EMPTY, Intervals, among
+from diagnose.tables import Tables
+from diagnose.tables.host import captured
 from diagnose.tables.names import GRAPH_LAUNCH, KERNEL_LAUNCH, LAUNCH, matching, rows_of
 
 __all__ = [
-    "NEVER",
-    "Allocations",
-    "find_allocations",
+    "MAX_CROSSING_SHARE",
+    "MAX_OVERLAP_IN_STREAM",
+    "MIN_OVERLAP_SHARE",
+    "Crossing",
+    "crossing",
+    "device_launches",
     "graph_holes",
     "graphs_left_no_task",
     "launches_without_task",
     "lost_share",
     "num_captured",
     "only_collectives",
-    "time_without_task",
+    "overlap_share",
 ]
 
-# Which blocks of memory were taken and given back, from the profiler's memory events of one device.
+# Times that no run can have: tasks that overlap on one stream, calls of one thread that cross each other.
+#
+# A stream runs one task after the other, and a call ends before the one that made it. Recordings whose times were
+# scaled, merged or taken of a clock that was set back break both.
 
-NEVER = np.iinfo(np.int64).max
-HOST = -1
-
-
-class Allocations(NamedTuple):
-    """The blocks that were taken while the profiler ran, in the order of their time, and the totals."""
-
-    row: Rows  # the event, for its thread and time
-    taken: Ints  # ns
-    freed: Ints  # ns, NEVER where the recording ends before
-    size: Ints  # bytes
-    time: Ints  # of each taking or giving back, ns
-    allocated: Ints  # bytes after it
-    reserved: Ints  # bytes after it, -1 where unknown
-
-    def held_at(self, time: int) -> Rows:
-        """Return which blocks are held at a time."""
-        return np.flatnonzero((self.taken <= time) & (self.freed > time))
+# Files in whole microseconds let tasks that follow each other overlap by one.
+ROUNDING_NS = 1_000
+# Of the time of all tasks. In 91 recordings from V100 to B200 and MI300X it is at most 0.6 %: a kernel may begin
+# while the last blocks of the one before it run. 2.4 % in a file that was written by hand.
+MIN_OVERLAP_SHARE = 0.05
+MAX_OVERLAP_IN_STREAM = 0.25  # kernels that are launched to begin early reach less: with more the file shows no step
+MIN_CROSSING_NS = 10_000  # in the same recordings calls cross by at most 1.4 µs
+MAX_CROSSING_SHARE = 0.05  # of the recording
 
 
-def find_allocations(t: Tables) -> Allocations | None:
-    """Return the blocks of the busiest device, of the host where there is none; None where they were not recorded."""
+class Crossing(NamedTuple):
+    """Operators and Python frames that begin within another one of their thread and end after it."""
+
+    num: int
+    share: float  # of the recording, that they last at once with what they cross
+
+
+def overlap_share(t: Tables) -> float:
+    """Return the share of the tasks' time in which an earlier task of their stream still runs, 0 to 1.
+
+    Nodes of one graph may run side by side under the id of one stream, and do not count.
+    """
+    tasks = t.tasks
+    length = int((tasks.end - tasks.start).sum())
+    if not length:
+        return 0.0
+    order = np.argsort(tasks.stream, kind="stable")
+    start, end = tasks.start[order], tasks.end[order]
+    stream, launch = tasks.stream[order], tasks.launch[order]
+    same = stream[1:] == stream[:-1]
+    overlap = np.minimum(_reach(end, same), end[1:]) - start[1:]
+    counts = same & (overlap > ROUNDING_NS) & ((launch[1:] != launch[:-1]) | (launch[1:] < 0))
+    return float(overlap[counts].sum()) / length
+
+
+def crossing(t: Tables) -> Crossing:
+    """Return how many calls cross another one, for longer than clocks are inexact."""
     events = t.trace.events
-    rows = rows_of(t.trace, Kind.MEMORY)
-    rows = rows[(events.device[rows] == (t.device_id if t.device_id >= 0 else HOST)) & (events.sequence[rows] >= 0)]
-    if not len(rows):
-        return None
-    size, address = events.size[rows], events.correlation[rows]
-    order = np.lexsort((np.arange(len(rows)), address))
-    same = np.append(address[order][1:] == address[order][:-1], False)
-    back = np.append(size[order][1:] < 0, False)
-    freed = np.full(len(rows), NEVER, np.int64)
-    next_one = np.append(events.start[rows][order][1:], NEVER)
-    freed[order] = np.where(same & back, next_one, NEVER)
-    taken = np.flatnonzero(size > 0)
-    return Allocations(
-        row=rows[taken],
-        taken=events.start[rows[taken]],
-        freed=freed[taken],
-        size=size[taken],
-        time=events.start[rows],
-        allocated=events.sequence[rows],
-        reserved=events.awaits[rows],
-    )
+    rows = rows_of(t.trace, Kind.OP, Kind.PYTHON)
+    if len(rows) < 2:
+        return Crossing(0, 0.0)
+    rows = rows[np.argsort(events.thread[rows], kind="stable")]
+    start, end, thread = events.start[rows], events.end[rows], events.thread[rows]
+    same = thread[1:] == thread[:-1]
+    both = np.maximum(_crossed_ns(end[:-1], start, end), _crossed_ns(_reach(end, same), start, end))
+    crosses = same & (both > MIN_CROSSING_NS)
+    return Crossing(int(crosses.sum()), min(float(both[crosses].sum()) / max(int(events.end.max()), 1), 1.0))
+
+
+def _reach(end: Ints, same: Mask) -> Ints:
+    """Return for each event but the first the latest end of those before it, of its own thread or stream.
+
+    ``same``: which events are of the one before them.
+    """
+    parts = np.split(end, np.flatnonzero(~same) + 1)
+    return np.concatenate([np.maximum.accumulate(part) for part in parts])[:-1]
+
+
+def _crossed_ns(until: Ints, start: Ints, end: Ints) -> Ints:
+    """Return for each event but the first how long it lasts within what ends at ``until``, if it outlasts that."""
+    crossed: Ints = np.where(until < end[1:], np.minimum(until - start[1:], end[1:] - until), 0)
+    return crossed
 
 
 MIN_LOST_SHARE = 0.001  # of the launches in the window: where more have no device task, work is missing from the file
@@ -79,8 +103,7 @@ MIN_KERNELS = 10  # for each graph: with as many beside it, the device's work is
 MIN_HOLE_NS = 1_000_000  # nodes of a graph follow each other within some µs
 
 
-@shared_table
-def _launches(t: Tables) -> Rows:
+def device_launches(t: Tables) -> Rows:
     """Return the launches in the window that put work on the device: those into a graph do not."""
     rows = _all_launches(t)
     return rows[~captured(t.trace, rows)]
@@ -88,10 +111,9 @@ def _launches(t: Tables) -> Rows:
 
 def num_captured(t: Tables) -> int:
     """Return how many launches in the window went into a graph that was being captured."""
-    return len(_all_launches(t)) - len(_launches(t))
+    return len(_all_launches(t)) - len(device_launches(t))
 
 
-@shared_table
 def _all_launches(t: Tables) -> Rows:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
@@ -99,19 +121,17 @@ def _all_launches(t: Tables) -> Rows:
     return rows[(began >= start) & (began < end)]
 
 
-@shared_table
 def only_collectives(t: Tables) -> bool:
     """Return whether the device's tasks are collectives alone, in a file without launches: the rest was left out."""
     tasks = t.tasks
     return bool(len(tasks.row) and tasks.is_collective.all()) and not len(matching(t.trace, (Kind.RUNTIME,), LAUNCH))
 
 
-@shared_table
 def launches_without_task(t: Tables) -> Rows:
     """Return the launches in the window without a device task on any device."""
     has_task = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
     has_task[t.trace.events.cause[rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)]] = True
-    launches = _launches(t)
+    launches = device_launches(t)
     return launches[~has_task[launches]]
 
 
@@ -123,26 +143,13 @@ def graphs_left_no_task(t: Tables) -> bool:
     start, end = t.steps.window
     rows = matching(t.trace, (Kind.RUNTIME,), GRAPH_LAUNCH)
     rows = rows[(t.trace.events.start[rows] >= start) & (t.trace.events.start[rows] < end)]
-    without = len(rows) and among(rows, launches_without_task(t)).all()
+    without = len(rows) and among(rows, t.launches_without_task).all()
     return bool(without) and int((~t.tasks.is_copy).sum()) < MIN_KERNELS * len(rows)
 
 
 def lost_share(t: Tables) -> float:
     """Return the share of launches without a task, 0 to 1."""
-    return len(launches_without_task(t)) / max(1, len(_launches(t)))
-
-
-def time_without_task(t: Tables) -> Intervals:
-    """Return the intervals from a launch without a task to the next launch that has one."""
-    lost = launches_without_task(t)
-    if not len(lost):
-        return EMPTY
-    events = t.trace.events
-    launches = _launches(t)
-    with_task = launches[~among(launches, lost)]
-    i = np.searchsorted(events.start[with_task], events.start[lost], side="right")
-    until = np.append(events.start[with_task], t.steps.window_end)[i]
-    return union((events.start[lost], until))
+    return len(t.launches_without_task) / max(1, len(device_launches(t)))
 
 
 def graph_holes(t: Tables) -> Intervals:

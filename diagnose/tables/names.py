@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import count
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.model.arrays import Mask, Rows
 from diagnose.model.events import Kind, Trace
+from diagnose.model.intervals import distinct
 from diagnose.model.shapes import Shape
 from diagnose.text.needed_words import ANY, needed_words
 
@@ -65,11 +62,11 @@ __all__ = [
 
 def shapes_of_each(trace: Trace, rows: Rows) -> list[tuple[Shape, ...]]:
     """Return the shapes of each operator's arguments, () for one that is no tensor; those of a list one by one."""
-    names = trace.names
-    return [shapes_in(names[text]) if text >= 0 else () for text in trace.events.shapes[rows].tolist()]
+    texts = trace.events.shapes[rows]
+    read = {text: shapes_in(trace.names[text]) if text >= 0 else () for text in distinct(texts).tolist()}
+    return [read[text] for text in texts.tolist()]
 
 
-@lru_cache(maxsize=16_384)  # the operators of all steps have few different ones
 def shapes_in(text: str) -> tuple[Shape, ...]:
     """Return the shapes in a text as a trace has it, "[[8, 3], []]"; () for what is no tensor."""
     try:
@@ -130,9 +127,6 @@ def searcher(pattern: Pattern) -> Callable[[str], bool]:
     return lambda name: any(word in name for word in words) and pattern.search(name) is not None
 
 
-_HAS_NAME = "kind has name"  # in ``Trace.cache``: for each kind, whether an event of it has each name
-_SEARCHED = "names searched"  # in ``Trace.cache``: what was searched, and the numbers of this trace's names in it
-_MAX_SEARCHED = 1 << 14  # names: some MB
 NAME_PART = 600  # characters: what a kernel does stands at the start of its name; templates may take thousands
 
 STEP_MARK = re.compile(r"^ProfilerStep#\d+$")
@@ -207,77 +201,24 @@ TO_HOST = AnyCase(r"dtoh|devicetohost")
 FROM_HOST = AnyCase(r"htod|hosttodevice")
 
 
-class _Searched:
-    """What patterns find in names, kept for the next trace: the ranks of a job have nearly the same ones.
-
-    Threads may share it. What one of them loses of another's is searched again, and is the same.
-    """
-
-    def __init__(self) -> None:
-        self.number: defaultdict[str, int] = defaultdict(count().__next__)  # of each name
-        self._found: dict[int, tuple[Pattern, npt.NDArray[np.int8]]] = {}  # by the pattern's id; -1: not yet searched
-
-    def finds(self, pattern: Pattern, texts: Sequence[str], names: Rows, numbers: Rows) -> Mask:
-        """Return in which of the names, rows of ``texts`` with these numbers, the pattern finds something."""
-        most = int(numbers.max(initial=0))  # not the number of names: two threads may have numbered the same one
-        _, known = self._found.get(id(pattern), (pattern, np.empty(0, np.int8)))
-        if len(known) <= most:
-            known = np.concatenate([known, np.full(2 * most + 1 - len(known), -1, np.int8)])
-            self._found[id(pattern)] = pattern, known
-        found = known[numbers]
-        is_found = searcher(pattern)
-        for i in np.flatnonzero(found < 0).tolist():
-            found[i] = is_found(texts[names[i]])
-        known[numbers] = found
-        return found > 0
-
-
-_kept = [_Searched()]  # one, and another in its place once it is full
-
-
 def matching(trace: Trace, kinds: tuple[Kind, ...], pattern: Pattern) -> Rows:
     """Return the rows of the given kinds whose name the pattern finds, in time order."""
-    searched, numbers = _searched_of(trace)
-    names = _names(trace, kinds)
-    found = names[searched.finds(pattern, trace.names, names, numbers[names])]
-    if not len(found):
+    is_found = searcher(pattern)
+    found = [name for name in names_of(trace, *kinds) if is_found(trace.names[name])]
+    if not found:
         return np.empty(0, np.intp)
     hit = np.zeros(len(trace.names) + 1, bool)
     hit[found] = True
     mask = hit.take(trace.events.name)  # in less than half of the time of indexing
     others = [kind for kind in Kind if kind not in kinds]
-    if trace.cache[_HAS_NAME][others][:, found].any():
+    if trace.has_name[others][:, found].any():
         mask &= is_of(trace, *kinds)
     return np.flatnonzero(mask)
 
 
-def _searched_of(trace: Trace) -> tuple[_Searched, Rows]:
-    """Return what was searched in earlier traces, and the number that each name of this one has there."""
-    if _SEARCHED not in trace.cache:
-        if len(_kept[0].number) + len(trace.names) > _MAX_SEARCHED:
-            _kept[0] = _Searched()
-        searched, numbers = _kept[0], np.zeros(len(trace.names), np.intp)
-        for name in _names(trace, tuple(Kind)).tolist():
-            numbers[name] = searched.number[trace.names[name]]
-        trace.cache[_SEARCHED] = searched, numbers
-    found: tuple[_Searched, Rows] = trace.cache[_SEARCHED]
-    return found
-
-
 def names_of(trace: Trace, *kinds: Kind) -> list[int]:
     """Return the distinct names of the events of the given kinds, rows of ``Trace.names`` in order."""
-    found: list[int] = _names(trace, kinds).tolist()
-    return found
-
-
-def _names(trace: Trace, kinds: tuple[Kind, ...]) -> Rows:
-    if _HAS_NAME not in trace.cache:
-        has_name = np.zeros((len(Kind), len(trace.names)), bool)
-        has_name[trace.events.kind, trace.events.name] = True
-        trace.cache[_HAS_NAME] = has_name
-    if (_HAS_NAME, kinds) not in trace.cache:
-        trace.cache[_HAS_NAME, kinds] = np.flatnonzero(trace.cache[_HAS_NAME][list(kinds)].any(axis=0))
-    found: Rows = trace.cache[_HAS_NAME, kinds]
+    found: list[int] = np.flatnonzero(trace.has_name[list(kinds)].any(axis=0)).tolist()
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +16,15 @@ import numpy.typing as npt
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, contains, distinct, subtract, union
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
-from diagnose.tables.host_gaps import host_gaps
 from diagnose.tables.names import FUSED, GRAPH_LAUNCH, LOADER_NEXT, matching
 
 __all__ = [
+    "Chain",
     "MatchedStep",
     "OperatorInputs",
-    "functor",
+    "WrittenOut",
     "graph_nodes",
     "graphed_updates",
     "host_time_behind_first",
@@ -43,17 +42,10 @@ _ADAM = re.compile(r"addcdiv")
 _ADAM_OF_LISTS = re.compile(r"multi_tensor_apply.*PointwiseOp\w*Functor")
 _POINTWISE = re.compile(r"at::native::.*elementwise")
 _OF_LISTS = re.compile(r"multi_tensor_apply")
-MIN_UPDATES = 8  # tensors in one launch: a loss may divide once or twice
-MAX_BETWEEN = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
-# What a kernel of torch's computes, as its name has it: CUDAFunctor_add, MulFunctor, gelu_kernel_cuda, addcmul_kernel.
-_FUNCTOR = (
-    r"CUDAFunctor(?:OnSelf|OnOther)?_(\w+?)\b|\b(\w+?)(?:Functor|OpListFunctor)\b"
-    r"|\b(\w+?)_(?:kernel_impl|kernel_cuda|cuda_kernel|kernel)\b"
-)
-_WRAPPERS = r"^(Binary|B?Unary|AUnary|BUnary|gpu|\w*elementwise|\w*multi_tensor_apply|gpu_kernel_impl\w*|launch\w*)$"
+MIN_UPDATED_TENSORS = 8  # tensors in one launch: a loss may divide once or twice
+MAX_NODES_APART = 16  # nodes from one tensor's division to the next: AdamW makes 8 to 14 kernels for each
 
 
-@shared_table
 def graph_nodes(t: Tables) -> Mask:
     """Return which tasks of the window a launch of a graph carries."""
     of_graph = np.zeros(len(t.trace.events) + 1, bool)  # the last place takes the -1 of tasks without a launch
@@ -62,7 +54,6 @@ def graph_nodes(t: Tables) -> Mask:
     return found
 
 
-@shared_table
 def graphed_updates(t: Tables) -> Mask:
     """Return which nodes of graphs update parameters as an Adam does that is not fused.
 
@@ -70,7 +61,7 @@ def graphed_updates(t: Tables) -> Mask:
     within a few nodes, and by torch's other pointwise kernels between one and the next; or as kernels for lists.
     """
     found = np.zeros(len(t.tasks.row), bool)
-    nodes = np.flatnonzero(graph_nodes(t))
+    nodes = np.flatnonzero(t.graph_nodes)
     if not len(nodes):
         return found
     divides, fused = t.tasks_matching(_ADAM, nodes), t.tasks_matching(FUSED, nodes)
@@ -82,21 +73,11 @@ def graphed_updates(t: Tables) -> Mask:
         at = np.flatnonzero((divides & pointwise)[mine])
         near = np.zeros(len(mine), bool)
         for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
-            near[before : after + 1] |= after - before <= MAX_BETWEEN
-        if len(at) >= MIN_UPDATES:
+            near[before : after + 1] |= after - before <= MAX_NODES_APART
+        if len(at) >= MIN_UPDATED_TENSORS:
             found[nodes[mine[near & pointwise[mine]]]] = True
     found[nodes[of_lists & among(launch, distinct(launch[divides_lists]))]] = True
     return found
-
-
-@lru_cache(maxsize=4096)  # all launches of a graph have the same kernels
-def functor(kernel: str) -> str:
-    """Return what a pointwise kernel of torch's computes ("add", "Mul", "gelu"), the begin of its name if unknown."""
-    for match in re.finditer(_FUNCTOR, kernel):
-        name = next(part for part in match.groups() if part)
-        if not re.match(_WRAPPERS, name):
-            return name
-    return kernel[:40]
 
 
 # Matches the training thread's operators of the timing window with those of the attribution window.
@@ -105,7 +86,7 @@ def functor(kernel: str) -> str:
 # attribution window has the very same list, the two are the same work, operator by operator; where it has a list that
 # is the same but for one place, so are the operators before and behind that.
 
-MIN_ALIKE = 0.9  # of a step's operators
+MIN_ALIKE_OPERATORS = 0.9  # of a step's operators
 
 
 class MatchedStep(NamedTuple):
@@ -115,7 +96,6 @@ class MatchedStep(NamedTuple):
     named: Rows
 
 
-@shared_table
 def outermost_by_step(t: Tables) -> list[Rows]:
     """Return each step's outermost operators of the training thread, those of the loader left out."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
@@ -126,16 +106,15 @@ def outermost_by_step(t: Tables) -> list[Rows]:
     return [part for part in np.split(outer, cuts)[1:] if len(part)]
 
 
-@shared_table
 def matched_steps(t: Tables) -> list[MatchedStep]:
     """Return the steps that the attribution window has a like of; all steps where they are of one window."""
     named = t.named
     if named is t:
-        return [MatchedStep(rows, rows) for rows in outermost_by_step(t)]
+        return [MatchedStep(rows, rows) for rows in t.outermost_by_step]
     number = {name: i for i, name in enumerate(named.trace.names)}
     mine = np.array([number.get(name, -1) for name in t.trace.names] or [-1], np.int64)
-    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in outermost_by_step(named)}
-    each = ((rows, mine[t.trace.events.name[rows]]) for rows in outermost_by_step(t))
+    others = {named.trace.events.name[rows].astype(np.int64).tobytes(): rows for rows in named.outermost_by_step}
+    each = ((rows, mine[t.trace.events.name[rows]]) for rows in t.outermost_by_step)
     found = [_like(named, rows, names, others) for rows, names in each]
     return [step for step in found if step is not None]
 
@@ -154,7 +133,7 @@ def _like(named: Tables, rows: Rows, names: Ints, others: Mapping[bytes, Rows]) 
         most = min(len(rows), len(other))
         first = _num_alike(names[:most], theirs[:most])
         last = min(_num_alike(names[::-1][:most], theirs[::-1][:most]), most - first)
-        if first + last >= max(MIN_ALIKE * len(rows), len(best.rows) + 1 if best is not None else 1):
+        if first + last >= max(MIN_ALIKE_OPERATORS * len(rows), len(best.rows) + 1 if best is not None else 1):
             of = np.r_[:first, len(rows) - last : len(rows)]
             of_other = np.r_[:first, len(other) - last : len(other)]
             best = MatchedStep(rows[of], other[of_other])
@@ -229,7 +208,6 @@ class OperatorInputs(NamedTuple):
         return self.texts[row] if row >= 0 else ""
 
 
-@shared_table
 def operators(t: Tables) -> Rows:
     """Return for each task the innermost operator that launched it, -1 where none is known.
 
@@ -248,13 +226,32 @@ def operators(t: Tables) -> Rows:
     return found
 
 
+class Chain(NamedTuple):
+    """Two or more different pointwise operators, one after the other on a stream."""
+
+    tasks: npt.NDArray[np.intp]  # indices into Tasks
+    ops: tuple[str, ...]  # of nodes of a graph: what the kernels compute
+    time_ns: int
+    longest_ns: int  # one pass over all inputs takes at least as long
+    in_graph: bool = False  # nodes of a CUDA graph
+
+
+class WrittenOut(NamedTuple):
+    """One attention; indices into Tasks."""
+
+    products: npt.NDArray[np.intp]  # of the two products
+    between: npt.NDArray[np.intp]  # of softmax, scaling, mask, dropout
+    scores: int  # number of scores, which go to memory and back; 0 where shapes are not known
+    softmax: int  # row of the softmax's operator
+
+
 def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
     """Return when the host issued the tasks of each run but the first: operators, and the Python between them.
 
     It is what goes where one operator stands in the place of a run. Runs that more than one thread launched are left
     out, and so are long pauses between two operators, which are not about issuing.
     """
-    ops, events = operators(t), t.trace.events
+    ops, events = t.operators, t.trace.events
     spans = []
     for tasks in runs:
         rows = ops[tasks]
@@ -262,10 +259,9 @@ def host_time_behind_first(t: Tables, runs: Sequence[Rows]) -> Intervals:
         if len(rows) and (events.thread[rows] == events.thread[rows[0]]).all():
             spans.append((events.end[rows].min(), events.end[rows].max()))
     start, end = np.array(spans, np.int64).reshape(-1, 2).T
-    return subtract(union((start, end)), host_gaps(t))
+    return subtract(union((start, end)), t.host_gaps)
 
 
-@shared_table
 def operator_inputs(t: Tables) -> OperatorInputs:
     """Return the inputs of each task's operator, as far as they were recorded."""
     own = _recorded(t)
@@ -280,8 +276,15 @@ def operator_inputs(t: Tables) -> OperatorInputs:
 
 
 def _recorded(t: Tables) -> OperatorInputs:
-    events, ops = t.trace.events, operators(t)
+    events, ops = t.trace.events, t.operators
     columns = (events.name, events.shapes, events.types, events.values)
     if not len(events):
         return OperatorInputs(t.trace.names, *(np.full(len(ops), -1, np.int32) for _ in columns))
     return OperatorInputs(t.trace.names, *(np.where(ops >= 0, column[ops], -1).astype(np.int32) for column in columns))
+
+
+# Times of the attribution window as the timing window has them.
+#
+# Recording stacks makes a step longer, and Python far more than operators: a function of a thousand calls would seem
+# to take most of it. Where a step of the timing window has called the same operators, their begins and ends stand for
+# each other, and times between them are brought over in proportion.

@@ -15,9 +15,8 @@ import numpy as np
 from diagnose.model.arrays import Floats, Rows
 from diagnose.model.diagnosis import PlainSteps
 from diagnose.model.intervals import quantiles
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.growing_steps import growing_steps
-from diagnose.tables.run_steps import MIN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
+from diagnose.tables import Tables
+from diagnose.tables.run_steps import MIN_RUN_STEPS, PLAIN, TIMING, run_mean, usable_steps, variation
 
 __all__ = ["plain_steps", "steady_beside", "steps_of_run", "unprofiled_steps", "warm"]
 
@@ -68,7 +67,6 @@ def warm(steps: Sequence[float] | Floats) -> Floats:
     return times
 
 
-@shared_table
 def plain_steps(t: Tables) -> PlainSteps | None:
     """Return what steps took around the timing window, None where the run's steps are not known, or not the device's.
 
@@ -91,7 +89,7 @@ def plain_steps(t: Tables) -> PlainSteps | None:
         after_ns=_median(after),
         mean_ns=mean[0] if lasts else None,
         num=mean[1],
-        agree=agree or _follow_work(t) or growing_steps(t) is not None,
+        agree=agree or _follow_work(t) or t.growing_steps is not None,
     )
 
 
@@ -101,14 +99,13 @@ def steady_beside(t: Tables) -> bool:
     Both are alike among themselves then: what makes other steps longer, as another program does that started later,
     is not in them.
     """
-    beside, plain = _beside(t), plain_steps(t)
+    beside, plain = _beside(t), t.plain_steps
     if beside is None or plain is None or not plain.agree:
         return False
     nearest = beside.before if len(beside.before) or t.device_id >= 0 else beside.after
     return _is_steady(nearest) and _is_steady(beside.recorded)
 
 
-@shared_table
 def _beside(t: Tables) -> _Beside | None:
     run, info = t.capture.run, t.capture.info
     if run is None or info is None or not info.light_ms or not info.unprofiled_ms:
@@ -129,7 +126,7 @@ def _beside(t: Tables) -> _Beside | None:
 
 
 def _is_steady(times: Floats) -> bool:
-    if len(times) < MIN_STEPS:
+    if len(times) < MIN_RUN_STEPS:
         return False
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     return third - first <= MAX_STEADY * median
@@ -149,7 +146,7 @@ def _longest_run(rows: Rows) -> Rows:
 
 def _nearest(times: Floats) -> Floats:
     """Return the first of these times that count, none of too few."""
-    num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_STEPS)
+    num = max(int(np.searchsorted(np.cumsum(times), BESIDE_NS)), MIN_RUN_STEPS)
     return times[:num] if len(times) >= MIN_BESIDE else times[:0]
 
 

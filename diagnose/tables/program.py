@@ -18,7 +18,7 @@ from diagnose.model.capture import CaptureInfo
 from diagnose.model.events import Kind, Trace
 from diagnose.model.intervals import distinct, grouped, intersect, span, total
 from diagnose.model.shapes import Shape, num_elements
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.collectives import buffer_broadcasts
 from diagnose.tables.names import (
     BACKWARD,
@@ -40,7 +40,7 @@ __all__ = ["ATTENTION", "UNKNOWN", "Program", "Server", "Vendor", "grows", "prog
 # Tensors that grow piece by piece, as a cache of keys and values does: no graph holds their length.
 
 MIN_GROWING = 3  # steps, of which each needs more than the one before
-MIN_JOINED = 3  # times that a piece is joined to what the time before gave
+MIN_JOINED_PIECES = 3  # times that a piece is joined to what the time before gave
 ATTENTION = re.compile(r"^aten::_?scaled_dot_product|^aten::_(flash|efficient|cudnn)_attention")
 
 
@@ -62,13 +62,13 @@ def _grows_by_cat(trace: Trace) -> bool:
             at = sides[0]
             sizes.setdefault((piece, at, grown[:at] + grown[at + 1 :]), set()).add(grown[at])
     return any(
-        sum(size + piece[at] in known for size in known) >= MIN_JOINED for (piece, at, _), known in sizes.items()
+        sum(size + piece[at] in known for size in known) >= MIN_JOINED_PIECES for (piece, at, _), known in sizes.items()
     )
 
 
 def _grows_with_steps(t: Tables, trace: Trace) -> bool:
     """Return whether the largest tensor that is concatenated, or attended to, grows by as much in each step."""
-    steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
+    steps = t.steps if trace is t.trace else t.named.steps
     if steps.num < MIN_GROWING:
         return False
     for pattern in (JOINS, ATTENTION):
@@ -96,7 +96,7 @@ def _rows(trace: Trace, pattern: re.Pattern[str]) -> Rows:
 Vendor: TypeAlias = Literal["NVIDIA", "AMD", ""]
 Server: TypeAlias = Literal["vllm", "sglang", ""]
 
-MIN_OPERATORS = 10  # from here on a backward would be among them
+MIN_RECORDED_OPERATORS = 10  # from here on a backward would be among them
 MIN_COMPILED = 0.05  # of the steps, of the tasks or of their time: less is a helper of an eager model
 MIN_UNCACHED = 0.25  # blocks taken from the driver and given back for each launch: a cache makes hardly any
 MIN_UNCACHED_PER_STEP = 10
@@ -156,7 +156,6 @@ class Program:
 UNKNOWN = Program()
 
 
-@shared_table
 def program_of(t: Tables) -> Program:
     """Return what the trace, its attribution window and the capture's description show of the program."""
     traces = [t.trace] if t.capture.attribution is None else [t.trace, t.capture.attribution]
@@ -207,7 +206,7 @@ def _device_names(t: Tables) -> Iterator[str]:
 
 
 def _has_operators(traces: list[Trace]) -> bool:
-    return max(int((trace.events.kind == Kind.OP).sum()) for trace in traces) >= MIN_OPERATORS
+    return max(int((trace.events.kind == Kind.OP).sum()) for trace in traces) >= MIN_RECORDED_OPERATORS
 
 
 def _trains(t: Tables, traces: list[Trace], names: frozenset[str], info: CaptureInfo) -> bool | None:
@@ -345,7 +344,7 @@ def _layer_sizes(trace: Trace) -> Iterator[int]:
 def _varying_sizes(t: Tables, traces: list[Trace]) -> frozenset[int]:
     """Return the sizes of matrix products that some steps have and others have not."""
     for trace in traces:
-        steps = t.steps if trace is t.trace else Tables(t.capture, trace).steps
+        steps = t.steps if trace is t.trace else t.named.steps
         if steps.num < 2:
             continue
         each: list[set[int]] = [set() for _ in range(steps.num)]

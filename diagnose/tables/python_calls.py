@@ -1,7 +1,8 @@
-"""The operators that Python calls itself, and the function that calls most of them."""
+"""What Python calls itself, and whether the recorded program runs any, unlike inference in C++."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,32 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import contains
-from diagnose.tables import Tables, host_table
+from diagnose.model.limits import MAJORITY
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
-from diagnose.tables.names import LOADER_NEXT
-from diagnose.tables.optimizer_spans import updates
+from diagnose.tables.names import BACKWARD, LOADER_NEXT, OPTIMIZER_STEP, STEP_MARK, ZERO_GRAD, rows_of
+from diagnose.tables.names import names_of as distinct_names
 
-__all__ = ["Issuer", "called_by_python", "names_of", "repeats"]
+__all__ = [
+    "HEAVY",
+    "LIBRARY",
+    "PASSES_ON",
+    "READ",
+    "Issuer",
+    "called_by_python",
+    "names_of",
+    "repeats",
+    "runs_no_python",
+]
 
+# A line to call what other lines called again. An environment's step computes what no other line called.
+PASSES_ON = re.compile(r"(\.backward|(?<!env)(?<!envs)\.step)\(|autograd\.grad\(")
+LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|torch|numpy|diagnose)/|^<")
+READ = "aten::item"
+HEAVY = re.compile(
+    r"^aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\w*|_?convolution|embedding\w*|lstm\w*|gru\w*|rnn_\w+|"
+    r"\w*attention\w*|batch_norm|layer_norm|multi_head\w*)$"
+)
 _ENGINE = "autograd::engine::"
 MIN_TIMES = 4  # that the body of a loop runs in a step
 MAX_SEEN = 1000  # operators of a step, the first ones
@@ -38,7 +58,6 @@ class Issuer:
     repeats: float = 1.0  # share of the operators after which the same comes again, at the same distance in the step
 
 
-@host_table
 def called_by_python(t: Tables) -> Rows:
     """Return the operators of the training thread that Python calls itself, outside of the loader and the optimizer."""
     rows = t.in_window(host_rows(t.trace, t.main, Kind.OP))
@@ -47,7 +66,7 @@ def called_by_python(t: Tables) -> Rows:
     outer = outer[~is_engine[t.trace.events.name[outer]]]
     start = t.trace.events.start[outer]
     loading = t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP))
-    kept: Rows = outer[~contains(updates(t), start) & ~contains(loading, start)]
+    kept: Rows = outer[~contains(t.updates, start) & ~contains(loading, start)]
     return kept
 
 
@@ -68,3 +87,28 @@ def repeats(t: Tables, rows: Rows) -> float:
     names = t.trace.events.name[rows[step == usual]][:MAX_SEEN]
     shares = [float((names[k:] == names[:-k]).mean()) for k in range(1, len(names) // MIN_TIMES + 1)]
     return max(shares, default=0.0)
+
+
+# Marks that Python code of torch and of the libraries around it makes.
+_PYTHON = re.compile(
+    r"\.py\(\d+\)|^nn\.Module|^<built-in|^enumerate\(|DataParallel|^FSDP::|DeepSpeed|^Torch-Compiled Region|^## Call "
+)
+_MARKS = (_PYTHON, STEP_MARK, LOADER_NEXT, OPTIMIZER_STEP, ZERO_GRAD, BACKWARD)
+_QUALIFIED = r"^[A-Za-z_][\w-]*::[A-Za-z_~]"  # Stage::run: a name of C++
+MIN_ANNOTATIONS = 10
+
+
+def runs_no_python(t: Tables) -> bool:
+    """Return whether nothing shows Python and the program's own marks have names of C++.
+
+    A recording without marks shows neither: Python is taken for what runs between its operators then.
+    """
+    capture, trace = t.capture, t.trace
+    if capture.info is not None or capture.samples is not None or len(rows_of(trace, Kind.PYTHON, Kind.GC)):
+        return False
+    names = [trace.names[i] for i in distinct_names(trace, Kind.OP, Kind.ANNOTATION)]
+    if any(mark.search(name) for name in names for mark in _MARKS):
+        return False
+    rows = rows_of(trace, Kind.ANNOTATION)
+    is_qualified = np.array([re.match(_QUALIFIED, name) is not None for name in trace.names], bool)
+    return bool(len(rows) >= MIN_ANNOTATIONS and is_qualified[trace.events.name[rows]].mean() >= MAJORITY)

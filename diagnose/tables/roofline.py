@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -13,39 +13,34 @@ from diagnose.model.intervals import distinct, grouped
 from diagnose.perf_model.gpu_specs import GpuSpec, Precision, spec_of
 from diagnose.perf_model.op_cost import OpCost, cost_of, is_convolution, output_of_convolution, reads_values
 from diagnose.perf_model.op_inputs import inputs
-from diagnose.tables import Tables, shared_table
-from diagnose.tables.op_launches import OperatorInputs, operator_inputs, operators
-
-if TYPE_CHECKING:
-    from diagnose.model.charts import FlopUtilisation, Roofline
+from diagnose.tables import Tables
+from diagnose.tables.op_launches import OperatorInputs
 
 __all__ = [
-    "MIN_NS",
+    "MIN_RATED_NS",
+    "PRECISION_NAMES",
     "REACHED_SHARE",
-    "SLOW_SHARE",
+    "SLOW_KERNEL_SHARE",
     "Group",
     "device_of",
-    "flop_utilisation",
     "gpu_spec",
     "groups",
     "has_tensor_cores",
-    "roofline",
 ]
 
 # Of the peak: good libraries reach 45 to 80 % in 16-bit products, and 70 to 95 % in kernels that stream.
-SLOW_SHARE = 0.4  # below it a kernel is slow
+SLOW_KERNEL_SHARE = 0.4  # below it a kernel is slow
 REACHED_SHARE = {"compute": 0.6, "memory": 0.8}  # by a good kernel
 # Below this the fixed cost of starting and draining a kernel, not its work, sets its time.
-MIN_NS = 20_000
+MIN_RATED_NS = 20_000
 TENSOR_CORES = 7  # major compute capability from which products of 16-bit numbers have units of their own
-MAX_POINTS = 60  # of the chart: the most expensive operators; what is left out is too short to be seen there
 LOOK_AHEAD = 3  # tasks after a convolution among which one takes its output: its bias, a norm, an activation
-_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
+PRECISION_NAMES: dict[Precision, str] = {"fp32": "fp32", "tf32": "tf32", "f16": "16-bit", "fp8": "8-bit"}
 _TF32 = r"(?i)tf32|xf32|s1688|tensorop_s\d+"
 
 
 class Group(NamedTuple):
-    """The calls of one operator with the same shapes and types that took ``MIN_NS`` or more on the device each."""
+    """The calls of one operator with the same shapes and types that took ``MIN_RATED_NS`` or more each."""
 
     op: str
     shapes: str
@@ -102,19 +97,18 @@ def has_tensor_cores(t: Tables) -> bool:
     return device is not None and device.compute_capability[0] >= TENSOR_CORES
 
 
-@shared_table
 def groups(t: Tables) -> list[Group]:
     """Return the operators whose work is known with the kernels' time and bound; empty for an unknown device."""
     peak = gpu_spec(t)
     if peak is None:
         return []
-    op_inputs, ops = operator_inputs(t), operators(t)
+    op_inputs, ops = t.operator_inputs, t.operators
     length = t.tasks.end - t.tasks.start
     chosen = np.flatnonzero((ops >= 0) & op_inputs.is_known & ~t.tasks.is_collective & ~t.tasks.is_copy)
     if not len(chosen):
         return []
     inverse = grouped(ops[chosen]).of
-    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_NS]
+    chosen = chosen[np.bincount(inverse, length[chosen].astype(np.float64))[inverse] >= MIN_RATED_NS]
     code = _code(op_inputs, chosen)
     order = np.argsort(code, kind="stable")
     parts = np.split(chosen[order], np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
@@ -144,7 +138,7 @@ def _group(t: Tables, op_inputs: OperatorInputs, peak: GpuSpec, tasks: Rows) -> 
     each = cost_of(op, shapes, types, values, kernel) or _by_follower(t, op_inputs, int(tasks[0]), op)
     if each is None:
         return None
-    calls = len(distinct(operators(t)[tasks]))
+    calls = len(distinct(t.operators[tasks]))
     precision: Precision = (
         "tf32" if each.precision == "fp32" and each.flop and re.search(_TF32, kernel) else each.precision
     )
@@ -174,7 +168,7 @@ def _by_follower(t: Tables, op_inputs: OperatorInputs, task: int, op: str) -> Op
     if not is_convolution(op):
         return None
     mine = inputs(op_inputs.text(int(op_inputs.shapes[task])), op_inputs.text(int(op_inputs.types[task])))
-    for i in _next(t, operators(t), task) if mine else []:
+    for i in _next(t, t.operators, task) if mine else []:
         theirs = inputs(op_inputs.text(int(op_inputs.shapes[i])), op_inputs.text(int(op_inputs.types[i])))
         work = output_of_convolution(mine, theirs) if mine and theirs else None
         if work is not None:
@@ -186,52 +180,3 @@ def _next(t: Tables, ops: Rows, task: int) -> list[int]:
     """Return the first tasks of other operators after a task on its stream."""
     window = range(task + 1, min(task + 1 + 8 * LOOK_AHEAD, len(ops)))
     return [i for i in window if t.tasks.stream[i] == t.tasks.stream[task] and ops[i] != ops[task]][:LOOK_AHEAD]
-
-
-def flop_utilisation(t: Tables) -> FlopUtilisation | None:
-    """Return how much of its peak the device reached over the steps; None where no operation could be counted."""
-    peak, found = gpu_spec(t), groups(t)
-    flop = sum(g.work.flop for g in found)
-    if peak is None or not flop:
-        return None
-    from diagnose.model.charts import FlopUtilisation
-
-    start, end = t.steps.window
-    at_peak_ns = sum(g.work.flop / peak.rate(g.precision) * 1e9 for g in found if g.work.flop)
-    work = ~(t.tasks.is_collective | t.tasks.is_copy)
-    computing = float((t.tasks.end - t.tasks.start)[work].sum())
-    return FlopUtilisation(
-        share=flop / max(peak.rate("f16"), peak.rate("fp32")) * 1e9 / (end - start),
-        own_share=at_peak_ns / (end - start),
-        flop_per_step=flop / t.steps.num,
-        tflops=flop / (end - start) / 1e3,
-        known_share=min(1.0, sum(g.time_ns for g in found) / computing),
-        device=peak.name,
-    )
-
-
-def roofline(t: Tables) -> Roofline | None:
-    """Return the chart's points, the most expensive first; None for an unknown device or where no work is known."""
-    peak, found = gpu_spec(t), groups(t)
-    if peak is None or not found:
-        return None
-    from diagnose.model.charts import Roofline, RooflinePoint
-
-    start, end = t.steps.window
-    points = tuple(
-        RooflinePoint(
-            op=g.op,
-            shapes=g.shapes,
-            kernel=g.kernel,
-            step_share=g.time_ns / (end - start),
-            precision=_NAMES[g.precision],
-            flop_per_byte=g.work.flop / g.work.bytes if g.work.bytes else 0.0,
-            tflops=g.work.flop / g.time_ns / 1e3,
-            gb_per_s=g.work.bytes / g.time_ns,
-            bound=g.limit,
-            achieved=g.share,
-        )
-        for g in found[:MAX_POINTS]
-    )
-    rates = {name: peak.rate(precision) / 1e12 for precision, name in _NAMES.items()}
-    return Roofline(peak.name, {name: rate for name, rate in rates.items() if rate}, peak.bandwidth, points)

@@ -6,9 +6,11 @@ those recorded in the same way; steps in which a profiler was started or had jus
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -16,31 +18,71 @@ import numpy as np
 from diagnose.model.arrays import Floats, Ints, Mask, Rows
 from diagnose.model.capture import Capture, RunSteps
 from diagnose.model.events import Kind
+from diagnose.model.growth import grows
 from diagnose.model.intervals import among, contains, covered, quantiles, union
+from diagnose.model.limits import MAJORITY, MIN_REGIONS
 from diagnose.model.statistics import sum_factor
-from diagnose.tables import Tables, shared_table
+from diagnose.tables import Tables
 from diagnose.tables.names import LOADER_NEXT, OPTIMIZER_STEP
-from diagnose.tables.run_phases import phase_steps
 
 __all__ = [
     "COLLECTION",
     "MIN_RATIO",
-    "MIN_STEPS",
+    "MIN_RUN_STEPS",
+    "PHASES",
     "PLAIN",
     "TIMING",
+    "GrowingSteps",
     "Shared",
     "Stall",
     "Variation",
+    "growing_steps",
     "is_loop_head",
     "late_samples",
     "lines_in",
     "phase_shares",
+    "phase_steps",
     "place_of",
     "run_mean",
+    "sampled_files",
+    "sampled_lines",
     "stalls",
     "usable_steps",
     "variation",
 ]
+
+# What each step of the run goes into.
+
+PHASES = ("training", "loading", "evaluation", "rollout", "inference", "checkpoint", "other")
+"""What a step's time goes into; the first is what is left, and is inference where nothing is trained."""
+
+
+def phase_steps(run: RunSteps) -> Mapping[str, Ints]:
+    """Return ns per step and phase; they sum to the time of the step."""
+    trains = bool(run.phase("backwards").any())
+    parts = {name: run.phase(name) for name in PHASES[1:]}
+    few = _few_more(run)
+    parts["inference"] = parts["inference"] + np.where(few, parts["rollout"], 0)
+    parts["rollout"] = np.where(few, 0, parts["rollout"])
+    if not trains:  # without gradients all the time: nothing there is beside the model
+        zero = np.zeros(run.num, np.int64)
+        parts |= dict.fromkeys(("evaluation", "rollout", "inference", "other"), zero)
+    rest = np.maximum(run.took_ns - sum(parts.values(), np.zeros(run.num, np.int64)), 0)
+    if trains:
+        return {"training": rest, **parts}
+    return {**parts, "training": np.zeros(run.num, np.int64), "inference": rest}
+
+
+def _few_more(run: RunSteps) -> Mask:
+    """Return which steps have gradients off hardly more often than those without a rollout: these evaluate.
+
+    A target network or an attack, which each step has, is no part of a rollout. With batches nothing is known of it.
+    """
+    work, others = run.phase("work"), run.phase("rollout") == 0
+    usual = np.median(work[others]) if others.any() else 0
+    few: Mask = (run.phase("loading") == 0) & (work > 0) & (work - usual < MIN_REGIONS)
+    return few
+
 
 # Samples whose time is not that of their line: loading seen where nothing is loaded, a loop's head in the optimizer.
 #
@@ -49,8 +91,8 @@ __all__ = [
 # one.
 
 # Of a function's samples, those outside of loading: more are no accident. Of 120 samples on two busy cores one was.
-MAX_LATE_SHARE = 0.05
-MIN_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
+MAX_LATE_SAMPLES = 0.05
+MIN_SAMPLES_WITHIN = 2  # of its samples within loading, for one outside: a training loop fetches batches as well
 _OF_DATASETS = frozenset({"__getitem__", "__getitems__"})  # which little else has: these need none within
 _LOOP_HEAD = r"^for\b.+\bin\b.+:\s*(#.*)?$"  # which calls the iterator, and nothing else
 
@@ -60,7 +102,6 @@ def is_loop_head(code: str | None) -> bool:
     return re.match(_LOOP_HEAD, (code or "").strip()) is not None
 
 
-@shared_table
 def late_samples(t: Tables) -> Mask:
     """Return which of the sampler's rows were read later than their time shows, of those that this is known of."""
     samples = t.capture.samples
@@ -75,8 +116,8 @@ def late_samples(t: Tables) -> Mask:
     loading = contains(t.covering(t.calls(LOADER_NEXT, Kind.ANNOTATION, Kind.OP)), time)
     within, outside = (np.bincount(seen[watched & part], minlength=len(functions)) for part in (loading, ~loading))
     of_datasets = np.array([function in _OF_DATASETS for _, function in functions], bool)
-    loads = (within >= MIN_WITHIN) | (of_datasets & loading.any())
-    loads &= outside <= np.maximum(MAX_LATE_SHARE * (within + outside), 1)
+    loads = (within >= MIN_SAMPLES_WITHIN) | (of_datasets & loading.any())
+    loads &= outside <= np.maximum(MAX_LATE_SAMPLES * (within + outside), 1)
     heads = [is_loop_head(t.capture.lines.get((file, line))) for file, line, _ in samples.places]
     at_head = np.array([*heads, False], bool)[samples.place]
     late: Mask = watched & ~loading & np.append(loads, False)[seen]
@@ -84,14 +125,34 @@ def late_samples(t: Tables) -> Mask:
     return late
 
 
+def sampled_lines(t: Tables) -> tuple[Ints, Rows]:
+    """Return when the sampler saw a line of the user's, in order, and which; late samples are left out."""
+    samples = t.capture.samples
+    if samples is None or not t.trace.epoch_ns:
+        return np.empty(0, np.int64), np.empty(0, np.intp)
+    kept = np.flatnonzero((samples.place >= 0) & ~t.late_samples)
+    time = samples.time_ns[kept] - t.trace.epoch_ns
+    order = np.argsort(time, kind="stable")
+    return time[order], samples.place[kept][order].astype(np.intp)
+
+
+def sampled_files(t: Tables) -> Mapping[str, set[str]]:
+    """Return the files that the sampler saw, by the last part of their names."""
+    found: dict[str, set[str]] = {}
+    samples, run = t.capture.samples, t.capture.run
+    places = [*(samples.places if samples else ()), *(at for path in (run.paths if run else ()) for at in path)]
+    for file in {file for file, _, _ in places}:
+        found.setdefault(PurePosixPath(file).name, set()).add(file)
+    return found
+
+
 # The lines in which long steps of a run spend their time, by the samples that the run has of them.
 
-MIN_LINE_SHARE = 0.7  # of the samples that long steps have more than others
-MIN_SINGLE_LINE_SHARE = 0.5  # of them at one line, where its function has as many as a line needs
+MIN_SAMPLES_AT_LINE = 0.7  # of the samples that long steps have more than others
 # A line that usual steps are in as well, as the call of the training function, says nothing of long ones: then the
 # largest of their lines is named that has so much of what they have more.
-MIN_PART_SHARE, USUAL_SHARE = 0.3, 0.9
-MIN_SAMPLES = 5
+MIN_SAMPLES_AT_PART, USUAL_SHARE = 0.3, 0.9
+MIN_LONG_STEP_SAMPLES = 5
 
 
 _Place = tuple[str, int, str]  # file, line, function
@@ -114,10 +175,10 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     paths, seen_ns, row = run.paths, run.sampled_ns, run.path
     in_long = _inside(run, long, seen_ns)
     samples = capture.run_samples
-    if in_long.sum() < MIN_SAMPLES and samples is not None:  # they came while a window was open
+    if in_long.sum() < MIN_LONG_STEP_SAMPLES and samples is not None:  # they came while a window was open
         paths, seen_ns, row = tuple((place,) for place in samples.places), samples.time_ns, samples.place
         in_long = _inside(run, long, seen_ns) & (row >= 0)
-    if in_long.sum() < MIN_SAMPLES:
+    if in_long.sum() < MIN_LONG_STEP_SAMPLES:
         return Shared()
     in_usual = _inside(run, usual, seen_ns) & (row >= 0)
     usual_time, long_time = float(run.took_ns[usual].sum()), float(run.took_ns[long].sum())
@@ -137,12 +198,10 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
                 more[place] += factor * int(counts[i])
                 depth[place] = max(depth[place], len(paths[i]) - level)
     whole = float(in_long.sum()) * max(0.0, 1 - per_step / long_time if long_time else 0.0)
-    least = MIN_LINE_SHARE * whole
+    least = MIN_SAMPLES_AT_LINE * whole
 
     def is_shared(line: _Place) -> bool:
-        return more[line] >= least or (
-            more[line] >= MIN_SINGLE_LINE_SHARE * whole and more[_function_of(line)] >= least
-        )
+        return more[line] >= least or (more[line] >= MAJORITY * whole and more[_function_of(line)] >= least)
 
     shared = [place for place in depth if place[1] != _ALL_LINES and is_shared(place)] if whole > 0 else []
     if not shared:
@@ -152,7 +211,7 @@ def place_of(run: RunSteps, capture: Capture, long: Rows, usual: Rows) -> Shared
     in_function = more[line] < least
     if _share_at(line, paths, usual_counts) >= USUAL_SHARE:
         inner = [place for place in depth if place[1] != _ALL_LINES and depth[place] > depth[line]]
-        parts = [place for place in inner if more[place] >= MIN_PART_SHARE * whole]
+        parts = [place for place in inner if more[place] >= MIN_SAMPLES_AT_PART * whole]
         line = max(parts, key=lambda place: (more[place], -depth[place]), default=line)
         in_function = False
     path = next(path for path in paths if line in path)
@@ -205,12 +264,10 @@ EDGE = 3  # rows of capture.record.run_log.STATES
 ATTRIBUTION = 2
 TIMING = 1
 PLAIN = 0
-MIN_STEPS = 8  # of a run that is judged
+MIN_RUN_STEPS = 8  # of a run that is judged
 MIN_PHASE_STEPS = 4  # whose phases are known: of long steps no more are watched
 MIN_RATIO = 3.0  # of the median: steps on a busy machine are up to twice as long now and then
 SEEN_PHASES = ("evaluation", "rollout", "inference", "checkpoint", COLLECTION)  # by events, and no part of every step
-MIN_PHASE_RATIO = 0.5  # of the median: a step with so much of one of these is a long one, whatever the machine does
-MIN_LABEL_SHARE = 0.5  # of what a long step takes longer, for a phase to explain it
 MAX_USUAL_SHARE = 0.1  # of a usual step: a phase that takes more of it than this is nothing special
 MIN_REGULAR = 0.7  # of the distances between long steps, and of the steps where one is expected
 MIN_COUNT = 3  # of steps at a regular distance, where nothing else explains them
@@ -291,7 +348,6 @@ def phase_shares(capture: Capture) -> dict[str, float]:
     )
 
 
-@shared_table
 def stalls(t: Tables) -> tuple[Stall, ...]:
     """Return the kinds of long steps that recur, or that a phase explains."""
     run = t.capture.run
@@ -301,7 +357,7 @@ def stalls(t: Tables) -> tuple[Stall, ...]:
 def variation(capture: Capture) -> Variation | None:
     """Return how far equal steps differ, None where they are alike or too few."""
     times, work = _unrecorded(capture)
-    if len(times) < MIN_STEPS:
+    if len(times) < MIN_RUN_STEPS:
         return None
     first, median, third = quantiles(times, 0.25, 0.5, 0.75)
     if third - first <= VARYING * median:
@@ -339,7 +395,7 @@ def _stalls(run: RunSteps, capture: Capture) -> Iterator[Stall]:
     base[base == 0] = 1.0
     ratio = np.where(usable, run.step_ns / base, 0.0)
     usable &= ratio > 0
-    if int(usable.sum()) < MIN_STEPS:
+    if int(usable.sum()) < MIN_RUN_STEPS:
         return
     judged = _Judged(run, capture, usable, base, _within_steps(run, capture))
     long = usable & ((ratio >= MIN_RATIO) | _in_a_phase(judged))
@@ -382,7 +438,7 @@ def _in_a_phase(steps: _Judged) -> Mask:
     found = np.zeros(steps.run.num, bool)
     for name, ns in steps.within.items():
         if name in SEEN_PHASES and np.median(ns[usable]) <= MAX_USUAL_SHARE * np.median(base[usable]):
-            found |= ns >= MIN_PHASE_RATIO * base
+            found |= ns >= MAJORITY * base
     return found
 
 
@@ -411,9 +467,9 @@ def _labels(steps: _Judged, long: Rows, usual: Rows) -> list[str]:
             if usual_ns[name] <= MAX_USUAL_SHARE * base[row] or name == "loading"
         }
         excess = float(run.step_ns[row]) - base[row]
-        collects = more.get(COLLECTION, 0.0) >= MIN_LABEL_SHARE * max(excess, 1.0)
+        collects = more.get(COLLECTION, 0.0) >= MAJORITY * max(excess, 1.0)
         name = COLLECTION if collects else max(more, key=lambda each: more[each], default="")
-        found.append(name if name and more[name] >= MIN_LABEL_SHARE * excess else "")
+        found.append(name if name and more[name] >= MAJORITY * excess else "")
     return found
 
 
@@ -467,3 +523,57 @@ def _stall(steps: _Judged, rows: Rows, label: str, period: int) -> Stall:
         place_share=shared.share,
         in_function=shared.in_function,
     )
+
+
+# Steps that get longer as the run goes on, because of the work at one place: it grows with what is stored.
+#
+# A machine that becomes slower makes everything in a step longer; here one place has what the later steps take longer,
+# and the rest of the step stays nearly as it was.
+
+NEAREST = 16  # steps, whose median is the level there
+MIN_DEVIATIONS = 3.0  # of the samples there: that many more than a machine that slows everything would show
+
+
+class GrowingSteps(NamedTuple):
+    """How steps grow; times in ns."""
+
+    num_steps: int
+    first_ns: float  # of a step at the beginning of the watched ones
+    last_ns: float
+    lost_ns: float  # what the mean step takes longer than at the beginning
+    unrecorded_ns: float  # what it takes longer than the recorded ones
+    share: float  # of the run's time, of ``lost_ns``
+    place: Shared
+
+
+def growing_steps(t: Tables) -> GrowingSteps | None:
+    """Return how the steps that were not recorded grow, and where; None where they do not, or no place shows."""
+    run, info = t.capture.run, t.capture.info
+    if run is None or t.device_id >= 0 or (info is not None and info.world_size > 1):
+        return None  # the host's steps are not the device's, nor those of other ranks
+    rows = np.flatnonzero(usable_steps(run, t.capture) & (run.state == PLAIN))
+    times = run.step_ns[rows].astype(np.float64)
+    if not grows(times.tolist()):
+        return None
+    half = len(rows) // 2
+    place = place_of(run, t.capture, rows[half:], rows[:half])
+    if not place.path or not _is_elsewhere_equal(place):
+        return None
+    mean = float(times.mean())
+    first, last = (float(np.median(part)) for part in (times[:NEAREST], times[-NEAREST:]))
+    recorded = np.flatnonzero(run.state == TIMING)
+    nearest = np.argsort(np.abs(rows - recorded.mean()), kind="stable")[:NEAREST] if len(recorded) else slice(None)
+    lost = max(mean - first, 0.0)
+    unrecorded = max(mean - float(np.median(times[nearest])), 0.0)
+    return GrowingSteps(len(rows), first, last, lost, unrecorded, lost / mean, place)
+
+
+def _is_elsewhere_equal(place: Shared) -> bool:
+    """Return whether the place has more of what steps take longer than of the step, and the rest hardly grows.
+
+    Where it has nearly all of the step, samples cannot show that.
+    """
+    if (1 - place.share) > MAJORITY * (1 - place.usual_share):
+        return False
+    deviation = math.sqrt(2 * place.num_samples * place.usual_share * (1 - place.usual_share))  # of two counts
+    return (place.share - place.usual_share) * place.num_more >= MIN_DEVIATIONS * max(deviation, 1.0)

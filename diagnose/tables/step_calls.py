@@ -14,7 +14,7 @@ import numpy as np
 from diagnose.model.arrays import Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import among
-from diagnose.tables import Tables, host_table
+from diagnose.tables import Tables
 from diagnose.tables.host import host_rows, outermost
 from diagnose.tables.names import STEP_MARK, rows_of
 
@@ -31,7 +31,6 @@ class StepCalls(NamedTuple):
     of: Mapping[int, Call]
 
 
-@host_table
 def step_calls(t: Tables) -> StepCalls:
     """Return the rows of each call, one for each of the steps that have it, and the call of each row."""
     events = t.trace.events

@@ -19,12 +19,67 @@ import numpy as np
 from diagnose.model.arrays import Ints, Rows
 from diagnose.model.events import Kind, Note, Trace, step_number
 from diagnose.model.intervals import among, covered, distinct, grouped, union
-from diagnose.tables.gaps import MIN_LINKED
-from diagnose.tables.last_step import end_without_stop, num_whole
-from diagnose.tables.names import KERNEL_LAUNCH, LOADER_NEXT, MODULE_LOAD, OPTIMIZER_STEP, STEP_MARK, matching, rows_of
-from diagnose.tables.step_kernels import repeated_kernels
+from diagnose.model.limits import MAJORITY
+from diagnose.tables.host import captured
+from diagnose.tables.names import (
+    GRAPH_LAUNCH,
+    KERNEL_LAUNCH,
+    LOADER_NEXT,
+    MODULE_LOAD,
+    OPTIMIZER_STEP,
+    STEP_MARK,
+    matching,
+    rows_of,
+)
 
-__all__ = ["RepeatedMarks", "Steps", "find_steps", "repeated_marks"]
+__all__ = [
+    "RepeatedMarks",
+    "Steps",
+    "end_without_stop",
+    "find_steps",
+    "num_whole",
+    "repeated_kernels",
+    "repeated_marks",
+]
+
+# How much of the last marked steps a recording holds: its end may cut them off, or lie within the last mark.
+
+MIN_CROPPED = 10  # launches at the end without a task; a few are lost in whole files too
+
+
+def num_whole(trace: Trace, start: Ints, end: Ints) -> int:
+    """Return how many of the steps lie before the end of the device's records, all where none does.
+
+    A file may be cropped: the host then launches on, and no task of these launches is there. What the device did
+    meanwhile is not known, and no idle time. Launches of graphs do not count: their nodes may be missing anywhere.
+    """
+    events = trace.events
+    launches = matching(trace, (Kind.RUNTIME,), KERNEL_LAUNCH)
+    launches = launches[(events.start[launches] >= start[0]) & (events.start[launches] < end[-1])]
+    launches = launches[~captured(trace, launches) & ~among(launches, matching(trace, (Kind.RUNTIME,), GRAPH_LAUNCH))]
+    tasks = rows_of(trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    has_task = np.flatnonzero(among(launches, distinct(events.cause[tasks])))
+    if not len(has_task) or len(launches) - has_task[-1] - 1 < MIN_CROPPED:
+        return len(start)
+    whole = int(np.searchsorted(end, events.start[launches[has_task[-1] + 1]], side="right"))
+    return whole or len(start)
+
+
+def end_without_stop(trace: Trace, start: Ints, end: Ints) -> int:
+    """Return when the last step ends: as long after its last event on the host as any other step at most.
+
+    Its mark may stay open while the loop shuts its workers down and the profiler stops, which no step does.
+    """
+    events = trace.events
+    rows = rows_of(trace, Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.GC)
+    rows = rows[~among(rows, matching(trace, (Kind.ANNOTATION, Kind.OP), STEP_MARK))]
+    ended = np.sort(events.end[rows], kind="stable")
+    at = np.searchsorted(ended, end, side="right") - 1
+    if at[0] < 0 or (ended[at] <= start).any():
+        return int(end[-1])
+    rest = end - ended[at]
+    return int(end[-1] - max(rest[-1] - rest[:-1].max(), 0))
+
 
 # Steps of a file without `ProfilerStep#n` marks: the most regular mark that repeats over the recording.
 #
@@ -34,17 +89,13 @@ __all__ = ["RepeatedMarks", "Steps", "find_steps", "repeated_marks"]
 # activity; an annotation at regular intervals. Without any the kernels themselves part steps, where they repeat in one
 # order (`step_kernels`). Otherwise no step is claimed.
 
-MIN_STEPS = 3
+MIN_MARKED_STEPS = 3
 MIN_REGULAR = 0.7  # of the intervals between annotations are within a factor of two of the median one
 MIN_APART = 0.7  # of the intervals between other marks last a tenth of the mean: updates layer by layer do not
 MIN_COVERED = 0.6  # of the recorded activity of the host, and of the launches, lies within the steps
-STEP_MARKS_COLD_RATIO = (
-    3.0  # an early repetition that is so many times longer than the median of the later ones is cold
-)
-MAX_COLD = 0.5  # of the repetitions: with more, the recording is of a cold start; so it is beyond the next share
+MIN_COLD_REPETITION = 3.0  # of the median of the later ones: an early repetition that takes as long is cold
 MAX_COLD_TIME = 2 / 3  # of the recorded time
-MAX_NAME = 60  # characters of a kernel's
-MIN_WORK = 0.5  # of the median repetition's launches: with fewer, the last one was cut off
+MAX_MARK_CHARS = 60  # characters of a kernel's
 # Annotations that PyTorch itself makes: several belong to one step, how many depends on the model.
 _OF_LIBRARIES = (
     r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|Optimizer\.|enumerate\(DataLoader\)|nccl:|gloo:"
@@ -90,11 +141,11 @@ def _steps_by_kernels(trace: Trace, kernels: Rows, recorded: tuple[int, int, Int
     start, end = _up_to_next(trace.events.start[calls], min(finish, int(queued.max()) + 1), queued)
     cold = _num_cold(end - start)
     start, end = start[cold:], end[cold:]
-    if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
+    if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - begin):
         return None
     if not _hold_the_work(start, end, queued):
         return None
-    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_NAME]
+    name = trace.names[int(trace.events.name[kernels[0]])][:MAX_MARK_CHARS]
     return RepeatedMarks(start, end, int(trace.events.thread[calls[0]]), "kernels", name, cold)
 
 
@@ -134,7 +185,7 @@ def _steps_by(trace: Trace, marks: Rows, recorded: tuple[int, int, Ints], found_
         if start[cold] - start[0] > MAX_COLD_TIME * (finish - begin):
             continue
         start, end = start[cold:], end[cold:]
-        if len(start) < MIN_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
+        if len(start) < MIN_MARKED_STEPS or end[-1] - start[0] < MIN_COVERED * (finish - start[0]):
             continue
         if len(queued) and not _hold_the_work(start, end, queued):
             continue
@@ -153,7 +204,7 @@ def _hold_the_work(start: Ints, end: Ints, queued: Ints) -> bool:
     inside = step[(step >= 0) & (queued < end[-1])]
     return (
         len(inside) >= MIN_COVERED * (queued >= start[0]).sum()
-        and len(inside) >= (1 - MAX_COLD) * len(queued)
+        and len(inside) >= (1 - MAJORITY) * len(queued)
         and len(distinct(inside)) >= MIN_REGULAR * len(start)
     )
 
@@ -193,15 +244,15 @@ def _up_to_next(starts: Ints, finish: int, queued: Ints) -> tuple[Ints, Ints]:
         if len(queued)
         else ends - starts
     )
-    is_cut = measured[-1] < MIN_WORK * float(np.median(measured[:-1]))
+    is_cut = measured[-1] < MAJORITY * float(np.median(measured[:-1]))
     return (starts[:-1], ends[:-1]) if is_cut else (starts, ends)
 
 
 def _num_cold(length: Ints) -> int:
     """Return how many of the first repetitions are many times longer than the later ones."""
     cold = 0
-    while cold < MAX_COLD * len(length) and len(length) - cold > MIN_STEPS:
-        if length[cold] < STEP_MARKS_COLD_RATIO * np.median(length[cold + 1 :]):
+    while cold < MAJORITY * len(length) and len(length) - cold > MIN_MARKED_STEPS:
+        if length[cold] < MIN_COLD_REPETITION * np.median(length[cold + 1 :]):
             break
         cold += 1
     return cold
@@ -211,14 +262,13 @@ def _num_cold(length: Ints) -> int:
 # What blocking copies take, as a checkpoint's do, is no loading and does not count.
 COLD_RATIO = 1.5
 MANY_TIMES = 2.0  # of the longest of the others: then nothing else has to show it
-ALIKE = 0.01  # of the median length: steps that differ by less count as equal
+SAME_LENGTH = 0.01  # of the median length: steps that differ by less count as equal
 QUEUED_BEFORE_NS = 100_000  # ten times the usual launch latency on an empty queue
 CROPPED_SHARE = 0.01  # of the device's work: what ran before the recording's first wait is an incomplete rest
 # Of the window: time in which the device first waits for the host, and at the end works on behind it. Less moves no
 # share by as much as lies between two verdicts.
 MAX_LEAD_SHARE = 0.05
 COLD_CALL_NS = 1_000_000  # a launch that takes longer than this loaded code: a warm one takes 3 to 20 µs
-MIN_IN_CALLS = 0.5  # of what a first step takes longer: in its launches, as first uses of kernels are
 
 
 class Steps(NamedTuple):
@@ -249,7 +299,7 @@ class Steps(NamedTuple):
         """Return the representative step: of those of median length, to a hundredth, the one in the middle."""
         length = self.end - self.start
         off = np.abs(length - np.median(length))
-        alike = np.flatnonzero(off <= max(float(off.min()), ALIKE * float(np.median(length))))
+        alike = np.flatnonzero(off <= max(float(off.min()), SAME_LENGTH * float(np.median(length))))
         return int(alike[len(alike) // 2])
 
     @property
@@ -325,7 +375,7 @@ def _why_cold(trace: Trace, start: Ints, end: Ints) -> str:
     step = np.searchsorted(start, events.start[calls], side="right") - 1
     in_calls = np.bincount(step, events.end[calls] - events.start[calls], minlength=len(start))
     is_loading = ((events.start[slow] >= start[0]) & (events.start[slow] < end[0])).any()
-    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MIN_IN_CALLS * (length[0] - np.median(length[1:]))
+    is_loading |= in_calls[0] - np.median(in_calls[1:]) >= MAJORITY * (length[0] - np.median(length[1:]))
     if is_loading:
         return "device code was still being loaded in it"
     return "it took at least twice as long as each of the others" if length[0] >= MANY_TIMES * length[1:].max() else ""
@@ -387,7 +437,7 @@ def _of_records(trace: Trace, tasks: Rows, start: int) -> int:
     """
     events = trace.events
     first, launch = int(tasks[0]), int(events.cause[tasks[0]])
-    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MIN_LINKED
+    is_queued = events.end[launch] <= start if launch >= 0 else (events.cause[tasks] >= 0).mean() >= MAJORITY
     return max(start, int(events.start[first])) if is_queued else start
 
 
@@ -490,3 +540,61 @@ def _usual_call_ns(trace: Trace, tasks: Rows) -> int:
     calls = trace.events.cause[tasks]
     calls = calls[calls >= 0]
     return int(np.median(trace.events.end[calls] - trace.events.start[calls]))
+
+
+# Steps of a file without any marks: the device's kernels repeat in one and the same order.
+#
+# Layers repeat too, within a step. What parts steps comes in all that runs: nearly every kernel of the recording runs
+# at least as often as there are steps, and from one begin to the next the same kernels follow each other.
+
+MIN_KERNELS = 10  # of a step: fewer are a measurement of single operators
+MAX_RARE = 0.05  # of the kernels, by name, that run less often than steps: of single layers a third is rarer
+MIN_KERNELS_ALIKE = 0.95  # of the kernels of a step, at the same place as in another one
+MIN_STEPS_ALIKE = 0.8  # of the steps
+MIN_KERNELS_LINKED = 0.9  # of the tasks, to their launches
+
+
+def repeated_kernels(trace: Trace) -> Rows:
+    """Return the kernels that begin the steps, in time order; empty where nothing repeats so."""
+    events = trace.events
+    tasks = rows_of(trace, Kind.KERNEL)
+    linked = tasks[events.cause[tasks] >= 0]
+    none = tasks[:0]
+    if len(linked) < max(MIN_MARKED_STEPS * MIN_KERNELS, MIN_KERNELS_LINKED * len(tasks)):
+        return none
+    _, _, device = grouped(events.device[linked])  # of which some may be unknown
+    linked = linked[device == np.bincount(device).argmax()]
+    linked = linked[np.lexsort((events.start[linked], events.start[events.cause[linked]]))]
+    _, _, name = grouped(events.name[linked])
+    count = np.bincount(name)
+    num = _num_repeats(count)
+    if num < MIN_MARKED_STEPS:
+        return none
+    for anchor in np.flatnonzero(count == num).tolist():
+        at = np.flatnonzero(name == anchor)
+        begun = events.start[events.cause[linked[at]]]
+        if (np.diff(begun) > 0).all() and _is_repeated(name, at):
+            found: Rows = linked[at]
+            return found
+    return none
+
+
+def _num_repeats(count: Ints) -> int:
+    """Return the largest number of times that nearly all kernels run at least, and some exactly; 0 for none."""
+    rare = np.sort(count)[int(MAX_RARE * len(count))]
+    return int(rare) if (count == rare).any() else 0
+
+
+def _is_repeated(name: Ints, at: Rows) -> bool:
+    """Return whether the kernels from one begin to the next are the same in most steps."""
+    length = np.diff(at)
+    usual = int(np.median(length))
+    if usual < MIN_KERNELS:
+        return False
+    first = at[:-1][length == usual]
+    if len(first) < max(MIN_STEPS_ALIKE * len(length), MIN_MARKED_STEPS - 1):
+        return False
+    alike = [
+        (name[a : a + usual] == name[first[0] : first[0] + usual]).mean() >= MIN_KERNELS_ALIKE for a in first.tolist()
+    ]
+    return bool(sum(alike) >= MIN_STEPS_ALIKE * len(length))

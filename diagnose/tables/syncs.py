@@ -10,7 +10,8 @@ import numpy as np
 from diagnose.model.arrays import Ints, Mask, Rows
 from diagnose.model.events import Kind
 from diagnose.model.intervals import Intervals, among, distinct, span, union
-from diagnose.tables import Tables, host_table, shared_table
+from diagnose.model.limits import MAJORITY
+from diagnose.tables import Tables
 from diagnose.tables.names import BLOCKING, FREEING, FROM_HOST, LAUNCH, TO_HOST, matching, rows_of
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "MIN_GRAPH_LAUNCHES",
     "RETURN_NS",
     "Frees",
+    "FullQueue",
     "batched_gaps",
     "blocking_calls",
     "freeing_calls",
+    "full_queue",
     "in_sync_free",
     "late_by",
     "operators_around",
@@ -39,13 +42,12 @@ __all__ = [
 
 AGREE_NS = 2_000  # host and device agree to about a microsecond where the profiler converts their clocks well
 MIN_SKEW_NS = 5_000  # less is what files round to, and what one record may be off by
-SPREAD = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
+QUICKEST_SHARE = 0.05  # of the launches, the quickest: times are rounded, and a few may be wrong
 _CLOCK_SKEW_WHOLE_DEVICE = re.compile(r"^(cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
 _STREAM = re.compile(r"^(cuda|hip|cu)StreamSynchronize")
 _TO_PAGEABLE = re.compile(r"DtoH \(Device -> Pageable\)")
 
 
-@host_table
 def late_by(t: Tables) -> int:
     """Return by how much device times are late at most, ns; 0 where no call returned before what it waited for."""
     tasks, events = t.tasks, t.trace.events
@@ -57,7 +59,7 @@ def late_by(t: Tables) -> int:
     if not len(late) or late.max() <= MIN_SKEW_NS:
         return 0
     delay = events.start[tasks.row[linked]] - events.start[tasks.launch[linked]]
-    possible = int(np.sort(delay)[int(SPREAD * (len(delay) - 1))])
+    possible = int(np.sort(delay)[int(QUICKEST_SHARE * (len(delay) - 1))])
     late = late[(late > MIN_SKEW_NS) & (late <= possible)]
     return int(late.max()) if len(late) else 0
 
@@ -96,7 +98,6 @@ _QUEUES = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
 _WHOLE_DEVICE = r"(Device|Ctx)Synchronize|^cnrtSyncDevice$"
 
 
-@host_table
 def blocking_calls(t: Tables) -> Rows:
     """Return the synchronisations, and the copy calls that returned only after their copy was done.
 
@@ -109,7 +110,7 @@ def blocking_calls(t: Tables) -> Rows:
     copies = copies[events.cause[copies] >= 0]
     call = events.cause[copies]
     staged = among(copies, matching(t.trace, (Kind.MEMCPY,), _STAGED))
-    waited = events.end[call] >= events.end[copies] - AGREE_NS - late_by(t)
+    waited = events.end[call] >= events.end[copies] - AGREE_NS - t.late_by
     waited |= staged & (events.end[call] > events.start[copies] + AGREE_NS) & (_free(t, copies) > events.start[call])
     waited &= among(events.thread[call], t.threads)
     queues = among(copies, matching(t.trace, (Kind.MEMCPY,), _NEED_NOT_WAIT))
@@ -135,7 +136,6 @@ class Frees(NamedTuple):
     done: Ints  # when the device had; what follows is the call's own work
 
 
-@shared_table
 def freeing_calls(t: Tables) -> Frees:
     """Return the calls that free memory and wait for the device.
 
@@ -150,16 +150,16 @@ def freeing_calls(t: Tables) -> Frees:
     ended = np.maximum.accumulate(tasks.end[order])
     before = np.searchsorted(queued[order], events.start[calls]) - 1
     done = np.where(before >= 0, ended[np.maximum(before, 0)], events.start[calls])
-    waited = done <= events.end[calls] + AGREE_NS + late_by(t)
+    waited = done <= events.end[calls] + AGREE_NS + t.late_by
     calls, done = calls[waited], done[waited]
     return Frees(calls, np.clip(done, events.start[calls], events.end[calls]))
 
 
 def whole_device_calls(t: Tables) -> Rows:
     """Return the calls that wait for all streams of the device."""
-    calls = t.in_window(blocking_calls(t))
+    calls = t.in_window(t.blocking_calls)
     whole = np.array([re.search(_WHOLE_DEVICE, t.name(call)) is not None for call in calls.tolist()], bool)
-    return distinct(calls[whole], freeing_calls(t).calls).astype(np.intp)
+    return distinct(calls[whole], t.freeing_calls.calls).astype(np.intp)
 
 
 def waits_for_host_copies(t: Tables, calls: Rows) -> Mask:
@@ -181,7 +181,7 @@ def reads_nothing(t: Tables, calls: Rows) -> Mask:
     events, tasks = t.trace.events, t.tasks
     copies = tasks.launch[t.tasks_matching(TO_HOST) & (tasks.launch >= 0)]
     queued = np.sort(events.start[copies], kind="stable")
-    ended = np.sort(events.end[blocking_calls(t)], kind="stable")
+    ended = np.sort(events.end[t.blocking_calls], kind="stable")
     before = np.searchsorted(ended, events.start[calls], side="right") - 1
     since = np.where(before >= 0, ended[np.maximum(before, 0)], t.steps.window[0])
     found: Mask = np.searchsorted(queued, since) == np.searchsorted(queued, events.start[calls])
@@ -217,13 +217,12 @@ def _operators(t: Tables, call: int) -> list[int]:
 MIN_GRAPH_LAUNCHES = 10
 
 
-@shared_table
 def sync_free(t: Tables) -> Intervals:
     """Return the intervals of the window between two blocking calls that hold launches enough for a graph.
 
     Without any blocking call that is the whole window, however little is launched in it.
     """
-    events, calls = t.trace.events, t.in_window(blocking_calls(t))
+    events, calls = t.trace.events, t.in_window(t.blocking_calls)
     if not len(calls):
         return span(*t.steps.window)
     start = np.append(t.steps.window[0], np.maximum.accumulate(np.sort(events.end[calls], kind="stable")))
@@ -236,7 +235,7 @@ def sync_free(t: Tables) -> Intervals:
 
 def in_sync_free(t: Tables, time: Ints) -> Mask:
     """Return which times lie in such an interval."""
-    intervals = sync_free(t)
+    intervals = t.sync_free
     if not len(intervals.start):
         return np.zeros(len(time), bool)
     at = np.searchsorted(intervals.start, time, side="right") - 1
@@ -250,15 +249,13 @@ def in_sync_free(t: Tables, time: Ints) -> Mask:
 # begins with it only as the host stands in a wait. Once may be chance; again and again it is the price of that wait.
 
 MIN_GAPS = 3
-MIN_CALLS_SHARE = 0.5  # of the blocking calls, in which the device begins with what was launched before
 
 
-@shared_table
 def batched_gaps(t: Tables) -> Mask:
     """Return which gaps end, before work that was launched already, with the first task to begin within a wait."""
     gaps, events = t.gaps, t.trace.events
     none = np.zeros(len(gaps.start), bool)
-    calls = t.in_window(blocking_calls(t))
+    calls = t.in_window(t.blocking_calls)
     if not len(calls) or not len(gaps.start):
         return none
     calls = calls[np.argsort(events.start[calls], kind="stable")]
@@ -269,5 +266,48 @@ def batched_gaps(t: Tables) -> Mask:
     inside &= gaps.end - np.maximum(gaps.queued_at, gaps.start) >= gaps.latency_ns
     tasks = np.sort(t.tasks.start, kind="stable")
     inside &= np.searchsorted(tasks, begun) == np.searchsorted(tasks, gaps.end)
-    enough = max(MIN_GAPS, MIN_CALLS_SHARE * len(calls))
+    enough = max(MIN_GAPS, MAJORITY * len(calls))
     return inside if inside.sum() >= enough else none
+
+
+MIN_BLOCKED_NS = 50_000
+MIN_PENDING = 128  # tasks; a launch that takes long with fewer before it waits for something else
+PENDING_SPREAD = 0.05  # of the limit: what is pending at the end of such calls differs little
+TAKEN_NS = 50_000  # after a task ended the next one is taken out, and the launch returns
+
+
+class FullQueue(NamedTuple):
+    """Blocked launches, in time order."""
+
+    calls: Rows  # rows of the trace
+    freed_by: Rows  # the row of the device task whose end let the next one be taken out
+
+
+def full_queue(t: Tables) -> FullQueue:
+    """Return the launches of the window that waited for room in the queue."""
+    none = np.empty(0, np.intp)
+    if t.device_id < 0:
+        return FullQueue(none, none)
+    events = t.trace.events
+    tasks = rows_of(t.trace, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
+    tasks = tasks[(events.device[tasks] == t.device_id) & (events.cause[tasks] >= 0)]
+    launches = distinct(events.cause[tasks]).astype(np.intp)
+    calls = t.in_window(launches[(events.end - events.start)[launches] >= MIN_BLOCKED_NS])
+    if not len(calls):
+        return FullQueue(none, none)
+    queued, begun = (
+        np.sort(events.start[events.cause[tasks]], kind="stable"),
+        np.sort(events.start[tasks], kind="stable"),
+    )
+    pending = _up_to(queued, events.end[calls]) - _up_to(begun, events.end[calls])
+    tasks = tasks[np.argsort(events.end[tasks], kind="stable")]
+    at = _up_to(events.end[tasks], events.end[calls]) - 1
+    freed_by = tasks[np.maximum(at, 0)]
+    blocked = (pending >= max(MIN_PENDING, (1 - PENDING_SPREAD) * pending.max())) & (at >= 0)
+    blocked &= events.end[calls] - events.end[freed_by] <= TAKEN_NS
+    return FullQueue(calls[blocked], freed_by[blocked])
+
+
+def _up_to(times: Ints, moments: Ints) -> Ints:
+    """Return how many of the sorted times are no later than each moment."""
+    return np.searchsorted(times, moments, side="right").astype(np.int64)

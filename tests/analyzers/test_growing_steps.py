@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from diagnose.model.events import Device
 from diagnose.pipeline.true_step import true_step
 
 STEPS = 80
@@ -79,7 +80,7 @@ def spell(i):
         {"every": 8.0},  # so few samples may lie there by chance
         {"took": [10.0] * STEPS, "copies": lambda i: 0.05 * i},  # steps are equal
         {"took": [10 + spell(i) for i in range(STEPS)], "copies": lambda i: 2 + spell(i)},  # longer for a while
-        {"devices": (0,)},
+        {"devices": (Device(0, "NVIDIA A100"),)},
         {"rank": 0, "world_size": 2},
     ],
 )

@@ -6,7 +6,7 @@ from diagnose.analyzers import launch_bound
 from diagnose.changes.common.applies import COMPILATION
 from diagnose.model.intervals import intersect, span, total
 from diagnose.reports import text
-from diagnose.tables import Tables
+from diagnose.tables.stages import add_causes, begin, complete
 
 
 def recurrent(recording, *, cells=60, each=16, module="nn.Module: Cell_0"):
@@ -77,7 +77,8 @@ def test_a_function_whose_time_other_rules_account_for_is_not_named(recording, b
     first = span(start, start + int(before * (end - start)))
     others = ("computed-again", lambda _t, left: intersect(left, first))
     rest = ("outside-operators", lambda _t, left: left)
-    t = Tables(t.capture, t.trace, (others, ("launch-bound", launch_bound.claim_host), rest))
+    claims = (others, ("launch-bound", launch_bound.claim_host), rest)
+    t = complete(add_causes(begin(t.capture, t.trace), claims, {}, []), [])
     (finding,) = launch_bound.find(t)
     assert ("issuer" in finding.facts) == is_named
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.analyzers import page_faults
+from diagnose.model.events import Device
 from diagnose.pipeline.find import build_tables
 from tests.analyzers.flow_tables import steps, tables
 
@@ -49,7 +50,7 @@ def test_what_faults_take_of_a_usual_step_is_that_share_of_the_recorded_one(ran,
         {"faults": 39_000},  # a tenth less a little
         {"each_ns": None},  # of a capture that did not measure it
         {"num": 6},  # four steps that were not recorded
-        {"devices": (0,)},
+        {"devices": (Device(0, "NVIDIA A100"),)},
     ],
 )
 def test_what_is_no_finding(ran, change):

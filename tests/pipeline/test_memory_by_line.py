@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.flow_views import memory_by_line
 from tests.analyzers.flow_tables import CPU, GPU, tables
 from tests.dataflow.table import Table
@@ -72,4 +73,5 @@ def test_the_time_is_not_known_if_the_timed_steps_lack_the_operators(recording):
 
 
 def test_without_a_data_flow_there_is_no_table(recording):
-    assert memory_by_line(replace(tables(recording, steps()), analyses=None)) is None
+    t = tables(recording, steps())
+    assert memory_by_line(build_tables(replace(t.capture, dataflow=None), t.trace)) is None

@@ -6,6 +6,7 @@ import msgspec
 
 from diagnose.model.capture import CaptureInfo
 from diagnose.model.records import GpuReadings, NvmlRecord
+from diagnose.pipeline.find import build_tables
 from diagnose.pipeline.timeline import readings
 
 
@@ -46,5 +47,5 @@ def test_where_the_cost_of_recording_was_taken_out_the_recorded_steps_count(reco
     r = recorded(recording, (1500,), sm_mhz=(1500.0,))
     slow, t = r.tables().trace, r.tables()
     half = replace(t.trace.events, start=t.trace.events.start // 2, end=t.trace.events.end // 2)
-    quick = replace(t, trace=replace(t.trace, events=half))
+    quick = build_tables(t.capture, replace(t.trace, events=half))
     assert readings(quick, slow)[0].points == ((1.5, 1500.0),)

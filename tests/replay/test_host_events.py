@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diagnose.replay import build, scale_kernels, simulate
-from diagnose.replay.waits import full_queue
+from diagnose.tables.syncs import full_queue
 
 DEPTH = 200
 KERNEL_US = 100.0

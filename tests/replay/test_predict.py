@@ -11,6 +11,7 @@ import pytest
 from diagnose.model.diagnosis import Finding
 from diagnose.model.events import Kind
 from diagnose.model.intervals import span
+from diagnose.pipeline.find import build_tables
 from diagnose.replay import (
     Effect,
     critical_path,
@@ -222,7 +223,7 @@ def waiting(recording):
 def least_saved(t, cost_us=0.0, error_us=0.0):
     """Return what a step saves at least without its waits, where so much was taken out for each recorded event."""
     capture = replace(t.capture, event_cost_ns=1000 * cost_us, event_cost_error_ns=1000 * error_us)
-    t = type(t)(capture, capture.trace)
+    t = build_tables(capture, capture.trace)
     wait = t.host_rows(Kind.RUNTIME)
     wait = wait[t.trace.events.end[wait] - t.trace.events.start[wait] > 100_000]
     unwaited = partial(drop_waits, calls=wait)
@@ -243,7 +244,7 @@ def test_a_segment_gets_no_more_back_than_recording_was_taken_from_it(waiting):
 def test_host_work_that_a_change_takes_away_gets_nothing_back(waiting):
     """All of it goes, so only the device's 600 µs are left, whatever recording cost the host."""
     cost = replace(waiting.capture, event_cost_ns=55_000, event_cost_error_ns=50_000)
-    t = type(waiting)(cost, cost.trace)
+    t = build_tables(cost, cost.trace)
     gone = partial(scale_host, intervals=span(0, 4_000_000), factor=0.0)
     ends = [predict(made, measured(made), Effect(gone, gone, made.steps.step_ns)).high_ns for made in (waiting, t)]
     assert ends[1] == pytest.approx(ends[0], rel=0.02)

@@ -5,7 +5,7 @@ import pytest
 
 from diagnose.model.capture import Capture
 from diagnose.model.events import Kind
-from diagnose.pipeline.find import without_recording
+from diagnose.pipeline.find import build_tables, tables_without_recording
 from diagnose.pipeline.true_step import as_unrecorded
 from diagnose.replay.unrecorded import unrecorded
 from diagnose.text.numbers import duration
@@ -45,7 +45,7 @@ def test_the_cost_of_an_event_is_found_and_taken_out(recording, cost_us):
     bare, made = steps(recording, 0.0).tables(), steps(recording, cost_us).tables()
     found = unrecorded(made, bare.steps.step_ns)
     assert found.event_cost_ns == pytest.approx(1000 * cost_us, rel=0.15)
-    again = type(made)(found.capture, found.capture.trace)
+    again = build_tables(found.capture, found.capture.trace)
     assert per_step_ms(again) == pytest.approx(per_step_ms(bare), rel=0.02)
     assert again.queue.idle_share == pytest.approx(bare.queue.idle_share, abs=0.05)
 
@@ -117,7 +117,7 @@ def test_what_recording_costs_is_taken_out_where_it_lies_before_the_rest_is_scal
     bare, r = steps(recording, 0.0), steps(recording, 2.5)
     ms = per_step_ms(bare.tables())
     r.with_info(light_ms=(per_step_ms(r.tables()),) * 4, unprofiled_ms=(ms,) * 4)
-    t = without_recording(r.tables())
+    t = tables_without_recording(r.capture())
     assert t.capture.event_cost_ns == pytest.approx(2500, rel=0.15)
     assert t.steps.step_ns / 1e6 == pytest.approx(ms)
     assert t.queue.idle_share == pytest.approx(bare.tables().queue.idle_share, abs=0.01)
@@ -144,7 +144,7 @@ def test_of_several_ranks_no_event_s_cost_is_taken_out_as_they_wait_for_each_oth
     r = steps(recording, 2.5)
     ms = per_step_ms(r.tables())
     r.with_info(light_ms=(ms,) * 4, unprofiled_ms=(ms / 2,) * 4, world_size=2)
-    t = without_recording(r.tables())
+    t = tables_without_recording(r.capture())
     assert t.capture.event_cost_ns == 0
     assert t.steps.step_ns / 1e6 == pytest.approx(ms / 2)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from diagnose.tables.op_launches import functor, graph_nodes, graphed_updates
+from diagnose.analyzers.common.fusable import functor
+from diagnose.tables.op_launches import graph_nodes, graphed_updates
 
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::"
 ADD, DIVIDE = POINTWISE + "CUDAFunctor_add<float>, ...>", POINTWISE + "addcdiv_cuda_kernel(...)::lambda, ...>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.tables.impossible_times import crossing, overlap_share
+from diagnose.tables.lost import crossing, overlap_share
 
 OVERLAP, CROSS = "Tasks of one stream overlap", "Calls of one thread cross each other"
 CANNOT = "The times of this file cannot be true"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.tables.kernel_classes import kernel_families, kernel_times
+from diagnose.pipeline.device_time import kernel_families, kernel_times
 
 
 @pytest.fixture

@@ -40,28 +40,12 @@ class Counting:
         return re.search("opy", name)
 
 
-def test_a_name_is_searched_once_also_in_the_next_rank(recording, r):
+def test_a_name_is_searched_once_and_where_an_event_of_the_kinds_has_it(r):
     pattern = Counting()
     assert matching(r.trace, (Kind.OP,), pattern).tolist() == [0, 2]
-    other = recording(devices=())
-    other.op("mul", 0, 10)
-    other.op("Copy", 10, 20)
-    assert matching(other.trace, (Kind.OP,), pattern).tolist() == [1]
+    assert pattern.searched == ["Copy"]
     assert matching(r.trace, (Kind.OP, Kind.ANNOTATION), pattern).tolist() == [0, 1, 2]
-    assert sorted(pattern.searched) == ["Copy", "copy", "mul"]
-
-
-def test_names_that_were_searched_are_given_up_where_there_are_too_many(recording, r, monkeypatch):
-    pattern = Counting()
-    monkeypatch.setattr(names, "_MAX_SEARCHED", 2)
-    monkeypatch.setattr(names, "_kept", [names._Searched()])
-    trace = r.trace
-    assert matching(trace, (Kind.OP,), pattern).tolist() == [0, 2]
-    other = recording(devices=())
-    other.op("Copy", 0, 10)
-    assert matching(other.trace, (Kind.OP,), pattern).tolist() == [0]
-    assert matching(trace, (Kind.OP,), pattern).tolist() == [0, 2]
-    assert pattern.searched == ["Copy", "Copy"]
+    assert sorted(pattern.searched[1:]) == ["Copy", "copy"]
 
 
 def test_names_are_those_of_the_kinds(r):

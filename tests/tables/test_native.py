@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.tables.native import runs_no_python
+from diagnose.tables.python_calls import runs_no_python
 
 
 def serving(recording, *, name="Stage::run", beside=None):

@@ -3,7 +3,7 @@
 import pytest
 
 from diagnose.analyzers.common.locate import locate_one
-from diagnose.tables.open_frames import open_frames
+from diagnose.tables.call_frames import open_frames
 
 
 @pytest.fixture

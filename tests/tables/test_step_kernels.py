@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.tables.step_kernels import repeated_kernels
+from diagnose.tables.steps import repeated_kernels
 
 LAYER = ["norm", "qkv", "attention", "out", "up", "down"]
 

@@ -164,11 +164,10 @@ def _merged_updates(
 
     from diagnose.model.intervals import contains, intersect, span, total
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.optimizer_spans import updates
 
     if finding.facts.get("in_graph"):
         return _merged_nodes(t, finding)
-    host = intersect(updates(t), span(*t.steps.window))
+    host = intersect(t.updates, span(*t.steps.window))
     today = finding.facts.get("launches")
     if not total(host) or not isinstance(today, int | float) or today <= 0:
         return None

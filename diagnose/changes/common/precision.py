@@ -29,19 +29,19 @@ def products_in(t: Tables, finding: Finding, precision: Literal["tf32", "f16"]) 
 
     from diagnose.model.intervals import among, distinct
     from diagnose.replay.effects import effect_of_tasks
-    from diagnose.tables.roofline import MIN_NS, gpu_spec, groups
+    from diagnose.tables.roofline import MIN_RATED_NS, gpu_spec
 
     peak = gpu_spec(t)
     rate = peak.rate(precision) if peak else 0.0
     if peak is None or not rate:
         return None
-    full = [group for group in groups(t) if group.full_precision]
+    full = [group for group in t.roofline_groups if group.full_precision]
     smaller = 0.5 if precision == "f16" else 1.0  # of the bytes
     length = (t.tasks.end - t.tasks.start).astype(np.float64)
     known = np.concatenate([group.tasks for group in full]) if full else np.empty(0, np.intp)
     others = distinct(finding.tasks)
     others = others[~among(others, known)]
-    others = others[length[others] >= MIN_NS]  # the fixed cost of a kernel sets the time of shorter ones
+    others = others[length[others] >= MIN_RATED_NS]  # the fixed cost of a kernel sets the time of shorter ones
     tasks = np.concatenate([known, others]).astype(np.intp)
     if not len(tasks):
         return None

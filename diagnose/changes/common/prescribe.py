@@ -26,7 +26,7 @@ from diagnose.model.locations import at_line, own_place
 from diagnose.replay.effects import Effect, effect_of_share
 from diagnose.replay.transforms import transfer_share
 from diagnose.tables import Tables
-from diagnose.tables.program import UNKNOWN, Program, program_of
+from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
 from diagnose.text.numbers import duration
 
@@ -315,7 +315,7 @@ def effect_of(t: Tables, finding: Finding, prescription: Prescription) -> Effect
     """
     if META[finding.rule].kind == "run":
         return None  # the recorded steps are the others
-    change, program = CHANGES.get(prescription.id), program_of(t)
+    change, program = CHANGES.get(prescription.id), t.program
     fitting = (a for a in _entries(prescription) if a.when is None or a.when(finding, program))
     described = change or next(fitting, None)
     model = described.effect if described is not None and t.device_id >= 0 else None
