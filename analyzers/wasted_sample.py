@@ -51,7 +51,7 @@ META = RuleMeta(
 )
 MIN_SHARE = 0.03  # of the step, and of loading: what a step's length varies by from run to run
 NARROWER = 0.5  # of the time that is saved with half of the bytes
-MAX_KEPT_BYTES = 4 << 30  # of results for all samples, as SharedCache keeps by default
+MAX_CACHED_BYTES = 4 << 30  # of results for all samples, as SharedCache keeps by default
 MAX_NAMED = 3
 
 
@@ -157,7 +157,7 @@ def _wastes(t: Tables) -> list[_Waste]:
             found.append(_PARTS[name]([rows[row] for row in parts], share))
             saved |= parts
     if info.loader.comes_again is True:
-        size = MAX_KEPT_BYTES * max(loaded.samples, 1)
+        size = MAX_CACHED_BYTES * max(loaded.samples, 1)
         take("repeated", lambda o: o.is_repeated and bool(o.what) and o.num_bytes * loaded.dataset_size <= size)
     return sorted(found, key=lambda waste: -waste.share)
 

@@ -67,7 +67,7 @@ META = RuleMeta(
 ADVICE = (
     Advice(
         id="gather-labelled-rows",
-        title="Compute the logits of labelled positions alone ({ignored:.0%} of the targets are ignored)",
+        title="Compute the logits of labelled positions alone ({ignored:share} of the targets are ignored)",
         numerics=rounding("sums over fewer rows are taken in another order"),
         before="logits = head(hidden)\nloss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())",
         after="""keep = labels != -100                       # the loss's ignore_index
@@ -103,7 +103,7 @@ loss = F.cross_entropy(logits, labels[keep])
     ),
     Advice(
         id="trim-padding",
-        title="Pad each batch to its own longest row ({padded:.0%} of the positions are padding)",
+        title="Pad each batch to its own longest row ({padded:share} of the positions are padding)",
         numerics=rounding("sums over fewer positions are taken in another order"),
         before='batch = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt")',
         after="""batch = tokenizer(texts, padding="longest", truncation=True, return_tensors="pt")   # of one batch

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Of what the line takes: what is done in C already is halved at best by doing less of it. In one call hardly anything
 # is left of a loop in Python. Of a line that took 13 ms, NumPy saved 7.4 to 9.3 ms and a constant 13.0 to 14.4.
-MIN_SAVED_SHARE = 0.5
+MIN_CHEAPER_SHARE = 0.5
 NORMAL_95 = 1.96  # standard errors of a share, 95 %
 _SAME_SAMPLES = identical("where a sample stays the same in each epoch and draws no random numbers")
 _CHEAPER = """# less in the line: one call of NumPy, of tensors or of a C library, a dict in place of a search
@@ -70,7 +70,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
         title=f"Make the sample cheaper at {of_lines}",
         before=(known.code or "") if known is not None and at_the_line else "",
         after=f"{_CUT_FIRST}\n{_CHEAPER}" if facts.get("kind") == "cut" else _CHEAPER,
-        least=MIN_SAVED_SHARE * share,
+        least=MIN_CHEAPER_SHARE * share,
         most=_most(share, samples),
         needs="" if facts.get("behind_draw") else "memory, where results are kept",
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MAX_RANKS = 8  # each receives the bytes of all others
+MAX_EIGHT_BIT_RANKS = 8  # each receives the bytes of all others
 
 
 def _proposal(finding: Finding, step_ns: float, _program: Program) -> Proposal | None:
@@ -41,6 +41,6 @@ CHANGE = Change(
     numerics=reduced("8-bit gradients round; compare the loss of the first thousand steps"),
     patch=Patch(distributed.eight_bit_gradients, group="hook"),
     proposal=_proposal,
-    applies=up_to_ranks(MAX_RANKS),
+    applies=up_to_ranks(MAX_EIGHT_BIT_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

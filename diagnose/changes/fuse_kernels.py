@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MIN_SAVED_SHARE, MAX_SAVED_SHARE = 0.2, 0.7
+MIN_ONE_PASS_SHARE, MAX_SAVED_SHARE = 0.2, 0.7
 
 
 def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
@@ -27,13 +27,13 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal:
         return compiled_before_capture(
             program,
             title="Compile what the CUDA graph captures, so that small nodes become one",
-            least=MIN_SAVED_SHARE,
+            least=MIN_ONE_PASS_SHARE,
             most=MAX_SAVED_SHARE,
         )
     return Proposal(
         before="model = Model().cuda()",
         after="model = torch.compile(Model().cuda())",
-        least=MIN_SAVED_SHARE,
+        least=MIN_ONE_PASS_SHARE,
         most=MAX_SAVED_SHARE,
         needs=COMPILATION,
     )

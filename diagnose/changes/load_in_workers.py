@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-MAX_WORKERS = 16
+MAX_ADVISED_WORKERS = 16
 _SAME_DRAWS = "where samples do not draw from the main process's random state"
 
 
@@ -68,11 +68,11 @@ def _proposal(finding: Finding, step_ns: float, program: Program) -> Proposal | 
     rest_ns = max(step_ns - finding.lost_ns, 1.0)
     pin = {"pin_memory": True} if facts.get("has_device") else {}
     known, waits = recorded_cores(facts), bool(facts.get("waits"))
-    cpus = known or MAX_WORKERS + 1  # not recorded: enough for what is advised
+    cpus = known or MAX_ADVISED_WORKERS + 1  # not recorded: enough for what is advised
     if leaves_no_gain(facts, finding.lost_ns, cpus):
         return None
-    limit = MAX_WORKERS if waits else cpus - 1  # one stays with the training
-    workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_WORKERS))
+    limit = MAX_ADVISED_WORKERS if waits else cpus - 1  # one stays with the training
+    workers = max(1, min(math.ceil(load_ns / rest_ns) + 1, limit, MAX_ADVISED_WORKERS))
     if shares_cores(facts, workers, cpus):  # as many as find a core, where that is better
         free = max(cpus - int(number(facts, "num_threads")), 1)
         workers = min(free, workers, key=lambda num: step_with_workers(facts, load_ns, rest_ns, num, Cores(cpus)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from diagnose.model.diagnosis import Finding
     from diagnose.tables.program import Program
 
-SAMPLE_NS, BYTES_PER_NS = 3_000, 2.0  # of putting samples together
+SAMPLE_NS, JOINED_BYTES_PER_NS = 3_000, 2.0  # of putting samples together
 MIN_LEFT_OUT = 0.5  # of a batch's time, that putting together leaves to be saved
 SAVED_SHARE = 0.75  # of what is left then, at least: what a list gives has to be looked up too
 
@@ -55,7 +55,7 @@ def _proposal(finding: Finding, _step_ns: float, program: Program) -> Proposal |
     size, made = bytes_of_all(facts), prepared(facts, program)
     if made is None or made.edit is None or not (num and batch_ns and 0 < size <= MAX_KEPT_BYTES):
         return None
-    together_ns = SAMPLE_NS * num + number(facts, "batch_bytes") / BYTES_PER_NS
+    together_ns = SAMPLE_NS * num + number(facts, "batch_bytes") / JOINED_BYTES_PER_NS
     left_out = 1 - together_ns / batch_ns
     if left_out < MIN_LEFT_OUT:
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 IMPORT = "from diagnose.kernels.saving import BackgroundSaver"
 NO_OVERLAP = "what follows each torch.save may use the file, so that nothing runs while it is written; save less often"
-MIN_SAVED_SHARE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
+MIN_SAVED_WITH_DEVICE = 0.3  # of the pause: copying to the host stays, and where the disk is fast that is most of it
 # Without a device the thread competes with the steps for the CPU: two scripts on two virtual cores saved 0.2 to 0.7.
 MIN_SAVED_WITHOUT_DEVICE = 0.15
 
@@ -41,7 +41,7 @@ def _proposal(finding: Finding, _step_ns: float, _program: Program) -> Proposal 
         before=(place.code or "") if place else "torch.save(state, path)",
         after=f"{IMPORT}\n\nsaver = BackgroundSaver()\nsaver.{call}   # the step waits for a copy only\n"
         "...\nsaver.wait()             # before the program ends, or reads, copies or moves the file",
-        least=MIN_SAVED_WITHOUT_DEVICE if finding.facts.get("has_device") is False else MIN_SAVED_SHARE,
+        least=MIN_SAVED_WITHOUT_DEVICE if finding.facts.get("has_device") is False else MIN_SAVED_WITH_DEVICE,
         most=0.95,
         needs="host memory for one copy of what is saved",
     )

@@ -15,7 +15,7 @@ from diagnose.changes.common.change import Change, Patch, reduced
 from diagnose.changes.common.gradients import late_gradients, up_to_ranks
 from diagnose.changes.patches import distributed
 
-MAX_RANKS = 20  # of a density of 0.05: each receives the bytes of all others
+MAX_TOP_K_RANKS = 20  # of a density of 0.05: each receives the bytes of all others
 
 
 CHANGE = Change(
@@ -24,6 +24,6 @@ CHANGE = Change(
     numerics=reduced("most gradients arrive steps later; compare the loss of the first thousand steps"),
     patch=Patch(distributed.top_k_gradients, group="hook"),
     proposal=late_gradients('"top_k", density=0.05, warm_up=1000'),
-    applies=up_to_ranks(MAX_RANKS),
+    applies=up_to_ranks(MAX_TOP_K_RANKS),
     remedy="diagnose.kernels.distributed.comm_hooks",
 )

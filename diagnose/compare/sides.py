@@ -35,7 +35,7 @@ __all__ = [
 
 # The step times of one run, as a comparison uses them.
 
-MIN_RUN_STEPS = 3  # whose mean stands for a run
+MIN_MEAN_STEPS = 3  # whose mean stands for a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class RunTimes:
         recorded = _positive(diagnosis.step_times_ns)
         return cls(
             _positive(diagnosis.source.unprofiled_step_ns),
-            recorded if len(recorded) >= MIN_RUN_STEPS else (diagnosis.step_ns,),
+            recorded if len(recorded) >= MIN_MEAN_STEPS else (diagnosis.step_ns,),
         )
 
     @property
     def has_unprofiled(self) -> bool:
         """Return whether enough steps were timed without the profiler."""
-        return len(self.unprofiled) >= MIN_RUN_STEPS
+        return len(self.unprofiled) >= MIN_MEAN_STEPS
 
     def steps(self, measure: str) -> tuple[float, ...]:
         """Return the times of ``unprofiled`` or ``recorded`` steps."""

@@ -77,7 +77,7 @@ TIDY_AT = ("00", "01", "02", "03")  # begins of a key: every 64th result that is
 LEFT_SHARE = 0.8  # of the bounds, that is left when one is passed: the next writer need not tidy up again
 
 _SUM_BYTES, _KEY_BYTES = 16, 20
-_READ_BYTES = 1 << 20
+_HASHED_BYTES = 1 << 20
 # The checksum of each block is hashed, not each byte: 10 to 20 times as fast as a hash of cryptography, which nobody
 # needs here. A change within one block is missed in one of 4 billion cases, one over several blocks never.
 _SUMMED_BYTES = 1 << 16
@@ -173,7 +173,7 @@ def digest_of(file: Stored) -> str | None:
     if is_url(file.path):
         version = version_of(file.path)
         return version and f"{version} {file.offset} {file.size}"
-    digest, buffer = _hash(), memoryview(bytearray(_READ_BYTES))
+    digest, buffer = _hash(), memoryview(bytearray(_HASHED_BYTES))
     with contextlib.closing(open_bytes(file)) as stream:
         try:
             while count := stream.readinto(buffer):

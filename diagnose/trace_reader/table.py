@@ -36,7 +36,7 @@ from diagnose.trace_reader.rows import UNKNOWN_NS, EventRows
 from diagnose.trace_reader.schema import DEVICE_KINDS, GC_NAME, is_annotation, is_launch
 
 __all__ = [
-    "MAX_EVENT_BYTES", "MAX_SILENCE_NS", "Table", "bound_sizes", "check_trace", "finish", "implausible_marks",
+    "MAX_MOVED_BYTES", "MAX_SILENCE_NS", "Table", "bound_sizes", "check_trace", "finish", "implausible_marks",
     "implausible_times", "leave_out_shapes", "thread_note", "without_thread",
 ]  # fmt: skip
 
@@ -44,7 +44,7 @@ _Parsed = Mapping[str, npt.NDArray[Any]]
 
 # torch.distributed ends a wait after 30 minutes unless configured otherwise; nothing recorded waits longer.
 MAX_SILENCE_NS = 30 * 60 * 10**9
-MAX_EVENT_BYTES = 2**50
+MAX_MOVED_BYTES = 2**50
 _ON_HOST, _MAY_MARK = np.zeros(len(Kind), np.bool_), np.zeros(len(Kind), np.bool_)
 _ON_HOST[[Kind.OP, Kind.ANNOTATION, Kind.PYTHON, Kind.RUNTIME, Kind.MEMORY, Kind.GC]] = True
 _MAY_MARK[[Kind.OP, Kind.ANNOTATION]] = True
@@ -155,8 +155,8 @@ def bound_sizes(columns: _Parsed) -> None:
     of_memory = columns["kind"] == Kind.MEMORY
     for name in ("size", "sequence", "awaits"):
         column = columns[name]
-        if column.strides != (0,) and (column.max() > MAX_EVENT_BYTES or column.min() < -MAX_EVENT_BYTES):
-            huge = (column > MAX_EVENT_BYTES) | (column < -MAX_EVENT_BYTES)
+        if column.strides != (0,) and (column.max() > MAX_MOVED_BYTES or column.min() < -MAX_MOVED_BYTES):
+            huge = (column > MAX_MOVED_BYTES) | (column < -MAX_MOVED_BYTES)
             column[huge if name == "size" else huge & of_memory] = -1
 
 
@@ -228,7 +228,7 @@ def _broken(trace: Trace) -> Iterator[str]:
         "causes are calls": bool((calls < num).all()) and bool((e.kind[calls] == Kind.RUNTIME).all()),
         "causes are of tasks": bool(among(e.kind[tasks], DEVICE_KINDS).all()),
         "causes share the id": bool((e.correlation[calls] == e.correlation[tasks]).all()),
-        "sizes are bounded": int(e.size.min()) >= -MAX_EVENT_BYTES and int(e.size.max()) <= MAX_EVENT_BYTES,
+        "sizes are bounded": int(e.size.min()) >= -MAX_MOVED_BYTES and int(e.size.max()) <= MAX_MOVED_BYTES,
         "shapes are bounded": not any(
             _is_huge(trace.names[text]) for text in distinct(e.shapes[e.shapes >= 0]).tolist()
         ),

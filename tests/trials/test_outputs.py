@@ -2,8 +2,7 @@
 
 import pytest
 
-from diagnose.cli.job import _kept
-from diagnose.cli.prove import ProveRequest, _check_patch
+from diagnose.cli.prove import ProveRequest, _check_patch, _kept
 from diagnose.errors import OutputError, UsageError
 from diagnose.trials.source_edits import write_patch
 

@@ -267,7 +267,7 @@ def _ends(made: _Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 MAX_LOOKED_BYTES = 4 << 20  # of a result whose content is looked at: 2 ms
-MAX_PARTS, MAX_NESTING = 4096, 4  # of lists, tuples and mappings
+MAX_PARTS, MAX_PART_DEPTH = 4096, 4  # of lists, tuples and mappings
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
     "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "MatMult": operator.matmul,
@@ -404,7 +404,7 @@ def fingerprint(value: Any) -> str:
 
 def _add(digest: Any, value: Any, left: list[int], depth: int) -> bool:
     left[0] -= 1
-    if left[0] < 0 or depth > MAX_NESTING:
+    if left[0] < 0 or depth > MAX_PART_DEPTH:
         return False
     digest.update(f"{type(value).__module__}.{type(value).__qualname__};".encode())
     if value is None or type(value) in (bool, int, float, complex, slice, range):
@@ -436,7 +436,7 @@ def _add_array(digest: Any, value: Any, left: list[int]) -> bool:
         if getattr(value, "nbytes", MAX_LOOKED_BYTES + 1) > left[1]:
             return False
         if value.dtype.hasobject:
-            return _add(digest, value.tolist(), left, MAX_NESTING - 1)
+            return _add(digest, value.tolist(), left, MAX_PART_DEPTH - 1)
         digest.update(f"{value.dtype} {value.shape}".encode())
         return _add_bytes(digest, value.tobytes(), left)
     except Exception:  # an object of the script's may answer in any way
@@ -466,7 +466,7 @@ def _array(value: Any) -> tuple[str, int, bool]:
 
 def wide_types(value: Any, depth: int = 0) -> bool:
     """Return whether what is handed on holds an array of 64-bit floats."""
-    if depth > MAX_NESTING:
+    if depth > MAX_PART_DEPTH:
         return True
     if isinstance(value, dict):
         return any(wide_types(each, depth + 1) for each in value.values())

@@ -139,7 +139,7 @@ def recorded_cores(facts: Facts) -> int:
 # descriptor that the worker is asked for over a socket, a mapping, and its pages. Measured on an otherwise idle virtual
 # machine between steps of 18 ms, which leave no cache warm: 1.7 ms for one tensor of 4 kB, 2.4 ms for two, 4.9 ms for
 # eight, 2.3 ms for one of 2 MB that is also read, four fifths of it CPU time. In a loop without a step it is a third.
-HANDOVER_NS, TENSOR_NS, BYTES_PER_NS = 1_200_000, 450_000, 3.0
+HANDOVER_NS, TENSOR_NS, HANDED_BYTES_PER_NS = 1_200_000, 450_000, 3.0
 CHEAPER = 3.0  # how much less it is at best
 MIN_GAIN = 0.2  # of loading, that is left to be hidden once a batch's handing over is paid for
 MIN_SAVED = 0.05  # of the stall at best; less is not worth another process
@@ -151,7 +151,7 @@ def handover_ns(facts: Facts) -> float:
     tensors = number(facts, "batch_tensors")
     if not tensors:
         return 0.0
-    return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / BYTES_PER_NS
+    return HANDOVER_NS + TENSOR_NS * tensors + number(facts, "batch_bytes") / HANDED_BYTES_PER_NS
 
 
 # Without a device operators keep as many cores as they have threads. Where workers take some of these, each operator

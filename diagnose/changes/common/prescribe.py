@@ -28,7 +28,7 @@ from diagnose.replay.transforms import transfer_share
 from diagnose.tables import Tables
 from diagnose.tables.program import UNKNOWN, Program
 from diagnose.tables.thresholds import THRESHOLDS
-from diagnose.text.numbers import duration
+from diagnose.text.numbers import duration, percent
 
 __all__ = [
     "also_possible",
@@ -165,9 +165,13 @@ def _filled(template: str, values: Mapping[str, object]) -> str:
     """Return a template with the values that it names; braces around anything else are code."""
     return re.sub(
         r"\{([\w.]+)(?::([^{}\s]+))?\}",
-        lambda m: format(values[m[1]], m[2] or "") if m[1] in values else m[0],
+        lambda m: _written(values[m[1]], m[2] or "") if m[1] in values else m[0],
         template,
     )
+
+
+def _written(value: object, form: str) -> str:
+    return percent(value, 0) if form == "share" and isinstance(value, float) else format(value, form)
 
 
 def _prescribed(change: Change, finding: Finding, step_ns: float, program: Program, proposal: Proposal) -> Prescription:
